@@ -1,0 +1,351 @@
+"""What can go wrong: one tree of errors, three vocabularies for it.
+
+::
+
+    ProviderError
+    ├── AuthenticationError          the key or the permission is wrong
+    ├── InvalidModelError            the provider does not know the model
+    ├── ModelNotLoadedError          it knows the model and is not serving it yet
+    ├── RateLimitError               slow down; see ``retry_after``
+    │   └── QuotaExceededError       out of credit: waiting does not help
+    ├── UnavailableError             the provider failed or cannot be reached
+    │   ├── OverloadedError          it said it has too much to do
+    │   ├── NetworkError             the connection failed
+    │   ├── TimedOutError            one of our four deadlines passed; see ``which``
+    │   └── StreamInterruptedError   the reply ended before it was finished
+    ├── InvalidRequestError          the request is wrong, found before or by the wire
+    │   ├── ContextOverflowError     it is longer than the model's window
+    │   └── UnsupportedFeatureError  this wire or model cannot do what was asked
+    ├── UnsupportedContentError      it cannot read this kind of content block
+    ├── InvalidResponseError         the reply cannot be understood
+    │   └── MalformedToolCallError   a proposed tool call cannot be trusted
+    ├── StructuredOutputError        the text does not satisfy ``response_schema``
+    └── CallCancelledError           you cancelled the call
+
+``category`` is OpenArmature's word, ``error_class`` the adapter contract's and ``kind`` the
+runtime article's; ``transient`` says whether trying the same call again may help. Nothing in this
+package retries by itself except ``dragoman.Retry``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
+
+__all__ = [
+    "AuthenticationError",
+    "CallCancelledError",
+    "ContextOverflowError",
+    "InvalidModelError",
+    "InvalidRequestError",
+    "InvalidResponseError",
+    "MalformedToolCallError",
+    "ModelNotLoadedError",
+    "NetworkError",
+    "OverloadedError",
+    "ProviderError",
+    "QuotaExceededError",
+    "RateLimitError",
+    "StreamInterruptedError",
+    "StructuredOutputError",
+    "TimedOutError",
+    "UnavailableError",
+    "UnsupportedContentError",
+    "UnsupportedFeatureError",
+    "keep_headers",
+    "scrub",
+]
+
+Deadline = Literal["connect", "first_event", "idle", "total"]
+
+# Only what helps to debug or to wait. An allow-list, because a deny-list of secrets is never complete.
+_HEADERS = frozenset(
+    {
+        "cf-ray",
+        "content-type",
+        "date",
+        "openai-processing-ms",
+        "request-id",
+        "retry-after",
+        "retry-after-ms",
+        "x-request-id",
+        "x-should-retry",
+    }
+)
+_HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
+
+# Shapes of keys and tokens. Some servers repeat the key they refuse ("Incorrect API key provided: sk-...").
+_SECRETS = re.compile(
+    r"(?i:\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}"
+    r"|\b(?:sk|pk|rk|gsk|xai|key|csk|fw|hf|r8|tgp)[-_][A-Za-z0-9][\w-]{10,}"
+    r"|\bAIza[\w-]{20,}"
+    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
+)
+_HIDDEN = "[hidden]"
+
+
+def scrub(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return ``text`` without the given secrets and without anything shaped like a key or token."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, _HIDDEN)
+    return _SECRETS.sub(_HIDDEN, text)
+
+
+def keep_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Keep the reply headers that are safe and useful to carry on an error, with lower-case names."""
+    return {
+        name: scrub(value)
+        for raw, value in headers.items()
+        if (name := raw.lower()) in _HEADERS or name.startswith(_HEADER_FAMILIES)
+    }
+
+
+class ProviderError(Exception):
+    """The root of the tree. Catch it to catch everything a provider call can raise.
+
+    ``str(error)`` never holds a key, a prompt or a header. What the provider said is in
+    ``provider_message``, and what had arrived before the failure, if anything, in ``response``.
+    """
+
+    category: ClassVar[str] = "provider_unavailable"
+    error_class: ClassVar[str] = "other"
+    kind: ClassVar[str] = "unknown"
+    transient: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: int | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        request_id: str | None = None,
+        provider_code: str | None = None,
+        provider_message: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry_after: float | None = None,
+        response: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.provider = provider
+        self.model = model
+        self.request_id = request_id
+        self.provider_code = provider_code
+        self.provider_message = provider_message
+        self.headers = keep_headers(headers or {})
+        self.retry_after = retry_after
+        self.response = response
+        self.quotable = True
+
+    def __str__(self) -> str:
+        where = [part for part in (self.provider, self.model) if part]
+        parts = [f"{'/'.join(where)}: " if where else "", self.message or self.category]
+        if self.status is not None:
+            parts.append(f" (HTTP {self.status})")
+        if self.provider_message and self.quotable and self.provider_message != self.message:
+            parts.append(f". The provider says: {_one_line(self.provider_message)}")
+        if self.advice:
+            parts.append(f". {self.advice}" if not parts[-1].endswith(".") else f" {self.advice}")
+        return "".join(parts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def hide(self, secrets: Iterable[str], prompts: Iterable[str] = ()) -> None:
+        """Remove ``secrets`` from this error, and stop quoting the provider if it repeats a prompt.
+
+        vLLM puts the whole refused request into its error message; such a message stays in
+        ``provider_message`` for whoever asks, and out of logs and tracebacks.
+        """
+        secrets = [secret for secret in secrets if secret]
+        self.message = scrub(self.message, secrets)
+        self.args = (self.message,)
+        if self.provider_code is not None:
+            self.provider_code = scrub(self.provider_code, secrets)
+        if self.provider_message is not None:
+            self.provider_message = scrub(self.provider_message, secrets)
+            if any(_echoes(self.provider_message, prompt) for prompt in prompts):
+                self.quotable = False
+        self.headers = {name: scrub(value, secrets) for name, value in self.headers.items()}
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _echoes(message: str, prompt: str, window: int = 20) -> bool:
+    """Does ``message`` repeat ``prompt``, or any stretch of it?"""
+    prompt = prompt.strip()
+    if len(prompt) <= window:
+        return len(prompt) >= 4 and prompt in message
+    stretches = range(0, len(prompt) - window + 1, window // 2)
+    return any(prompt[at : at + window] in message for at in stretches)
+
+
+class AuthenticationError(ProviderError):
+    """The provider refused the credentials, or there are none."""
+
+    category = "provider_authentication"
+    error_class = "auth"
+    kind = "auth"
+    advice = "Check the API key and what it is allowed to do."
+
+
+class InvalidModelError(ProviderError):
+    """The provider does not serve a model of this name."""
+
+    category = "provider_invalid_model"
+    error_class = "invalid_request"
+    kind = "bad_request"
+    advice = "Check the model's name, and that this account may use it."
+
+
+class ModelNotLoadedError(ProviderError):
+    """The model is known and not (yet) in memory; asking again later may work."""
+
+    category = "provider_model_not_loaded"
+    error_class = "server_error"
+    kind = "overloaded"
+    transient = True
+    advice = "Wait for the server to load the model, or load it."
+
+
+class RateLimitError(ProviderError):
+    """Too many requests or tokens; ``retry_after`` holds the seconds the provider asked for, if it did."""
+
+    category = "provider_rate_limit"
+    error_class = "rate_limit"
+    kind = "rate_limit"
+    transient = True
+    advice = "Wait and try again, or send less."
+
+
+class QuotaExceededError(RateLimitError):
+    """The account's credit or quota is used up."""
+
+    kind = "quota"
+    transient = False
+    advice = "Waiting does not help: check the account's plan and billing."
+
+
+class UnavailableError(ProviderError):
+    """The provider answered with a failure of its own, or could not be reached."""
+
+    category = "provider_unavailable"
+    error_class = "server_error"
+    transient = True
+    advice = "Try again, or use another provider."
+
+
+class OverloadedError(UnavailableError):
+    """The provider has too much to do right now."""
+
+    error_class = "rate_limit"
+    kind = "overloaded"
+
+
+class NetworkError(UnavailableError):
+    """No connection: name lookup, TLS, refusal, reset."""
+
+    error_class = "network"
+    advice = "Check the base URL and the network."
+
+
+class TimedOutError(UnavailableError):
+    """One of the four deadlines passed; ``which`` says connect, first_event, idle or total."""
+
+    error_class = "network"
+    kind = "timeout"
+    advice = "Try again, or allow more time with timeouts=."
+
+    def __init__(self, message: str = "", *, which: Deadline = "total", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.which = which
+
+
+class StreamInterruptedError(UnavailableError):
+    """The reply stopped before the wire's own end mark; ``response`` holds what had arrived."""
+
+    error_class = "network"
+    kind = "stream_interrupted"
+    advice = "The partial reply is in error.response; try again for a whole one."
+
+
+class InvalidRequestError(ProviderError):
+    """The request is wrong; nothing was sent unless ``status`` is set."""
+
+    category = "provider_invalid_request"
+    error_class = "invalid_request"
+    kind = "bad_request"
+
+
+class ContextOverflowError(InvalidRequestError):
+    """The conversation does not fit the model's context window."""
+
+    error_class = "context_overflow"
+    kind = "context_length"
+    advice = "Shorten the conversation, or use a model with a larger window."
+
+
+class UnsupportedFeatureError(InvalidRequestError):
+    """The wire or the model cannot carry a setting that was asked for."""
+
+    kind = "unsupported_feature"
+
+
+class UnsupportedContentError(ProviderError):
+    """The wire or the model cannot read a content block of the request."""
+
+    category = "provider_unsupported_content_block"
+    error_class = "invalid_request"
+    kind = "unsupported_feature"
+
+
+class InvalidResponseError(ProviderError):
+    """The provider's reply cannot be read as the wire demands; ``response`` holds what could be."""
+
+    category = "provider_invalid_response"
+
+
+class MalformedToolCallError(InvalidResponseError):
+    """A proposed tool call is unreadable, names an unknown tool or violates its schema."""
+
+    kind = "malformed_tool_call"
+    advice = "No intent was made of it; the call as it arrived is in error.response."
+
+
+class StructuredOutputError(ProviderError):
+    """The reply's text is not JSON, or not the JSON that ``response_schema`` asks for."""
+
+    category = "structured_output_invalid"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        response_schema: Mapping[str, Any] | None = None,
+        output_content: str = "",
+        error_message: str = "",
+        finish_reason: str | None = None,
+        usage: Any = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.response_schema = response_schema
+        self.output_content = output_content
+        self.error_message = error_message
+        self.finish_reason = finish_reason
+        self.usage = usage
+
+
+class CallCancelledError(ProviderError):
+    """``cancel()`` was called while ``complete()`` was waiting."""
+
+    category = "cancelled"
+    error_class = "cancelled"

@@ -1,0 +1,92 @@
+"""What is heard: events, usage, the response they fold into, and the one assembler that emits them.
+
+A reply is a sequence of events that keeps these rules, whatever the wire did:
+
+1. ``message.start`` comes first, once.
+2. ``content_block_index`` never decreases; one block is spoken at a time.
+3. Every ``tool.use_start`` has exactly one ``tool.use_end``; fragments are literal.
+4. A ``tool.use_end`` has an ``intent`` only when its arguments arrived complete and parsed;
+   otherwise ``problem`` says why, and ``final_input`` is whatever object could be read, or ``{}``.
+5. ``message.complete`` comes last, once, and its ``final_content`` is the sum of the deltas.
+
+Rule of this folder: nobody else creates these events. Wires call the verbs of ``Assembler``, which
+alone decides indices, closing order and endings; ``Partial`` closes a stream somebody cut off.
+"""
+
+from .assembler import Assembler, AssemblerError, Expected, Partial
+from .check import StreamContractError, check_events
+from .runtime import (
+    ModelEvent,
+    ModelFinished,
+    ModelReasoningDelta,
+    ModelStarted,
+    ModelTextDelta,
+    ProviderErrorEvent,
+    ToolIntentDelta,
+    ToolIntentProposed,
+    to_model_events,
+)
+from .values import (
+    AssembledFrom,
+    Event,
+    FinishReason,
+    IntentSource,
+    MessageComplete,
+    MessageStart,
+    Problem,
+    Raw,
+    Response,
+    TextDelta,
+    ThinkingDelta,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UnknownEvent,
+    Usage,
+    decode_event,
+    encode_event,
+    fold,
+    read_json,
+    read_object,
+)
+
+__all__ = [
+    "AssembledFrom",
+    "Assembler",
+    "AssemblerError",
+    "Event",
+    "Expected",
+    "FinishReason",
+    "IntentSource",
+    "MessageComplete",
+    "MessageStart",
+    "ModelEvent",
+    "ModelFinished",
+    "ModelReasoningDelta",
+    "ModelStarted",
+    "ModelTextDelta",
+    "Partial",
+    "Problem",
+    "ProviderErrorEvent",
+    "Raw",
+    "Response",
+    "StreamContractError",
+    "TextDelta",
+    "ThinkingDelta",
+    "ToolIntent",
+    "ToolIntentDelta",
+    "ToolIntentProposed",
+    "ToolUseEnd",
+    "ToolUseInputDelta",
+    "ToolUseStart",
+    "UnknownEvent",
+    "Usage",
+    "check_events",
+    "decode_event",
+    "encode_event",
+    "fold",
+    "read_json",
+    "read_object",
+    "to_model_events",
+]

@@ -1,0 +1,154 @@
+"""The same stream in the vocabulary of an agent runtime: model events and proposed intents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import ClassVar, TypeAlias, overload
+
+from msgspec import Struct
+
+from ..errors import ProviderError
+from .values import (
+    Event,
+    FinishReason,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+)
+
+
+class ModelStarted(Struct, frozen=True, tag="model.started"):
+    """The model began to answer."""
+
+    provider: str
+    model: str
+    request_id: str
+    type: ClassVar[str] = "model.started"
+
+
+class ModelTextDelta(Struct, frozen=True, tag="model.text_delta"):
+    """More text."""
+
+    text: str
+    type: ClassVar[str] = "model.text_delta"
+
+
+class ModelReasoningDelta(Struct, frozen=True, tag="model.reasoning_delta"):
+    """More thinking."""
+
+    text: str
+    type: ClassVar[str] = "model.reasoning_delta"
+
+
+class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
+    """More of a call that is still being proposed."""
+
+    provider_call_id: str
+    tool_name: str
+    raw_input_text: str
+    type: ClassVar[str] = "tool_intent.delta"
+
+
+class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
+    """A complete, parsed proposal."""
+
+    intent: ToolIntent
+    type: ClassVar[str] = "tool_intent.proposed"
+
+
+class ModelFinished(Struct, frozen=True, tag="model.finished"):
+    """The model is done."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    type: ClassVar[str] = "model.finished"
+
+
+class ProviderErrorEvent(Struct, frozen=True, tag="provider.error"):
+    """The call failed; nothing here says that a tool did."""
+
+    kind: str
+    retryable: bool
+    provider: str | None
+    model: str | None
+    request_id: str | None
+    message: str
+    type: ClassVar[str] = "provider.error"
+
+
+ModelEvent: TypeAlias = (
+    ModelStarted
+    | ModelTextDelta
+    | ModelReasoningDelta
+    | ToolIntentDelta
+    | ToolIntentProposed
+    | ModelFinished
+    | ProviderErrorEvent
+)
+
+
+@overload
+def to_model_events(events: Iterable[Event]) -> Iterator[ModelEvent]: ...
+@overload
+def to_model_events(events: AsyncIterable[Event]) -> AsyncIterator[ModelEvent]: ...
+def to_model_events(
+    events: Iterable[Event] | AsyncIterable[Event],
+) -> Iterator[ModelEvent] | AsyncIterator[ModelEvent]:
+    """Say a stream in the runtime's vocabulary; an error it raises becomes ``provider.error``.
+
+    A call that was cancelled, cut off or malformed yields no ``tool_intent.proposed``.
+    """
+    if isinstance(events, AsyncIterable):
+        return _project_async(events)
+    return _project(events)
+
+
+def _project(events: Iterable[Event]) -> Iterator[ModelEvent]:
+    project = _Projector()
+    try:
+        for event in events:
+            yield from project(event)
+    except ProviderError as error:
+        yield _error_event(error)
+
+
+async def _project_async(events: AsyncIterable[Event]) -> AsyncIterator[ModelEvent]:
+    project = _Projector()
+    try:
+        async for event in events:
+            for projected in project(event):
+                yield projected
+    except ProviderError as error:
+        yield _error_event(error)
+
+
+def _error_event(error: ProviderError) -> ProviderErrorEvent:
+    return ProviderErrorEvent(
+        error.kind, error.transient, error.provider, error.model, error.request_id, str(error)
+    )  # fmt: skip
+
+
+class _Projector:
+    def __init__(self) -> None:
+        self.name = ""
+
+    def __call__(self, event: Event) -> list[ModelEvent]:
+        if isinstance(event, TextDelta):
+            return [ModelTextDelta(event.text)]
+        if isinstance(event, ThinkingDelta):
+            return [ModelReasoningDelta(event.text)] if event.text else []
+        if isinstance(event, MessageStart):
+            return [ModelStarted(event.provider, event.model, event.request_id)]
+        if isinstance(event, ToolUseStart):
+            self.name = event.tool_name
+            return []
+        if isinstance(event, ToolUseInputDelta):
+            return [ToolIntentDelta(event.tool_use_id, self.name, event.partial_json)]
+        if isinstance(event, ToolUseEnd):
+            return [ToolIntentProposed(event.intent)] if event.intent is not None else []
+        return [ModelFinished(event.finish_reason, event.usage)]

@@ -1,0 +1,330 @@
+"""The values a reply is made of: events, usage, intents, and the response they fold into."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..messages import Assistant, AssistantBlock, LossWarning, ToolCall
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
+Problem: TypeAlias = Literal["cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"]
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Token counts. ``None`` means not reported, which is not zero.
+
+    ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
+    wire; the named subsets say how many of those were which. So no token is ever billed twice.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
+    estimated: bool = False
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """``input_tokens`` under OpenArmature's name."""
+        return self.input_tokens
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """``output_tokens`` under OpenArmature's name."""
+        return self.output_tokens
+
+
+class IntentSource(Struct, frozen=True):
+    """Where an intent came from."""
+
+    provider: str
+    model: str
+    request_id: str
+    stream_index: int
+
+
+class AssembledFrom(Struct, frozen=True):
+    """How an intent was put together: fragments, and the byte offsets of the first and last of them."""
+
+    event_count: int
+    first_offset: int
+    last_offset: int
+
+
+class ToolIntent(Struct, frozen=True):
+    """A tool call the model proposes, complete and parsed. Proposed is all it is: nothing ran."""
+
+    id: str
+    provider_call_id: str
+    tool_name: str
+    input: dict[str, Any]
+    raw_input_text: str
+    source: IntentSource
+    assembled_from: AssembledFrom
+    status: Literal["proposed"] = "proposed"
+
+
+class Raw:
+    """The provider's own bytes, decoded only when somebody looks."""
+
+    __slots__ = ("_decode", "_pieces", "_value")
+
+    def __init__(self, pieces: Sequence[bytes], decode: Callable[[bytes], Any]) -> None:
+        self._pieces: Sequence[bytes] | None = pieces
+        self._decode = decode
+        self._value: Any = None
+
+    @property
+    def value(self) -> Any:
+        """The parsed JSON; for a stream, ``{"chunks": [...], ...}`` with the terminal facts."""
+        if self._pieces is not None:
+            self._value = self._decode(b"".join(self._pieces))
+            self._pieces = None
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Raw) and bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Response(Struct, frozen=True):
+    """A whole reply: the message, why it ended, what it used, and the provider's own JSON."""
+
+    message: Assistant
+    finish_reason: FinishReason
+    usage: Usage = Usage()
+    finish_raw: str | None = None
+    stop_sequence: str | None = None
+    parsed: Any = None
+    model: str | None = None
+    provider: str | None = None
+    request_id: str | None = None
+    latency_ms: float | None = None
+    warnings: tuple[LossWarning, ...] = ()
+    structured_path: str | None = None
+    kept: Raw | None = None
+
+    @property
+    def raw(self) -> Any:
+        """What the provider sent, verbatim as parsed JSON, or ``None`` when it was not kept."""
+        return self.kept.value if self.kept is not None else None
+
+    @property
+    def text(self) -> str:
+        """The message's text."""
+        return self.message.text
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The message's tool calls."""
+        return self.message.tool_calls
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
+    """The provider began to answer."""
+
+    message_id: str
+    request_id: str
+    model: str
+    provider: str = ""
+    role: Literal["assistant"] = "assistant"
+    type: ClassVar[str] = "message.start"
+
+
+class TextDelta(Struct, frozen=True, tag="text.delta", gc=False):
+    """More text of the block at ``content_block_index``."""
+
+    message_id: str
+    request_id: str
+    content_block_index: int
+    text: str
+    type: ClassVar[str] = "text.delta"
+
+
+class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False):
+    """More thinking; ``signature`` comes with the last delta of a signed block."""
+
+    message_id: str
+    request_id: str
+    content_block_index: int
+    text: str
+    signature: str | None = None
+    type: ClassVar[str] = "thinking.delta"
+
+
+class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False):
+    """The model began to propose a call."""
+
+    message_id: str
+    request_id: str
+    content_block_index: int
+    tool_use_id: str
+    tool_name: str
+    type: ClassVar[str] = "tool.use_start"
+
+
+class ToolUseInputDelta(Struct, frozen=True, tag="tool.use_input_delta", gc=False):
+    """A literal fragment of the call's arguments; not parseable by itself."""
+
+    message_id: str
+    request_id: str
+    content_block_index: int
+    tool_use_id: str
+    partial_json: str
+    type: ClassVar[str] = "tool.use_input_delta"
+
+
+class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
+    """The call is over: an ``intent``, or the ``problem`` that prevented one."""
+
+    message_id: str
+    request_id: str
+    content_block_index: int
+    tool_use_id: str
+    final_input: dict[str, Any]
+    intent: ToolIntent | None = None
+    problem: Problem | None = None
+    detail: str | None = None
+    type: ClassVar[str] = "tool.use_end"
+
+
+class MessageComplete(Struct, frozen=True, tag="message.complete"):
+    """The reply is over. ``final_content`` is authoritative."""
+
+    message_id: str
+    request_id: str
+    finish_reason: FinishReason
+    final_content: tuple[AssistantBlock, ...] = ()
+    usage: Usage = Usage()
+    finish_raw: str | None = None
+    stop_sequence: str | None = None
+    model: str | None = None
+    parsed: Any = None
+    structured_path: str | None = None
+    warnings: tuple[LossWarning, ...] = ()
+    kept: Any = None
+    type: ClassVar[str] = "message.complete"
+
+
+class UnknownEvent(Struct, frozen=True):
+    """An event of a type this version does not know, as it was read."""
+
+    type: str
+    data: dict[str, Any]
+
+
+Event: TypeAlias = (
+    MessageStart | TextDelta | ThinkingDelta | ToolUseStart | ToolUseInputDelta | ToolUseEnd | MessageComplete
+)
+
+_encoder = msgspec.json.Encoder()
+_event_decoder = msgspec.json.Decoder(Event)
+_TYPES = frozenset(kind.type for kind in Event.__args__)
+
+
+def encode_event(event: Event) -> bytes:
+    """Write an event as JSON. The provider's raw bytes stay behind."""
+    if type(event) is MessageComplete and event.kept is not None:
+        event = replace(event, kept=None)
+    return _encoder.encode(event)
+
+
+def decode_event(data: bytes | str) -> Event | UnknownEvent:
+    """Read an event from JSON; one of an unknown ``type`` becomes an ``UnknownEvent``."""
+    try:
+        return cast("Event", _event_decoder.decode(data))
+    except msgspec.ValidationError:
+        record = read_json(data)
+        kind = record.get("type") if isinstance(record, dict) else None
+        if not isinstance(kind, str) or kind in _TYPES:
+            raise
+        return UnknownEvent(kind, record)
+
+
+# --- reading JSON as servers write it ---------------------------------------------------------------
+
+# A lone half of a surrogate pair, beside the two escapes it could be mistaken for.
+_ESCAPES = re.compile(r'\\["\\]|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(\\u[dD][89a-fA-F]\w\w)')
+
+
+def read_json(data: bytes | str) -> Any:
+    """Decode JSON strictly in form and leniently in text; ``ValueError`` on anything else.
+
+    Models emit halves of surrogate pairs and servers pass damaged UTF-8 on; both
+    become U+FFFD here instead of an error or of text that no encoder accepts later.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _read_damaged_json(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _read_damaged_json(data: bytes | str) -> Any:
+    text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    text = _ESCAPES.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """Decode a JSON object, or ``None`` when the text is anything else."""
+    try:
+        value = read_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+# --- folding --------------------------------------------------------------------------------------
+
+
+def fold(events: Iterable[Event]) -> Response:
+    """Make the response of a whole sequence of events."""
+    start: MessageStart | None = None
+    complete: MessageComplete | None = None
+    for event in events:
+        if type(event) is MessageStart:
+            start = event
+        elif type(event) is MessageComplete:
+            complete = event
+    if complete is None:
+        raise ValueError("these events have no message.complete: the stream was not read to its end")
+    return Response(
+        Assistant(complete.final_content),
+        complete.finish_reason,
+        complete.usage,
+        complete.finish_raw,
+        complete.stop_sequence,
+        complete.parsed,
+        complete.model,
+        (start.provider or None) if start else None,
+        complete.request_id,
+        None,
+        complete.warnings,
+        complete.structured_path,
+        complete.kept,
+    )

@@ -1,0 +1,453 @@
+"""What is said: messages and their blocks, tools, settings, and the request that holds them.
+
+Plain frozen values: equal when their content is equal, JSON in and out for free, and nothing in
+them can execute. A conversation is a sequence of ``System``, ``User``, ``Assistant`` and
+``ToolResult``; an ``Assistant`` holds *one* ordered sequence of blocks, tool calls included, so that
+``[thinking, call, thinking, call, text]`` survives a round trip.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import mimetypes
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
+__all__ = [
+    "Assistant",
+    "AssistantBlock",
+    "Continuity",
+    "Document",
+    "ForceTool",
+    "Image",
+    "Inline",
+    "Issuer",
+    "LossWarning",
+    "Message",
+    "Opaque",
+    "RedactedThinking",
+    "Request",
+    "RuntimeConfig",
+    "System",
+    "Text",
+    "Thinking",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+    "ToolResult",
+    "Url",
+    "User",
+    "UserBlock",
+    "join_system",
+    "new_ulid",
+    "schema_of",
+]
+
+
+def _freeze(value: Struct, name: str) -> None:
+    """Keep a list that was handed in as a tuple."""
+    if type(items := getattr(value, name)) is list:
+        force_setattr(value, name, tuple(items))
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+class Issuer(Struct, frozen=True):
+    """Who made a piece of opaque state: the wire it came over, the vendor and the model."""
+
+    wire: str
+    vendor: str | None = None
+    model: str | None = None
+
+
+class Continuity(Struct, frozen=True):
+    """Opaque provider state that rides on a block, kept byte for byte.
+
+    Pass it back untouched. Only a codec of the same issuer family sends it; every other drops it
+    and says so. ``replayable`` is false on blocks of a reply that was cut off: their state may be
+    truncated and is never sent as if it were whole.
+    """
+
+    signature: str | None = None
+    opaque: Any = None
+    issuer: Issuer | None = None
+    replayable: bool = True
+
+
+class Url(Struct, frozen=True, tag="url"):
+    """Media behind a URL (``https:``, ``data:``, or what the provider documents). Never fetched here."""
+
+    url: str
+
+
+class Inline(Struct, frozen=True, tag="inline"):
+    """Media in the message itself, base64-encoded. Never inspected or re-encoded here."""
+
+    base64_data: str
+
+
+class Text(Struct, frozen=True, tag="text", omit_defaults=True):
+    """A stretch of text."""
+
+    text: str
+    continuity: Continuity | None = None
+
+
+class Image(Struct, frozen=True, tag="image", omit_defaults=True):
+    """A picture for the model to see. ``media_type`` is required when the source is inline."""
+
+    source: Url | Inline
+    media_type: str | None = None
+    detail: Literal["auto", "low", "high"] | None = None
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, detail: Literal["auto", "low", "high"] | None = None) -> Image:
+        """Read a picture from disk, its media type taken from the file's name."""
+        source, media_type = _read_media(path)
+        return cls(source, media_type, detail)
+
+
+class Document(Struct, frozen=True, tag="document", omit_defaults=True):
+    """A document for the model to read; PDF unless ``media_type`` says otherwise."""
+
+    source: Url | Inline
+    media_type: str = "application/pdf"
+    name: str | None = None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Document:
+        """Read a document from disk."""
+        source, media_type = _read_media(path)
+        return cls(source, media_type or "application/pdf", Path(path).name)
+
+
+def _read_media(path: str | Path) -> tuple[Inline, str | None]:
+    data = Path(path).read_bytes()
+    return Inline(base64.b64encode(data).decode("ascii")), mimetypes.guess_type(str(path))[0]
+
+
+class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
+    """What the model thought aloud. Only its own issuer takes it back."""
+
+    text: str
+    continuity: Continuity | None = None
+
+
+class RedactedThinking(Struct, frozen=True, tag="redacted_thinking", omit_defaults=True):
+    """Thinking the provider encrypted: ``data`` means something to its issuer alone."""
+
+    data: str
+    continuity: Continuity | None = None
+
+
+class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
+    """A call the model asks for. ``id`` is the provider's, verbatim.
+
+    ``arguments`` is ``None`` only on a degraded reply whose arguments could not be read.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | None
+    continuity: Continuity | None = None
+
+
+class Opaque(Struct, frozen=True, tag="opaque", omit_defaults=True):
+    """A provider's own kind of block (a server-side tool's result, say), kept for its issuer."""
+
+    data: Any
+    continuity: Continuity | None = None
+
+
+UserBlock: TypeAlias = Text | Image | Document
+AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+class System(Struct, frozen=True, tag="system", tag_field="role"):
+    """Instructions. One or more may lead a conversation; none may come later."""
+
+    content: str
+
+
+class User(Struct, frozen=True, tag="user", tag_field="role"):
+    """What the user says: text, or blocks of text, images and documents in order."""
+
+    content: str | tuple[UserBlock, ...]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, content: str | Sequence[UserBlock]) -> None: ...
+
+    def __post_init__(self) -> None:
+        _freeze(self, "content")
+
+    @property
+    def text(self) -> str:
+        """The text alone, joined without separator."""
+        return _text_of(self.content)
+
+
+class _AssistantType(type(Struct)):  # type: ignore[misc]
+    """Lets ``Assistant("hi", tool_calls=[...])`` build the one sequence of blocks."""
+
+    def __call__(
+        cls, content: str | Sequence[AssistantBlock] | None = (), *, tool_calls: Sequence[ToolCall] | None = ()
+    ) -> Any:
+        if isinstance(content, str):
+            content = (Text(content),) if content else ()
+        return super().__call__((*(content or ()), *(tool_calls or ())))
+
+
+class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclass=_AssistantType):
+    """What the model said: text, thinking and tool calls in the order they came."""
+
+    content: tuple[AssistantBlock, ...] = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            content: str | Sequence[AssistantBlock] | None = (),
+            *,
+            tool_calls: Sequence[ToolCall] | None = (),
+        ) -> None: ...
+
+    @property
+    def text(self) -> str:
+        """The text alone, without thinking and calls, joined without separator."""
+        return _text_of(self.content)
+
+    @property
+    def thinking(self) -> str:
+        """The thinking alone."""
+        return "".join([block.text for block in self.content if type(block) is Thinking])
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls alone, in order."""
+        return tuple([block for block in self.content if type(block) is ToolCall])
+
+
+class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_defaults=True):
+    """What a tool answered. ``tool_call_id`` names the call, verbatim."""
+
+    tool_call_id: str
+    content: str | tuple[UserBlock, ...]
+    is_error: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(self, tool_call_id: str, content: str | Sequence[UserBlock], is_error: bool = False) -> None: ...
+
+    def __post_init__(self) -> None:
+        _freeze(self, "content")
+
+    @property
+    def text(self) -> str:
+        """The text alone, joined without separator."""
+        return _text_of(self.content)
+
+
+Message: TypeAlias = System | User | Assistant | ToolResult
+
+
+def _text_of(content: str | Sequence[UserBlock | AssistantBlock]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join([block.text for block in content if type(block) is Text])
+
+
+def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
+    """Split leading ``System`` messages off, joined with a blank line as every wire wants them."""
+    count = 0
+    while count < len(messages) and type(messages[count]) is System:
+        count += 1
+    if not count:
+        return None, messages
+    return "\n\n".join([message.content for message in messages[:count] if type(message) is System]), messages[count:]
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+class Tool(Struct, frozen=True):
+    """A tool the model may ask for: a name, a description and a JSON Schema. Never a callable."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
+        """Describe a function by its type hints and docstring. The function itself is not kept.
+
+        A parameter annotated ``Annotated[str, "a city"]`` gets that description.
+        """
+        hints = get_type_hints(function, include_extras=True)
+        fields: list[Any] = []
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(f"{function.__name__}: *args and **kwargs have no JSON Schema; name the parameters")
+            hint = _described(hints.get(parameter.name, Any))
+            default = parameter.default
+            fields.append(
+                (parameter.name, hint) if default is parameter.empty else (parameter.name, hint, _as_field(default))
+            )
+        record = msgspec.defstruct(function.__name__, fields, kw_only=True)
+        schema = schema_of(record)
+        schema.pop("title", None)
+        return cls(name or function.__name__, inspect.getdoc(function) or "", schema)
+
+    @classmethod
+    def from_model(cls, model: type, *, name: str | None = None, description: str | None = None) -> Tool:
+        """Describe a tool by a type: a msgspec Struct, dataclass, TypedDict or Pydantic model."""
+        schema = schema_of(model)
+        return cls(name or model.__name__, description or schema.get("description") or "", schema)
+
+
+def _described(hint: Any) -> Any:
+    """Read ``Annotated[T, "text"]`` as msgspec's own way to describe a field."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    base, *notes = get_args(hint)
+    metas = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
+    return Annotated[(base, *metas)]
+
+
+def _as_field(default: Any) -> Any:
+    if isinstance(default, list | dict | set):
+        return field(default_factory=lambda: default)
+    return default
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON Schema of a type, with the type itself at the root rather than behind a ``$ref``."""
+    if hasattr(kind, "model_json_schema"):  # Pydantic, by its shape: it is no dependency of ours
+        return dict(kind.model_json_schema())
+    schema = msgspec.json.schema(kind)
+    reference = schema.get("$ref", "")
+    if reference.startswith("#/$defs/"):
+        definitions = dict(schema["$defs"])
+        root = dict(definitions[reference.removeprefix("#/$defs/")])
+        if reference not in _references(definitions):
+            del definitions[reference.removeprefix("#/$defs/")]
+        schema = {**root, "$defs": definitions} if definitions else root
+    return schema
+
+
+def _references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        found = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return found.union(*[_references(value) for value in node.values()])
+    if isinstance(node, list):
+        return set().union(*[_references(value) for value in node])
+    return set()
+
+
+class ForceTool(Struct, frozen=True, tag="tool"):
+    """``tool_choice=ForceTool("search")``: the model must call this tool and no other."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ForceTool
+
+
+# --- settings and request -------------------------------------------------------------------------
+
+
+class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
+    """Settings for one call. ``None`` means not set, and is never sent.
+
+    ``reasoning`` is an effort (``"none"`` to ``"high"``) or a budget in tokens, as the wire allows.
+    ``extras`` go to the provider untouched; one that contradicts a field the codec writes is refused.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    stop_sequences: tuple[str, ...] | None = None
+    reasoning: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | int | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            temperature: float | None = None,
+            max_tokens: int | None = None,
+            top_p: float | None = None,
+            seed: int | None = None,
+            frequency_penalty: float | None = None,
+            presence_penalty: float | None = None,
+            stop_sequences: Sequence[str] | None = None,
+            reasoning: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | int | None = None,
+            extras: dict[str, Any] = ...,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _freeze(self, "stop_sequences")
+
+
+_NO_CONFIG = RuntimeConfig()
+
+
+class LossWarning(Struct, frozen=True):
+    """Something the wire could not carry and that was sent in a lesser form, or not at all."""
+
+    code: str
+    path: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.detail} [{self.code}]"
+
+
+class Request(Struct, frozen=True):
+    """One call, whole: everything a codec needs to know, as data."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+    config: RuntimeConfig = _NO_CONFIG
+    response_schema: dict[str, Any] | None = None
+    tool_choice: ToolChoice | None = None
+    model: str = ""
+    request_id: str = field(default_factory=lambda: new_ulid())
+    stream: bool = False
+    session_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as the ULID specification has it
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_lock = threading.Lock()
+_last = 0
+
+
+def new_ulid() -> str:
+    """Mint a ULID: sortable by time, and strictly increasing within this process."""
+    global _last
+    fresh = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    with _lock:
+        # A second id in the same millisecond, or a clock set back, continues from the last one.
+        _last = fresh if fresh >> 80 > _last >> 80 else _last + 1
+        value = _last
+    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
