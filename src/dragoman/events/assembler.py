@@ -163,10 +163,9 @@ class Assembler:
         """Has the wire started any call?"""
         return bool(self._tools)
 
-    @property
-    def has_text(self) -> bool:
-        """Has the wire said any text?"""
-        return any(block.kind is Text for block in self._blocks)
+    def call_is_complete(self, key: Any) -> bool:
+        """Do the arguments of the call ``key`` form an object?"""
+        return self._tools[key].is_complete()
 
     def calls_are_complete(self) -> bool:
         """Do the arguments of every call so far form an object?"""
@@ -174,9 +173,9 @@ class Assembler:
 
     def take(self) -> list[Event]:
         """Hand out the events since the last call."""
-        events = self._out
-        if events:
-            self._out = []
+        if not self._out:
+            return []
+        events, self._out = self._out, []
         return events
 
     # verbs of a running message

@@ -1,0 +1,106 @@
+"""What a model is known to do, and how we know.
+
+Every fact has a source: the user *declared* it, the bundled *catalogue* says so, a conformance run
+*probed* it, a real reply let us *observe* it, or it is *unknown*. Unknown is a value of its own and
+never blocks a call; only a known falsehood does. The user's word wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
+
+__all__ = ["UNKNOWN", "Capabilities", "Fact", "Refusal", "Source"]
+
+Source: TypeAlias = Literal["declared", "catalogue", "probed", "observed", "unknown"]
+
+Refusal: TypeAlias = Literal[
+    "not_configured",
+    "provider_unavailable",
+    "no_vision_support",
+    "exceeds_context_window",
+    "no_tool_support",
+    "no_system_prompt_support",
+    "no_structured_output_support",
+]
+"""Why a model cannot take a request, in the order these are asked."""
+
+_STRENGTH: dict[str, int] = {"declared": 4, "probed": 3, "observed": 2, "catalogue": 1, "unknown": 0}
+
+
+class Fact(Struct, frozen=True, omit_defaults=True):
+    """One fact with its provenance: where it is from, when it was learned and by what."""
+
+    value: bool | int | tuple[str, ...] | None = None
+    source: Source = "unknown"
+    at: str | None = None
+    by: str | None = None
+
+
+UNKNOWN = Fact()
+
+
+class Capabilities(Struct, frozen=True, omit_defaults=True):
+    """The adapter contract's flags and limits, each a ``Fact``."""
+
+    supports_images: Fact = UNKNOWN
+    supports_documents: Fact = UNKNOWN
+    supports_thinking: Fact = UNKNOWN
+    supports_tools: Fact = UNKNOWN
+    supports_system_prompt: Fact = UNKNOWN
+    supports_structured_output: Fact = UNKNOWN
+    supports_streaming: Fact = UNKNOWN
+    supports_streaming_tool_calls: Fact = UNKNOWN
+    supports_parallel_tool_calls: Fact = UNKNOWN
+    supports_prompt_caching: Fact = UNKNOWN
+    max_context_tokens: Fact = UNKNOWN
+    max_output_tokens: Fact = UNKNOWN
+    accepted_image_media_types: Fact = UNKNOWN
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, Any],
+        source: Source = "declared",
+        *,
+        at: str | None = None,
+        by: str | None = None,
+    ) -> Capabilities:
+        """Build from plain values by the contract's names; ``ValueError`` names a wrong name or type."""
+        facts: dict[str, Fact] = {}
+        for name, value in values.items():
+            if name not in cls.__struct_fields__:
+                raise ValueError(f"capabilities: unknown name {name!r}; one of {', '.join(cls.__struct_fields__)}")
+            if value is not None:
+                facts[name] = Fact(_check(name, value), source, at, by)
+        return cls(**facts)
+
+    def known(self, name: str) -> Any:
+        """The value of a fact, or ``None`` when it is unknown."""
+        return getattr(self, name).value
+
+    def merged(self, other: Capabilities) -> Capabilities:
+        """Both sets of facts; where both know, the stronger source wins, and the later one at equal strength."""
+        changes = {}
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(other, each.name)
+            if theirs.value is not None and _STRENGTH[theirs.source] >= _STRENGTH[mine.source]:
+                changes[each.name] = theirs
+        return replace(self, **changes)
+
+
+def _check(name: str, value: Any) -> bool | int | tuple[str, ...]:
+    if name.startswith("max_"):
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise ValueError(f"capabilities: {name} must be a positive whole number, not {value!r}")
+        return value
+    if name == "accepted_image_media_types":
+        if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f"capabilities: {name} must be a list of media types, not {value!r}")
+        return tuple(value)
+    if not isinstance(value, bool):
+        raise ValueError(f"capabilities: {name} must be true or false, not {value!r}")
+    return value

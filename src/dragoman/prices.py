@@ -1,0 +1,527 @@
+"""What a call cost: token counts times a dated price row, in exact decimals.
+
+::
+
+    from dragoman.prices import PriceTable, cost
+
+    bill = cost(reply.usage, "anthropic:claude-opus-4-8")
+    if bill:
+        print(bill.total, bill.parts, bill.pricing_version)
+    else:
+        print("price unknown:", bill.reason)
+
+An unknown price is ``Unpriced`` with a reason, never zero. No token is billed twice, because
+``Usage`` counts are inclusive and the cached, cache-written and reasoning tokens are taken out of
+their totals before anything is multiplied. The bundled table is read on first use, not on import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, time
+from decimal import Context, Decimal
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
+
+from .events import Usage
+
+__all__ = [
+    "Cost",
+    "Match",
+    "PriceRow",
+    "PriceTable",
+    "PricedUse",
+    "Repriced",
+    "Tier",
+    "Unpriced",
+    "cost",
+    "reprice",
+]
+
+# Rates have at most 27 digits (checked below), so with 100 every product and sum is exact, whatever
+# precision the caller's own decimal context has.
+_EXACT = Context(prec=100)
+_DEAREST = Decimal(10**9)
+_FINEST = -18
+_ZERO = Decimal(0)
+_RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
+
+# A part of the bill, the rate it is billed at, and the rate that stands in when a row has none.
+_PARTS = (
+    ("input", "input", "input"),
+    ("cached_input", "cache_read", "input"),
+    ("cache_write", "cache_write", "input"),
+    ("output", "output", "output"),
+    ("reasoning", "reasoning", "output"),
+)
+_COUNTERS = (
+    "input_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "cache_creation_input_tokens",
+    "reasoning_tokens",
+)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which model names a row is for: any of these clauses, letter case aside.
+
+    A ``regex`` is searched for in the lower-cased name; anchor it yourself.
+    """
+
+    equals: tuple[str, ...] = ()
+    starts_with: tuple[str, ...] = ()
+    contains: tuple[str, ...] = ()
+    regex: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("equals", "starts_with", "contains"):
+            force_setattr(self, name, tuple([clause.lower() for clause in getattr(self, name)]))
+        for pattern in self.regex:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"match.regex: {pattern!r} is not a regular expression: {error}") from None
+        if not (self.equals or self.is_loose):
+            raise ValueError("match: at least one of equals, starts_with, contains, regex is needed")
+
+    @property
+    def is_loose(self) -> bool:
+        """Is there a clause that is not an exact name?"""
+        return bool(self.starts_with or self.contains or self.regex)
+
+    def covers(self, name: str) -> bool:
+        """Is the row for the model of this name?"""
+        name = name.lower()
+        return (
+            name in self.equals
+            or name.startswith(self.starts_with)
+            or any(piece in name for piece in self.contains)
+            or any(re.search(pattern, name) for pattern in self.regex)
+        )
+
+
+class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Other rates for the whole call once its input has more than ``above`` tokens.
+
+    A rate the tier leaves out is the row's own.
+    """
+
+    above: int
+    input: Decimal | None = None
+    output: Decimal | None = None
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    reasoning: Decimal | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.above) is not int or self.above < 0:
+            raise ValueError(f"tiers.above: must be a whole number of at least 0, not {self.above!r}")
+        _check_rates(self, "tiers.")
+
+
+class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The rates of some models of one provider for some time, in US dollars per million tokens.
+
+    ``valid_from`` is the first day, ``valid_until`` the first day
+    no longer covered; ``hours`` is a span of the day, from and until. Days and hours are UTC.
+    ``free`` must be said: a row of zeros without it is refused, since zero often stands for "not
+    known". ``unpriced`` says why a model has no price here. ``ignored`` names what the provider
+    also bills and ``Usage`` does not count; ``disputed`` what another source says.
+    """
+
+    provider: str
+    match: Match
+    input: Decimal | None = None
+    output: Decimal | None = None
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    reasoning: Decimal | None = None
+    tiers: tuple[Tier, ...] = ()
+    valid_from: date | None = None
+    valid_until: date | None = None
+    hours: tuple[time, time] | None = None
+    free: bool = False
+    unpriced: str = ""
+    ignored: tuple[str, ...] = ()
+    disputed: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "provider", self.provider.lower())
+        if not self.provider or ":" in self.provider:
+            raise ValueError(f"provider: must be a name without a colon, not {self.provider!r}")
+        if self.free:
+            for name in ("input", "output"):
+                if getattr(self, name) is None:
+                    force_setattr(self, name, _ZERO)
+        _check_rates(self)
+        _check_meaning(self)
+        _check_times(self)
+
+    def rate(self, name: str, input_tokens: int) -> Decimal | None:
+        """The rate called ``name`` for a call with so many input tokens, or ``None`` if there is none."""
+        own: Decimal | None = getattr(self, name)
+        for tier in reversed(self.tiers):
+            if input_tokens > tier.above:
+                other: Decimal | None = getattr(tier, name)
+                return own if other is None else other
+        return own
+
+    def holds_on(self, day: date) -> bool:
+        """Is the row valid on this day?"""
+        return (self.valid_from is None or self.valid_from <= day) and (
+            self.valid_until is None or day < self.valid_until
+        )
+
+    def holds_at(self, clock: time) -> bool:
+        """Is the row valid at this time of day?"""
+        if self.hours is None:
+            return True
+        start, end = self.hours
+        return start <= clock < end if start < end else clock >= start or clock < end
+
+
+def _check_rates(holder: Tier | PriceRow, where: str = "") -> None:
+    for name in _RATES:
+        rate = getattr(holder, name)
+        if rate is None:
+            continue
+        if not isinstance(rate, Decimal):
+            raise ValueError(f"{where}{name}: must be a Decimal, not {type(rate).__name__}")
+        if not rate.is_finite() or rate < 0:
+            raise ValueError(f"{where}{name}: must be a finite number of at least 0, not {rate}")
+        exponent = rate.as_tuple().exponent
+        if rate > _DEAREST or not isinstance(exponent, int) or exponent < _FINEST:
+            raise ValueError(f"{where}{name}: {rate} is no price per million tokens")
+
+
+def _check_meaning(row: PriceRow) -> None:
+    """A row is priced, free or unpriced, and says which."""
+    given = [name for name in _RATES if getattr(row, name) is not None]
+    if row.unpriced:
+        if given or row.tiers or row.free:
+            raise ValueError(f"unpriced: the row also has {given[0] if given else 'free or tiers'}")
+        return
+    for name in ("input", "output"):
+        if name not in given:
+            raise ValueError(f"{name}: is missing")
+    dear = any(getattr(holder, name) for holder in (row, *row.tiers) for name in _RATES)
+    if row.free and dear:
+        raise ValueError("free: the row has a rate above 0")
+    if not row.free and not (row.input or row.output):
+        raise ValueError("input: input and output are both 0; say `free: true` if the model really costs nothing")
+
+
+def _check_times(row: PriceRow) -> None:
+    if row.valid_from and row.valid_until and row.valid_from >= row.valid_until:
+        raise ValueError(f"valid_until: {row.valid_until} is not after valid_from {row.valid_from}")
+    if row.hours and (row.hours[0] == row.hours[1] or any(end.tzinfo for end in row.hours)):
+        raise ValueError("hours: must be two different times of day, UTC and without a zone")
+    limits = [tier.above for tier in row.tiers]
+    if limits != sorted(set(limits)):
+        raise ValueError(f"tiers: must rise strictly in `above`, not {limits}")
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+class Cost(Struct, frozen=True, tag="cost"):
+    """What a call cost. ``parts`` holds input, cached_input, cache_write, output and reasoning.
+
+    The parts do not overlap and add up to ``total`` exactly. ``notes`` says what had to be assumed.
+    """
+
+    total: Decimal
+    parts: dict[str, Decimal]
+    pricing_version: str
+    row: PriceRow
+    currency: str = "USD"
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> Literal[True]:  # also when it is nothing; and type checkers can tell the two apart
+        return True
+
+
+class Unpriced(Struct, frozen=True, tag="unpriced"):
+    """The price is not known, and why. False in a condition; it is never a zero."""
+
+    reason: str
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+_Names: TypeAlias = tuple[dict[str, list[int]], list[int]]
+
+
+class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """Price rows in order: the first that fits the provider, the name, the day and the hour holds.
+
+    ``fallback`` names providers that resell another's models at the maker's price.
+    """
+
+    rows: tuple[PriceRow, ...]
+    version: str = ""
+    generated_at: date | None = None
+    source: str = ""
+    licence: str = ""
+    fallback: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.version:
+            force_setattr(self, "version", _digest(self.rows))
+
+    @classmethod
+    def bundled(cls) -> PriceTable:
+        """The table that comes with the package, read once."""
+        return _read_bundled()
+
+    @classmethod
+    def load(cls, path: str | Path) -> PriceTable:
+        """Read rows of your own from a JSON or YAML file; put them over others with ``with_overrides``."""
+        path = Path(path)
+        read = _read_json if path.suffix.lower() == ".json" else _read_yaml
+        try:
+            return msgspec.convert(read(path.read_text("utf-8")), cls)
+        except ValueError as error:
+            raise ValueError(f"{path}: {_locate(error)}") from None
+
+    def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
+        """A table in which ``rows`` go before these; its version says that it is not the plain one."""
+        rows = tuple(rows)
+        return replace(self, rows=rows + self.rows, version=f"{self.version}+{_digest(rows)}")
+
+    def find(self, model: str, at: date | datetime | None = None) -> PriceRow | Unpriced:
+        """The row for ``"provider:name"`` at a day or moment (now, if not given), or why there is none.
+
+        A datetime without a zone is taken as UTC.
+        """
+        provider, colon, name = model.lower().partition(":")  # the first colon: names may hold more
+        if not (colon and provider and name):
+            return Unpriced(f"not a model of the form provider:name: {model!r}")
+        day, clock = _moment(at)
+        for seller in (provider, *self.fallback.get(provider, ())):
+            for row in self._rows_for(seller, name):
+                if not row.holds_on(day):
+                    continue
+                if row.hours and clock is None:
+                    return Unpriced(f"the price of {model} depends on the hour; give `at` as a datetime")
+                if clock is None or row.holds_at(clock):
+                    return Unpriced(f"{model}: {row.unpriced}") if row.unpriced else row
+        return Unpriced(f"no price for {model} on {day}")
+
+    def _rows_for(self, provider: str, name: str) -> Iterator[PriceRow]:
+        exact, loose = self._names.get(provider, ({}, []))
+        hits = {*exact.get(name, ()), *[place for place in loose if self.rows[place].match.covers(name)]}
+        for place in sorted(hits):
+            yield self.rows[place]
+
+    @cached_property
+    def _names(self) -> dict[str, _Names]:
+        """For each provider: the rows of every exact name, and the rows that must be tried."""
+        names: dict[str, _Names] = {}
+        for place, row in enumerate(self.rows):
+            exact, loose = names.setdefault(row.provider, ({}, []))
+            if row.match.is_loose:
+                loose.append(place)
+            for name in row.match.equals:
+                exact.setdefault(name, []).append(place)
+        return names
+
+
+def _moment(at: date | datetime | None) -> tuple[date, time | None]:
+    """The day and the time of day in UTC; a bare day has no time."""
+    if at is None:
+        at = datetime.now(UTC)
+    if isinstance(at, datetime):
+        at = at.astimezone(UTC) if at.tzinfo else at
+        return at.date(), at.time()
+    if not isinstance(at, date):
+        raise TypeError(f"at: must be a date or a datetime, not {type(at).__name__}")
+    return at, None
+
+
+def _digest(rows: Iterable[PriceRow]) -> str:
+    return hashlib.sha256(msgspec.json.encode(list(rows))).hexdigest()[:8]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@cache
+def _read_bundled() -> PriceTable:
+    from importlib.resources import files  # a slow import that only this needs
+
+    return msgspec.json.decode((files("dragoman") / "catalog" / "prices.json").read_bytes(), type=PriceTable)
+
+
+def _read_json(text: str) -> Any:
+    # NaN and Infinity become decimals here, so that the row's own check refuses them by field name.
+    return json.loads(text, parse_float=Decimal, parse_constant=Decimal, object_pairs_hook=_unique)
+
+
+def _read_yaml(text: str) -> Any:
+    import yaml  # a slow import that only users with a file of their own need
+
+    class Loader(yaml.SafeLoader):
+        """Safe loading, and a key that is written twice is an error: YAML would keep the last."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            _unique([(key.value, None) for key, _ in node.value])
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, Loader)  # noqa: S506 - a subclass of the safe loader
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ValueError(f"{key}: is written twice")
+    return dict(pairs)
+
+
+def _locate(error: ValueError) -> str:
+    """Put the path that msgspec hangs on the end in front, without its signs."""
+    text, _, place = str(error).partition(" - at `$")
+    place = place.strip("`.")
+    return f"{place}: {text}" if place else text
+
+
+# --- billing --------------------------------------------------------------------------------------
+
+
+def cost(
+    usage: Usage, model: str, at: date | datetime | None = None, *, table: PriceTable | None = None
+) -> Cost | Unpriced:
+    """Price a call: its usage, its model as ``"provider:name"``, and when it was made (now, if not given).
+
+    ``table`` is the bundled one unless you give your own.
+    """
+    table = PriceTable.bundled() if table is None else table
+    row = table.find(model, at)
+    if isinstance(row, Unpriced):
+        return row
+    if row.free:  # nothing times any count is nothing, reported or not
+        return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, table.version, row)
+    counts = _split(usage)
+    if isinstance(counts, Unpriced):
+        return counts
+    parts, notes = _bill(counts, row, usage.input_tokens or 0)
+    total = _ZERO
+    for part in parts.values():
+        total = _EXACT.add(total, part)
+    notes += _caveats(usage, row, model)
+    return Cost(total, parts, table.version, row, notes=tuple(notes))
+
+
+def _split(usage: Usage) -> dict[str, int] | Unpriced:
+    """Part the inclusive counts, so that every token is in one part only."""
+    for name in ("input_tokens", "output_tokens"):
+        if getattr(usage, name) is None:
+            return Unpriced(f"usage not reported: {name}")
+    whole, produced, cached, written, reasoned = (getattr(usage, name) or 0 for name in _COUNTERS)
+    for name in _COUNTERS:
+        if (getattr(usage, name) or 0) < 0:
+            return Unpriced(f"usage is negative: {name}")
+    if cached + written > whole:
+        return Unpriced(
+            f"usage contradicts itself: cached_input_tokens {cached} and cache_creation_input_tokens {written} "
+            f"are more than input_tokens {whole}"
+        )
+    if reasoned > produced:
+        return Unpriced(f"usage contradicts itself: reasoning_tokens {reasoned} are more than output_tokens {produced}")
+    return {
+        "input": whole - cached - written,
+        "cached_input": cached,
+        "cache_write": written,
+        "output": produced - reasoned,
+        "reasoning": reasoned,
+    }
+
+
+def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dict[str, Decimal], list[str]]:
+    parts: dict[str, Decimal] = {}
+    notes: list[str] = []
+    for part, name, stand_in in _PARTS:
+        rate = row.rate(name, input_tokens)
+        if rate is None:
+            rate = row.rate(stand_in, input_tokens) or _ZERO
+            # Reasoning is output everywhere; only a missing cache rate is worth a word.
+            if counts[part] and stand_in == "input":
+                notes.append(f"no {name} rate: {part} is billed at the input rate")
+        parts[part] = _EXACT.scaleb(_EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
+    return parts, notes
+
+
+def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
+    """What the reader of this bill should know."""
+    if usage.estimated:
+        yield "the token counts are estimates"
+    counted = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+    if usage.total_tokens not in (None, counted):
+        yield f"total_tokens is {usage.total_tokens}, but input and output add up to {counted}"
+    if usage.cached_input_tokens is None and row.cache_read is not None:
+        yield "cached_input_tokens not reported: all input is billed as not cached"
+    if usage.cache_creation_input_tokens and "cache_write_1h" in row.ignored:
+        yield "cache writes are billed at the rate of the shortest lifetime; longer ones cost more"
+    if usage.reasoning_tokens is None and row.reasoning is not None:
+        yield "reasoning_tokens not reported: all output is billed at the output rate"
+    seller = model.partition(":")[0].lower()
+    if row.provider != seller:
+        yield f"{seller} has no row for this model; the price is that of {row.provider}"
+    if row.disputed:
+        yield f"sources disagree: {row.disputed}"
+
+
+# --- repricing ------------------------------------------------------------------------------------
+
+
+class PricedUse(Struct, frozen=True):
+    """A call as a log keeps it: what it used, of which model, when, and what it was said to cost."""
+
+    usage: Usage
+    model: str
+    at: date | datetime | None
+    old: Cost | Unpriced | Decimal | None = None
+
+
+class Repriced(Struct, frozen=True):
+    """A call under another table. ``difference`` is new minus old, ``None`` when either is unknown."""
+
+    use: PricedUse
+    old: Decimal | None
+    new: Cost | Unpriced
+    difference: Decimal | None
+
+
+def reprice(
+    records: Iterable[PricedUse | tuple[Usage, str, date | datetime | None, Cost | Unpriced | Decimal | None]],
+    table: PriceTable | None = None,
+) -> Iterator[Repriced]:
+    """Price stored calls again, each with the rows of ``table`` that hold on its own day."""
+    for record in records:
+        use = record if isinstance(record, PricedUse) else PricedUse(*record)
+        # Without a time the price of today would be a guess, so this differs from ``cost``.
+        new = Unpriced("the record has no time") if use.at is None else cost(use.usage, use.model, use.at, table=table)
+        old = use.old.total if isinstance(use.old, Cost) else None if isinstance(use.old, Unpriced) else use.old
+        if old is None or isinstance(new, Unpriced):
+            yield Repriced(use, old, new, None)
+        else:
+            yield Repriced(use, old, new, _EXACT.subtract(new.total, old))

@@ -1,0 +1,557 @@
+"""The provider: one model, one contract, no state.
+
+``Provider`` has one method to implement, ``events``; everything a caller uses is derived from it, so
+that anything which makes events is a whole provider. ``HttpProvider`` is the one that encodes, sends
+and decodes. It never retries, never loops, never executes a tool and never calls ``ready()`` by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec.structs import replace
+
+from .capabilities import Capabilities
+from .errors import (
+    CallCancelledError,
+    InvalidRequestError,
+    ProviderError,
+    StructuredOutputError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from .events import Assembler, Event, MessageComplete, MessageStart, Partial, Response, fold
+from .messages import Issuer, LossWarning, Request, RuntimeConfig, ToolChoice
+from .tokens import estimate_input_tokens
+from .transport import HttpTransport, Secret, Timeouts, Transport
+from .validate import Expectation, build_request, check_request, find_refusal, parse_messages, parse_tools
+from .wire import CODECS, Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan, make_plan
+
+__all__ = ["SCHEMES", "EventStream", "HttpProvider", "Messages", "Provider", "connect", "plan"]
+
+log = logging.getLogger("dragoman")
+
+Messages = Any
+"""Text, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
+
+
+class Provider(ABC):
+    """A model that answers. Subclasses say how in ``events``; callers use the rest."""
+
+    name: str = ""
+    model: str = ""
+    capabilities: Capabilities = Capabilities()
+
+    @abstractmethod
+    def events(self, request: Request) -> AsyncIterator[Event]:
+        """Answer one request as events that keep the stream's rules, then raise if it failed."""
+
+    async def ready(self) -> None:  # noqa: B027
+        """Return if the next call can be expected to succeed; raise what stands in the way."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Release connections."""
+
+    async def complete(
+        self,
+        messages: Messages,
+        tools: Any = None,
+        config: RuntimeConfig | Mapping[str, Any] | None = None,
+        response_schema: Any = None,
+        tool_choice: ToolChoice | Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Response:
+        """Ask, wait for the whole reply, and return it. One call to the model; nothing is executed."""
+        request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=False)
+        began = time.perf_counter()
+        with _Waiting(self._calls(), request.request_id) as waiting:
+            heard: list[Event] = []
+            try:
+                async for event in self.events(request):
+                    if type(event) is MessageComplete or type(event) is MessageStart:
+                        heard.append(event)
+            except asyncio.CancelledError:
+                waiting.absorb()
+                raise self._cancelled(request) from None
+        response = fold(heard)
+        parsed = _as_instance(response, response_schema, request)
+        return replace(response, latency_ms=(time.perf_counter() - began) * 1000, parsed=parsed)
+
+    def stream(
+        self,
+        messages: Messages,
+        tools: Any = None,
+        config: RuntimeConfig | Mapping[str, Any] | None = None,
+        response_schema: Any = None,
+        tool_choice: ToolChoice | Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> EventStream:
+        """Ask, and return the reply as a stream of events."""
+        request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=True)
+        return EventStream(self, request, response_schema)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Abort a call in flight; ``False`` if there is none of this id. Calling it again does no harm."""
+        call = self._calls().get(request_id)
+        return await call.cancel() if call is not None else False
+
+    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+        """About how many tokens this will be, without asking anybody."""
+        return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt)
+
+    def plan(self, messages: Messages) -> SwapPlan:
+        """What would become of this conversation here: kept, rewritten or dropped, block by block."""
+        return self._plan(None, messages)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
+
+    # inside
+
+    def _calls(self) -> WeakValueDictionary[str, EventStream | _Waiting]:
+        """Calls in flight by request id. Weak: a stream that was dropped is not in flight."""
+        calls: WeakValueDictionary[str, EventStream | _Waiting] | None = self.__dict__.get("_in_flight")
+        if calls is None:
+            calls = self.__dict__["_in_flight"] = WeakValueDictionary()
+        return calls
+
+    def _request(
+        self, messages: Any, tools: Any, config: Any, schema: Any, choice: Any, request_id: str | None, *, stream: bool
+    ) -> Request:
+        request = build_request(
+            messages, tools, config, schema, choice, model=self.model, request_id=request_id, stream=stream
+        )
+        try:
+            check_request(request)
+            self._refuse_known(request)
+            if request_id is not None and request_id in self._calls():
+                raise InvalidRequestError(f"request_id {request_id!r} is already in flight")
+        except ProviderError as error:
+            error.provider, error.model, error.request_id = self.name or None, self.model or None, request.request_id
+            raise
+        return request
+
+    def _refuse_known(self, request: Request) -> None:
+        estimate = None
+        if self.capabilities.known("max_context_tokens") is not None:
+            estimate = estimate_input_tokens(request.messages, request.tools)
+        refusal = find_refusal(request, self.capabilities, estimate)
+        if refusal is not None and refusal[0] != "no_structured_output_support":
+            raise refusal[1]
+        if request.stream and self.capabilities.known("supports_streaming") is False:
+            raise UnsupportedFeatureError("this model is known not to stream; use complete()")
+
+    def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
+        request = Request(parse_messages(messages), model=self.model)
+        return make_plan(
+            codec,
+            request,
+            f"{self.name}:{self.model}" if self.name else self.model,
+            estimated_tokens=estimate_input_tokens(request.messages),
+            context_tokens=self.capabilities.known("max_context_tokens"),
+        )
+
+    def _cancelled(self, request: Request) -> CallCancelledError:
+        return CallCancelledError(
+            "the call was cancelled", provider=self.name or None, model=self.model, request_id=request.request_id
+        )
+
+
+def _as_instance(response: Response, schema: Any, request: Request) -> Any:
+    """The structured value as the type the caller asked for, if it asked by type."""
+    value = response.parsed
+    if value is None or schema is None or isinstance(schema, Mapping):
+        return value
+    try:
+        if hasattr(schema, "model_validate"):  # Pydantic, by its shape
+            return schema.model_validate(value)
+        return msgspec.convert(value, schema)
+    except ValueError as error:  # both libraries' validation errors
+        raise StructuredOutputError(
+            f"the reply does not fit {getattr(schema, '__name__', schema)}",
+            response_schema=request.response_schema,
+            output_content=response.text,
+            error_message=str(error),
+            finish_reason=response.finish_reason,
+            usage=response.usage,
+            response=response,
+            request_id=request.request_id,
+        ) from error
+
+
+def plan(messages: Messages, target: Provider) -> SwapPlan:
+    """What would become of a conversation on ``target``, without sending anything."""
+    return target.plan(messages)
+
+
+# --- calls in flight ------------------------------------------------------------------------------
+
+
+class _Interruptible:
+    """Something a task waits in and another may stop, without touching cancellations from outside.
+
+    The waiting task is cancelled and takes our cancellation back (as ``asyncio.timeout`` does), so
+    no task and no queue stands between the socket and the caller.
+    """
+
+    _task: asyncio.Task[Any] | None = None
+    _interrupting = False
+    _others = 0
+
+    def _interrupt(self) -> None:
+        if self._task is not None and not self._interrupting:
+            self._interrupting = True
+            self._others = self._task.cancelling()
+            self._task.cancel()
+
+    def absorb(self) -> None:
+        """Called on ``CancelledError``: return if it was ours alone, else raise it on."""
+        task = asyncio.current_task()
+        if not self._interrupting or task is None or task.uncancel() > self._others:
+            raise
+        self._interrupting = False
+
+
+class _Waiting(_Interruptible):
+    """A ``complete()`` in flight."""
+
+    def __init__(self, calls: WeakValueDictionary[str, Any], request_id: str) -> None:
+        self._calls = calls
+        self._request_id = request_id
+        self._done = False
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        self._calls[self._request_id] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done = True
+        self._task = None
+        self._calls.pop(self._request_id, None)
+
+    async def cancel(self) -> bool:
+        if self._done or self._interrupting:
+            return False
+        self._interrupt()
+        return True
+
+
+class EventStream(_Interruptible):
+    """A reply as it comes: iterate it, or use it as a context manager to be sure it is closed.
+
+    ``response`` is the whole reply once the stream has ended, in whatever way. ``cancel()`` ends it
+    early but well: open calls are closed, the last event is ``message.complete`` with ``cancelled``.
+    """
+
+    def __init__(self, provider: Provider, request: Request, schema: Any = None) -> None:
+        self.request_id = request.request_id
+        self.response: Response | None = None
+        self._provider = provider
+        self._request = request
+        self._schema = schema
+        self._source = provider.events(request)
+        self._partial = Partial()
+        self._start: MessageStart | None = None
+        self._closing: list[Event] = []
+        self._ended = False
+        self._began = time.perf_counter()
+        self._calls = provider._calls()
+        self._calls[request.request_id] = self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._ended:
+            if self._closing:
+                return self._note(self._closing.pop(0))
+            raise StopAsyncIteration
+        self._task = asyncio.current_task()
+        try:
+            event = await self._source.__anext__()
+        except asyncio.CancelledError:
+            self.absorb()
+            await self._close_well()
+            return self._note(self._closing.pop(0))
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._task = None
+        return self._note(event)
+
+    async def cancel(self) -> bool:
+        """End the stream as cancelled; ``False`` if it had ended."""
+        if self._ended or self._interrupting:
+            return False
+        if self._task is not None:
+            self._interrupt()
+        else:
+            await self._close_well()
+        return True
+
+    async def aclose(self) -> None:
+        """Stop and close the connection, without further events."""
+        if not self._ended:
+            self._end()
+            if self._task is not None:
+                self._interrupt()
+            else:
+                await self._close_source()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _note(self, event: Event) -> Event:
+        self._partial.add(event)
+        if type(event) is MessageComplete:
+            self._finish(event)
+        elif type(event) is MessageStart:
+            self._start = event
+        return event
+
+    def _finish(self, complete: MessageComplete) -> None:
+        response = fold([complete] if self._start is None else [self._start, complete])
+        with contextlib.suppress(StructuredOutputError):
+            response = replace(response, parsed=_as_instance(response, self._schema, self._request))
+        self.response = replace(response, latency_ms=(time.perf_counter() - self._began) * 1000)
+
+    async def _close_well(self) -> None:
+        self._end()
+        self._closing = self._partial.close(self.request_id, self._provider.model, self._provider.name)
+        await self._close_source()
+
+    async def _close_source(self) -> None:
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._calls.pop(self.request_id, None)
+
+
+# --- over HTTP ------------------------------------------------------------------------------------
+
+
+class HttpProvider(Provider):
+    """A model behind a wire: encode, send, decode."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        transport: Transport,
+        *,
+        name: str,
+        model: str,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        capabilities: Capabilities | None = None,
+        timeouts: Timeouts | None = None,
+        on_loss: Literal["warn", "reject"] = "warn",
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.codec = codec
+        self.capabilities = capabilities or Capabilities()
+        self._transport = transport
+        self._timeouts = timeouts or Timeouts()
+        self._on_loss = on_loss
+        self._key = Secret(api_key)
+        self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
+        if api_key:
+            self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        try:
+            while True:
+                codec = self.codec
+                encoded = self._encode(codec, request)
+                sending = self._transport.send(encoded.http, self._credentials, self._timeouts, stream=request.stream)
+                async with sending as reply:
+                    if reply.status >= 300:
+                        error = codec.error(reply.status, reply.headers, await reply.read(), time.time())
+                        lesson = codec.learn(error, request)
+                        if lesson is None:
+                            raise error
+                        # Not a retry: the server refused a field, and is asked without it from now on.
+                        self.codec = lesson
+                        continue
+                    decoder = codec.decoder(request, self._assembler(request, encoded))
+                    async for event in _decode(reply, decoder):
+                        yield event
+                    if decoder.error is not None:
+                        raise decoder.error
+                    return
+        except ProviderError as error:
+            self._annotate(error, request)
+            raise
+
+    async def ready(self) -> None:
+        questions = self.codec.ready()
+        try:
+            question = next(questions)
+            while True:
+                question = questions.send(await self._ask(question))
+        except StopIteration:
+            return
+        except ProviderError as error:
+            self._annotate(error)
+            raise
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def plan(self, messages: Messages) -> SwapPlan:
+        return self._plan(self.codec, messages)
+
+    # inside
+
+    async def _ask(self, question: HttpRequest) -> HttpReply:
+        return await self._transport.exchange(question, self._credentials, self._timeouts)
+
+    def _encode(self, codec: Codec, request: Request) -> Encoded:
+        encoded = codec.encode(request)
+        if encoded.warnings:
+            if self._on_loss == "reject":
+                raise _rejected(encoded.warnings)
+            for warning in encoded.warnings:
+                log.warning("%s/%s %s: %s", self.name, self.model, request.request_id, warning)
+        return encoded
+
+    def _assembler(self, request: Request, encoded: Encoded) -> Assembler:
+        return Assembler(
+            request_id=request.request_id,
+            model=request.model or self.model,
+            provider=self.name,
+            issuer=Issuer(self.codec.wire, self.codec.issuer_vendor, self.model),
+            expected=Expectation(request),
+            warnings=encoded.warnings,
+            structured_path=encoded.structured_path,
+        )
+
+    def _annotate(self, error: ProviderError, request: Request | None = None) -> None:
+        error.provider, error.model = error.provider or self.name, error.model or self.model
+        if request is not None:
+            error.request_id = error.request_id or request.request_id
+        secrets = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
+        error.hide(secrets, _texts(request.messages) if request is not None else ())
+
+
+async def _decode(reply: Any, decoder: Decoder) -> AsyncIterator[Event]:
+    """The events of a reply, as its bytes come."""
+    try:
+        async for chunk in reply.chunks():
+            events = decoder.feed(chunk)
+            if events:
+                for event in events:
+                    yield event
+                reply.touch()
+            if decoder.done:
+                return
+    except ProviderError as error:
+        for event in decoder.fail(error):
+            yield event
+        return
+    for event in decoder.end():
+        yield event
+
+
+def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:
+    kind = UnsupportedContentError if ".content[" in warnings[0].path else UnsupportedFeatureError
+    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    return kind(f"on_loss='reject': {warnings[0]}{more}")
+
+
+def _texts(messages: Any) -> list[str]:
+    """What was said, to be kept out of error messages."""
+    return [text for message in messages if (text := getattr(message, "text", None) or message.content)]
+
+
+# --- connecting -----------------------------------------------------------------------------------
+
+SCHEMES: dict[str, Callable[..., Provider]] = {}
+"""Names that mean something other than an address: ``connect("local")`` finds its opener here."""
+
+
+def connect(
+    model: str,
+    *,
+    wire: str = "openai",
+    base_url: str | None = None,
+    api_key: str | None = None,
+    capabilities: Capabilities | Mapping[str, Any] | None = None,
+    quirks: Any = None,
+    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
+    on_loss: Literal["warn", "reject"] = "warn",
+    transport: Transport | None = None,
+    name: str | None = None,
+    vendor: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    keep_raw: bool = True,
+) -> Provider:
+    """Bind a model at an address. Nothing is sent until it is asked something.
+
+    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else. ``capabilities`` is
+    your word on what the model can do, by the contract's names; ``quirks`` how the server differs, as
+    the wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines, or a number for
+    ``total``. ``name`` labels the provider in events and errors; ``vendor`` names whose opaque state
+    the endpoint understands.
+    """
+    scheme, _, rest = model.partition(":")
+    if base_url is None and scheme in SCHEMES:
+        given = {"capabilities": capabilities, "timeouts": timeouts, "on_loss": on_loss, "keep_raw": keep_raw}
+        return SCHEMES[scheme](rest, **{key: value for key, value in given.items() if value is not None})
+    if base_url is None:
+        raise ValueError(f"connect({model!r}): base_url is required, such as http://127.0.0.1:8080/v1")
+    if wire not in CODECS:
+        raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
+    if on_loss not in ("warn", "reject"):
+        raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
+    known = capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
+    codec = CODECS[wire].connect(model, base_url, quirks, known, vendor=vendor, keep_raw=keep_raw)
+    return HttpProvider(
+        codec,
+        transport or HttpTransport(),
+        name=name or vendor or wire,
+        model=model,
+        api_key=api_key,
+        headers=headers,
+        capabilities=known,
+        timeouts=_parse_timeouts(timeouts),
+        on_loss=on_loss,
+    )
+
+
+def _parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
+    if timeouts is None or isinstance(timeouts, Timeouts):
+        return timeouts or Timeouts()
+    if isinstance(timeouts, Mapping):
+        for key in timeouts:
+            if key not in Timeouts.__struct_fields__:
+                raise ValueError(f"timeouts: unknown name {key!r}; one of {', '.join(Timeouts.__struct_fields__)}")
+        return Timeouts(**timeouts)
+    return Timeouts(total=timeouts)

@@ -1,0 +1,149 @@
+"""Bytes in, server-sent events out: incremental, bounded, and by the WHATWG rules.
+
+Lines end with LF, CR or CRLF and nothing else (never U+2028 or 0x85), also when CR and LF arrive in
+different reads. A byte order mark is skipped once. Comments are dropped; ``data`` lines are joined
+with LF; an event is dispatched by a blank line. One liberty: ``end()`` dispatches what is pending
+when the body ends without the last blank line, because servers forget it; what becomes of a reply
+that ends early is for the wire to decide, not for the framing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Frame", "SseDecoder", "SseError"]
+
+# Inline images and reasoning signatures make long lines; nothing seen in the field comes near this.
+MAX_EVENT = 16 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Frame(NamedTuple):
+    """One event: its ``data``, its name (``message`` if none was given) and where in the body it began."""
+
+    data: bytes
+    event: bytes = b"message"
+    offset: int = 0
+    id: bytes = b""
+    retry: int | None = None
+
+
+class SseError(ValueError):
+    """A line or an event is longer than allowed."""
+
+
+class SseDecoder:
+    """Feed it chunks as they arrive; each call returns the events they completed."""
+
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self._max = max_event
+        self._pending: list[bytes] = []  # pieces of a line that has not ended yet
+        self._pending_size = 0
+        self._after_cr = False  # the last line ended with CR at the end of a chunk: an LF may follow
+        self._at_start = True
+        self._position = 0  # body offset of the next unread line
+        self._data: list[bytes] = []
+        self._data_size = 0
+        self._event = b""
+        self._id = b""
+        self._retry: int | None = None
+        self._offset = 0  # body offset of the first line of the event
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Take the next bytes of the body."""
+        if self._after_cr and chunk:
+            self._after_cr = False
+            if chunk[0] == 10:
+                chunk = chunk[1:]
+                self._position += 1
+        if self._at_start:
+            chunk = self._skip_mark(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._hold(chunk)
+            return []
+        if self._pending:
+            chunk = b"".join([*self._pending, chunk])
+            self._pending.clear()
+            self._pending_size = 0
+        frames: list[Frame] = []
+        for line in chunk.splitlines(keepends=True):
+            if line[-1] == 10:
+                self._line(line[:-2] if line[-2:-1] == b"\r" else line[:-1], frames)
+            elif line[-1] == 13:
+                self._line(line[:-1], frames)
+            else:
+                self._hold(line)
+                return frames
+            self._position += len(line)
+        self._after_cr = chunk[-1] == 13
+        return frames
+
+    def end(self) -> list[Frame]:
+        """The body is over: dispatch what is pending."""
+        frames: list[Frame] = []
+        if self._pending:
+            line = b"".join(self._pending)
+            self._pending.clear()
+            self._line(line, frames)
+        self._dispatch(frames)
+        return frames
+
+    def _skip_mark(self, chunk: bytes) -> bytes:
+        head = b"".join([*self._pending, chunk])
+        if len(head) < len(_BOM) and _BOM.startswith(head):
+            return chunk  # may still become a mark; held as pending by the caller
+        self._at_start = False
+        if head.startswith(_BOM):
+            self._pending.clear()
+            self._pending_size = 0
+            self._position = len(_BOM)
+            return head[len(_BOM) :]
+        return chunk
+
+    def _hold(self, piece: bytes) -> None:
+        if piece:
+            self._pending.append(piece)
+            self._pending_size += len(piece)
+            self._bound(self._pending_size)
+
+    def _bound(self, size: int) -> None:
+        if size > self._max:
+            raise SseError(f"an event of the stream is longer than {self._max} bytes")
+
+    def _line(self, line: bytes, frames: list[Frame]) -> None:
+        if not line:
+            self._dispatch(frames)
+            return
+        if line.startswith(b"data: "):  # nearly every line there is
+            value = line[6:]
+        else:
+            name, colon, value = line.partition(b":")
+            if colon and value.startswith(b" "):
+                value = value[1:]
+            if name != b"data":
+                self._field(name, value)
+                return
+        if not self._data:
+            self._offset = self._position
+        self._data.append(value)
+        self._data_size += len(value) + 1
+        self._bound(self._data_size)
+
+    def _field(self, name: bytes, value: bytes) -> None:
+        if name == b"event":
+            self._event = value
+        elif name == b"id":
+            if b"\0" not in value:
+                self._id = value
+        elif name == b"retry" and value.isdigit():
+            self._retry = int(value[:18])
+
+    def _dispatch(self, frames: list[Frame]) -> None:
+        data = self._data
+        if data:
+            body = data[0] if len(data) == 1 else b"\n".join(data)
+            frames.append(Frame(body, self._event or b"message", self._offset, self._id, self._retry))
+            self._data = []
+            self._data_size = 0
+        self._event = b""

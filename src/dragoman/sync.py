@@ -1,0 +1,148 @@
+"""The same surface without an event loop: one portal thread runs the asynchronous code.
+
+::
+
+    with dragoman.sync.connect("llama3", base_url="http://127.0.0.1:8080/v1") as model:
+        print(model.complete("Name a river.").text)
+        for event in model.stream("And another?"):
+            ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+from .events import Event, Response
+from .provider import EventStream, Provider
+from .provider import connect as connect_async
+from .wire import SwapPlan
+
+__all__ = ["SyncEventStream", "SyncProvider", "connect"]
+
+T = TypeVar("T")
+
+
+class _Portal:
+    """One daemon thread with one event loop, made when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the portal and wait; an interrupt of ours cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._open())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _open(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="dragoman-portal", daemon=True).start()
+            return self._loop
+
+
+_portal = _Portal()
+
+
+class SyncEventStream:
+    """A stream to iterate with ``for``."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self._stream = stream
+        self.request_id = stream.request_id
+
+    @property
+    def response(self) -> Response | None:
+        """The whole reply, once the stream has ended."""
+        return self._stream.response
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return _portal.run(self._stream.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def cancel(self) -> bool:
+        """End the stream as cancelled; may be called from any thread."""
+        return _portal.run(self._stream.cancel())
+
+    def close(self) -> None:
+        """Stop and close the connection."""
+        _portal.run(self._stream.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SyncProvider:
+    """A provider whose calls block. May be shared between threads."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self.name = provider.name
+        self.model = provider.model
+
+    @property
+    def provider(self) -> Provider:
+        """The asynchronous provider; its calls belong to the portal's loop."""
+        return self._provider
+
+    def ready(self) -> None:
+        """See ``Provider.ready``."""
+        _portal.run(self._provider.ready())
+
+    def complete(self, *args: Any, **settings: Any) -> Response:
+        """See ``Provider.complete``."""
+        return _portal.run(self._provider.complete(*args, **settings))
+
+    def stream(self, *args: Any, **settings: Any) -> SyncEventStream:
+        """See ``Provider.stream``."""
+        return SyncEventStream(_portal.run(_open_stream(self._provider, args, settings)))
+
+    def cancel(self, request_id: str) -> bool:
+        """See ``Provider.cancel``; meant to be called from another thread."""
+        return _portal.run(self._provider.cancel(request_id))
+
+    def estimate_input_tokens(self, *args: Any, **settings: Any) -> int:
+        """See ``Provider.estimate_input_tokens``."""
+        return self._provider.estimate_input_tokens(*args, **settings)
+
+    def plan(self, messages: Any) -> SwapPlan:
+        """See ``Provider.plan``."""
+        return self._provider.plan(messages)
+
+    def close(self) -> None:
+        """See ``Provider.close``."""
+        _portal.run(self._provider.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<sync {self._provider!r}>"
+
+
+async def _open_stream(provider: Provider, args: Any, settings: Any) -> EventStream:
+    return provider.stream(*args, **settings)
+
+
+def connect(model: str, **settings: Any) -> SyncProvider:
+    """See ``dragoman.connect``."""
+    return SyncProvider(connect_async(model, **settings))

@@ -1,0 +1,392 @@
+"""The only file that opens a socket to a provider.
+
+One pool per transport, owned by the event loop that first used it. No redirect is followed, no
+request is sent twice, every body is bounded, and giving up closes the socket at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
+from msgspec import Struct
+
+from .errors import Deadline, InvalidResponseError, NetworkError, ProviderError, StreamInterruptedError, TimedOutError
+from .wire.codec import HttpReply, HttpRequest
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["FixtureTransport", "HttpTransport", "Reply", "Secret", "Timeouts", "Transport"]
+
+# An error page is never read further than this.
+MAX_ERROR_BODY = 1024 * 1024
+
+
+class Timeouts(Struct, frozen=True):
+    """Four deadlines in seconds; ``None`` turns one off.
+
+    ``connect`` bounds reaching the server. ``first_event`` and ``idle`` bound a stream: the wait for
+    its first event and for each next one, counting events that say something (keep-alive comments
+    do not reset the clock) and only while the caller is waiting. ``total`` bounds the whole call.
+    """
+
+    connect: float | None = 10.0
+    first_event: float | None = 300.0
+    idle: float | None = 120.0
+    total: float | None = 600.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ValueError(f"timeouts.{name} must be a positive number of seconds or None, not {value!r}")
+
+
+class Secret:
+    """A key that does not show itself."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str | None) -> None:
+        self._value = value
+
+    def reveal(self) -> str | None:
+        """The key itself; for the one place that sends it."""
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __repr__(self) -> str:
+        return "Secret(hidden)" if self._value else "Secret(None)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret is not pickled")
+
+
+class Reply(ABC):
+    """A reply whose head has arrived."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    @abstractmethod
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, already decompressed."""
+
+    def touch(self) -> None:  # noqa: B027
+        """Something was said and handled; the idle clock starts anew."""
+
+    async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
+        """The body, or its first ``limit`` bytes."""
+        pieces: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks():
+            pieces.append(chunk)
+            size += len(chunk)
+            if size >= limit:
+                break
+        return b"".join(pieces)[:limit]
+
+
+class Transport(ABC):
+    """Sends requests."""
+
+    @abstractmethod
+    def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> AbstractAsyncContextManager[Reply]:
+        """Send and wait for the head of the reply; leaving the context closes whatever is still open."""
+
+    async def exchange(self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts) -> HttpReply:
+        """Send a small question and read the whole answer."""
+        async with self.send(request, credentials, timeouts) as reply:
+            return HttpReply(reply.status, reply.headers, await reply.read())
+
+    async def close(self) -> None:  # noqa: B027
+        """Close the pool."""
+
+
+class HttpTransport(Transport):
+    """HTTP/1.1 over aiohttp.
+
+    ``proxy`` is a URL, ``"env"`` for what the environment says (never for loopback), or ``None``;
+    ``ca`` is a file of certificate authorities, or an ``ssl.SSLContext``.
+    """
+
+    def __init__(self, *, proxy: str | None = "env", ca: str | ssl.SSLContext | None = None) -> None:
+        # Imported when a transport is made, not with the package: it costs a quarter of a second of CPU.
+        import aiohttp
+
+        self._aiohttp = aiohttp
+        self._proxy = proxy
+        self._ssl: ssl.SSLContext | bool = True
+        if ca is not None:
+            self._ssl = ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    @asynccontextmanager
+    async def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> AsyncIterator[Reply]:
+        session = self._open()
+        clock = _Clock(asyncio.get_running_loop(), timeouts, stream=stream)
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with clock.head():
+                # The key is merged inside the call, so that it is in no local variable of ours.
+                response = await session.request(
+                    request.method,
+                    request.url,
+                    data=request.body or None,
+                    headers={**request.headers, **{name: key.reveal() or "" for name, key in credentials.items()}},
+                    allow_redirects=False,
+                    proxy=self._proxy_for(request.url),
+                    timeout=self._aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
+                )
+        except (TimeoutError, self._aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._translate(error, clock) from _without_frames(error)
+        reply = _HttpReply(response, clock, self)
+        try:
+            yield reply
+            await reply.drain()
+        finally:
+            clock.stop()
+            response.close() if not response.content.is_eof() else response.release()
+
+    async def close(self) -> None:
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None and self._loop is asyncio.get_running_loop():
+            await session.close()
+        elif session is not None:
+            _drop(session)
+
+    def __del__(self) -> None:
+        session = getattr(self, "_session", None)
+        if session is not None:
+            _drop(session)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise RuntimeError("this provider is closed; connect() again")
+        loop = asyncio.get_running_loop()
+        if self._session is None:
+            self._loop = loop
+            connector = self._aiohttp.TCPConnector(limit=0, ssl=self._ssl)
+            self._session = self._aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=self._aiohttp.DummyCookieJar(),
+                trust_env=False,
+                headers={"user-agent": "dragoman"},
+            )
+        elif self._loop is not loop:
+            raise RuntimeError(
+                "this provider belongs to another event loop; connect() again in this one, or use dragoman.sync"
+            )
+        return self._session
+
+    def _proxy_for(self, url: str) -> str | None:
+        if self._proxy != "env":
+            return self._proxy
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if host == "localhost" or host.startswith("127.") or host == "::1":
+            return None
+        proxies = getproxies_environment()
+        return None if proxy_bypass_environment(host, proxies) else proxies.get(parts.scheme) or proxies.get("all")
+
+    def _translate(self, error: BaseException, clock: _Clock) -> ProviderError:
+        """What a failure below HTTP means, without the URL's query or any header in its words."""
+        aiohttp = self._aiohttp
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return TimedOutError("no connection within the connect deadline", which="connect")
+        if isinstance(error, TimeoutError):
+            return clock.expiry()
+        if isinstance(error, aiohttp.ClientResponseError | aiohttp.http_exceptions.HttpProcessingError):
+            return InvalidResponseError("the server's answer is not valid HTTP")
+        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+            return NetworkError("the server's certificate was refused, or TLS failed")
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return NetworkError("the server's name cannot be resolved")
+        if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
+            return NetworkError("the server cannot be reached")
+        if isinstance(error, ValueError):
+            return NetworkError("the request could not be sent: the address or a header is malformed")
+        return NetworkError("the connection was lost before the reply")
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """The cause without its stack: frames of the HTTP library hold headers, and with them the key."""
+    error.__context__ = None
+    error.__cause__ = None
+    return error.with_traceback(None)
+
+
+def _drop(session: aiohttp.ClientSession) -> None:
+    """Close the sockets of a session whose loop is not ours to wait in."""
+    connector = session.connector
+    session.detach()
+    if connector is not None and not connector.closed:
+        connector._close()  # the part of close() that needs no waiting
+
+
+class _HttpReply(Reply):
+    def __init__(self, response: aiohttp.ClientResponse, clock: _Clock, transport: HttpTransport) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self._response = response
+        self._clock = clock
+        self._transport = transport
+        self.touch = clock.touch  # type: ignore[method-assign]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        content, clock = self._response.content, self._clock
+        clock.watch(self._response)
+        try:
+            while True:
+                clock.reading = True
+                chunk = await content.readany()
+                clock.reading = False
+                if not chunk:
+                    return
+                yield chunk
+        except (self._transport._aiohttp.ClientError, OSError) as error:
+            if clock.expired is not None:
+                raise clock.expiry() from None
+            raise StreamInterruptedError("the connection was lost in the middle of the reply") from _without_frames(
+                error
+            )
+        finally:
+            clock.reading = False
+
+    async def drain(self) -> None:
+        """Read past the end mark, so that the connection can serve again.
+
+        Servers write the last, empty HTTP chunk a moment after their end mark. Some keep the
+        connection open for seconds; those lose it.
+        """
+        content = self._response.content
+        if content.is_eof() or content.exception() is not None:
+            return
+        try:
+            async with asyncio.timeout(0.05):
+                while await content.readany():
+                    pass
+        except (TimeoutError, self._transport._aiohttp.ClientError, OSError):
+            pass
+
+
+class _Clock:
+    """The deadlines of one call: one timer, however many chunks."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts, *, stream: bool) -> None:
+        self._loop = loop
+        self._timeouts = timeouts
+        self._stream = stream
+        self._began = self._touched = loop.time()
+        self._spoke = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._response: aiohttp.ClientResponse | None = None
+        self.reading = False
+        self.expired: Deadline | None = None
+
+    def touch(self) -> None:
+        self._spoke = True
+        self._touched = self._loop.time()
+
+    def head(self) -> asyncio.Timeout:
+        """A limit for the wait until the head of the reply is there."""
+        which, when = self._next()
+        self.expired = which
+        return asyncio.timeout_at(when)
+
+    def watch(self, response: aiohttp.ClientResponse) -> None:
+        """Begin to watch the body."""
+        self.expired = None
+        self._response = response
+        self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def expiry(self) -> TimedOutError:
+        which = self.expired or "total"
+        seconds = getattr(self._timeouts, which)
+        return TimedOutError(f"the {which} deadline of {seconds} s passed", which=which)
+
+    def _next(self) -> tuple[Deadline, float | None]:
+        limits: list[tuple[float, Deadline]] = []
+        if self._timeouts.total is not None:
+            limits.append((self._began + self._timeouts.total, "total"))
+        if self._stream and not self._spoke and self._timeouts.first_event is not None:
+            limits.append((self._began + self._timeouts.first_event, "first_event"))
+        if self._stream and self._spoke and self._timeouts.idle is not None:
+            limits.append((self._touched + self._timeouts.idle, "idle"))
+        if not limits:
+            return "total", None
+        when, which = min(limits)
+        return which, when
+
+    def _schedule(self) -> None:
+        _, when = self._next()
+        if when is not None:
+            self._timer = self._loop.call_at(when, self._check)
+
+    def _check(self) -> None:
+        which, when = self._next()
+        now = self._loop.time()
+        if when is not None and when <= now:
+            if which == "idle" and not self.reading:
+                self._touched = now  # the caller is busy, the provider is not to blame
+            else:
+                self.expired = which
+                if self._response is not None:
+                    self._response.close()
+                return
+        self._schedule()
+
+
+class FixtureTransport(Transport):
+    """Answers from a list, for tests: each entry a status, headers and the chunks of a body.
+
+    A chunk that is an exception is raised in its place. What was sent is in ``requests``.
+    """
+
+    def __init__(self, *replies: tuple[int, Mapping[str, str], Iterable[bytes | Exception]]) -> None:
+        self._replies = list(replies)
+        self.requests: list[HttpRequest] = []
+
+    @asynccontextmanager
+    async def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> AsyncIterator[Reply]:
+        self.requests.append(request)
+        if not self._replies:
+            raise NetworkError("the fixture has no more replies")
+        yield _FixtureReply(*self._replies.pop(0))
+
+
+class _FixtureReply(Reply):
+    def __init__(self, status: int, headers: Mapping[str, str], body: Iterable[bytes | Exception]) -> None:
+        self.status = status
+        self.headers = headers
+        self._body = list(body)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for chunk in self._body:
+            await asyncio.sleep(0)
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk

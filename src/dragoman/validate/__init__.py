@@ -1,0 +1,23 @@
+"""What is refused: records that cannot be read, requests that cannot be sent, replies that are unsound.
+
+``parse`` turns the caller's own shapes into values; ``request`` holds a request against the contract
+and against what the model is known not to do; ``schema`` compiles JSON Schemas, never following a
+reference out of the document; ``reply`` judges tool calls and structured text.
+"""
+
+from .parse import build_request, parse_config, parse_messages, parse_tool_choice, parse_tools
+from .reply import Expectation
+from .request import check_request, find_refusal
+from .schema import compile_schema
+
+__all__ = [
+    "Expectation",
+    "build_request",
+    "check_request",
+    "compile_schema",
+    "find_refusal",
+    "parse_config",
+    "parse_messages",
+    "parse_tool_choice",
+    "parse_tools",
+]

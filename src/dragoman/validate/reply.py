@@ -1,0 +1,36 @@
+"""Is the reply what the caller asked for?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..events import Problem, read_json
+from ..messages import Request
+from .schema import compile_schema, first_error
+
+__all__ = ["Expectation"]
+
+
+class Expectation:
+    """What a request allows its reply to be: the tools it offers and the schema it asks for."""
+
+    def __init__(self, request: Request) -> None:
+        self.response_schema = request.response_schema
+        self._parameters = {tool.name: tool.parameters for tool in request.tools}
+
+    def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
+        """Why this call is not one that was offered, or ``None``."""
+        parameters = self._parameters.get(name)
+        if parameters is None:
+            return "unknown_tool", "no tool of this name was offered"
+        wrong = first_error(compile_schema(parameters, "tools"), arguments)
+        return None if wrong is None else ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")
+
+    def read_text(self, text: str) -> tuple[Any, str | None]:
+        """The value of the final text under the schema, and what is wrong with it."""
+        try:
+            value = read_json(text)
+        except ValueError as error:
+            return None, f"it is not JSON ({error})"
+        wrong = first_error(compile_schema(self.response_schema, "response_schema"), value)
+        return (value, None) if wrong is None else (None, wrong)

@@ -1,0 +1,298 @@
+"""What a wire is to the rest of the package: a codec, and a decoder that serves body and stream alike."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ..capabilities import Capabilities
+from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError
+from ..events import Assembler, Event, Raw, read_json
+from ..messages import LossWarning, Request
+from ..sse import Frame, SseDecoder
+
+__all__ = ["Codec", "Decoder", "Encoded", "HttpReply", "HttpRequest", "Note", "Notes", "read_quirks"]
+
+# A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
+MAX_BODY = 64 * 1024 * 1024
+MAX_EVENTS = 2_000_000
+
+
+_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")
+
+
+class HttpRequest(Struct, frozen=True):
+    """What to send. It holds no key: credentials are added by whoever sends it."""
+
+    method: Literal["GET", "POST"]
+    url: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+
+class HttpReply(Struct, frozen=True):
+    """A whole reply, for exchanges that are not decoded as they arrive."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Note(Struct, frozen=True):
+    """What became of one part of a request that could not go over the wire as it is."""
+
+    outcome: Literal["rewritten", "dropped"]
+    code: str
+    path: str
+    detail: str
+    loss: bool
+
+
+class Notes:
+    """Collects notes while a codec encodes; losses among them become warnings."""
+
+    def __init__(self) -> None:
+        self.items: list[Note] = []
+
+    def drop(self, path: str, code: str, detail: str) -> None:
+        """Something is not sent."""
+        self.items.append(Note("dropped", code, path, detail, loss=True))
+
+    def rewrite(self, path: str, code: str, detail: str, *, loss: bool = False) -> None:
+        """Something is sent in another form; ``loss`` if that form says less."""
+        self.items.append(Note("rewritten", code, path, detail, loss))
+
+    @property
+    def warnings(self) -> tuple[LossWarning, ...]:
+        """The losses."""
+        return tuple([LossWarning(note.code, note.path, note.detail) for note in self.items if note.loss])
+
+
+class Encoded(Struct, frozen=True):
+    """A request ready to send, and what became of the parts that did not fit."""
+
+    http: HttpRequest
+    notes: tuple[Note, ...] = ()
+    warnings: tuple[LossWarning, ...] = ()
+    structured_path: Literal["native", "tool", "prompt"] | None = None
+
+
+Q = TypeVar("Q")
+
+
+def read_quirks(quirks: Any, kind: type[Q]) -> Q:
+    """The quirks of a wire from its struct, a mapping of its fields, or nothing."""
+    if quirks is None:
+        return kind()
+    if isinstance(quirks, kind):
+        return quirks
+    try:
+        return msgspec.convert(dict(quirks), kind)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise ValueError(f"quirks: {error}") from error
+
+
+class Codec(Protocol):
+    """One wire, for one model at one address. Pure: no socket, no sleep, no clock, no log."""
+
+    wire: ClassVar[str]
+
+    @classmethod
+    def connect(
+        cls,
+        model: str,
+        base_url: str,
+        quirks: Any,
+        capabilities: Capabilities,
+        *,
+        vendor: str | None = None,
+        keep_raw: bool = True,
+    ) -> Self:
+        """A codec for an endpoint: its quirks, and what is known of the model."""
+
+    @property
+    def issuer_vendor(self) -> str | None:
+        """The vendor whose opaque state this endpoint makes and takes back."""
+
+    def encode(self, request: Request) -> Encoded:
+        """The request as bytes: same request, same bytes."""
+
+    def decoder(self, request: Request, out: Assembler) -> Decoder:
+        """A decoder for the reply to ``request``, speaking through ``out``."""
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+        """What a reply that is not a success means. ``now`` (epoch seconds) resolves dates in headers."""
+
+    def authorise(self, key: str) -> dict[str, str]:
+        """The headers that carry the key."""
+
+    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+        """The questions to ask the server, one by one; raises what is not right."""
+
+    def learn(self, error: ProviderError, request: Request) -> Codec | None:
+        """A codec that avoids what the server just refused, if the request can be said another way."""
+
+
+class Decoder(ABC):
+    """Feeds a reply to an ``Assembler``, whether it comes as a stream of events or as one body.
+
+    Which of the two it is shows in the first byte, not in what was asked for or in the content type:
+    servers answer a streaming request with a JSON error or a whole completion, and label event
+    streams as JSON. Any failure to read ends the message and is kept in ``error``; nothing escapes.
+    """
+
+    def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
+        self.out = out
+        self.done = False
+        self._asked_for_stream = request.stream
+        self._keep_raw = keep_raw
+        self._kept: list[bytes] = []
+        self._size = 0
+        self._frames = 0
+        self._sse: SseDecoder | None = None
+        self._is_body = False
+        self._looks_like_stream = False
+        if keep_raw:
+            out.kept = Raw(self._kept, self._decode_raw)
+
+    @property
+    def error(self) -> ProviderError | None:
+        """What the caller must be told once the events are delivered, if anything."""
+        return self.out.error
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Take the next bytes of the reply; return the events they complete."""
+        if self.done:
+            return []
+        try:
+            self._take(chunk)
+        except Exception as error:  # whatever a server sends must end in our error tree
+            self._broken(error)
+        return self.out.take()
+
+    def end(self) -> list[Event]:
+        """The reply is over; return the events that end it."""
+        if not self.done:
+            try:
+                self._over()
+            except Exception as error:
+                self._broken(error)
+            self.done = True
+        return self.out.take()
+
+    def fail(self, error: ProviderError) -> list[Event]:
+        """The reply broke off for a reason outside the wire; return the events that end it."""
+        self.done = True
+        self.out.fail(error)
+        return self.out.take()
+
+    # for the wire to write
+
+    @abstractmethod
+    def frame(self, frame: Frame) -> None:
+        """One event of a stream."""
+
+    @abstractmethod
+    def body(self, data: bytes) -> None:
+        """A whole reply in one body."""
+
+    @abstractmethod
+    def at_end(self) -> None:
+        """The stream is over without an end mark: finish the message or fail."""
+
+    def facts(self) -> dict[str, Any]:
+        """The terminal facts of a stream that ``raw`` shows beside its chunks."""
+        return {}
+
+    # inside
+
+    def interrupted(self) -> None:
+        """The stream ended before the wire's end mark."""
+        self.out.fail(StreamInterruptedError("the reply ended before it was finished"))
+
+    def _take(self, chunk: bytes) -> None:
+        if self._keep_raw or self._is_body or self._sse is None:
+            self._kept.append(chunk)
+            self._size += len(chunk)
+            if self._is_body and self._size > MAX_BODY:
+                raise InvalidResponseError(f"the reply is longer than {MAX_BODY} bytes")
+        if self._sse is None:
+            if self._is_body or not self._sniff():
+                return
+            chunk = b"".join(self._kept)
+            if not self._keep_raw:
+                self._kept.clear()
+        assert self._sse is not None
+        for frame in self._sse.feed(chunk):
+            self._frames += 1
+            self.out.offset = frame.offset
+            self.frame(frame)
+            if self.done or self.out.complete is not None or self.out.error is not None:
+                self.done = True
+                return
+        if self._frames > MAX_EVENTS:
+            raise InvalidResponseError(f"the stream has more than {MAX_EVENTS} events")
+
+    def _sniff(self) -> bool:
+        """Is it a stream? Undecided while only white space has come."""
+        head = b"".join(self._kept).lstrip()
+        if not head:
+            return False
+        self._is_body = head[:1] in b"{[<"
+        if not self._is_body:
+            self._sse = SseDecoder()
+            self._looks_like_stream = any(field.startswith(head[: len(field)]) for field in _FIELDS)
+        return not self._is_body
+
+    def _over(self) -> None:
+        if self._sse is not None:
+            self._over_stream(self._sse)
+        elif self._is_body:
+            self.body(b"".join(self._kept))
+        elif self._asked_for_stream:
+            self.interrupted()  # 200 and no byte: vLLM and llama-cpp-python do this when they give up
+        else:
+            raise InvalidResponseError("the reply is empty")
+
+    def _over_stream(self, sse: SseDecoder) -> None:
+        for frame in sse.end():
+            self._frames += 1
+            self.out.offset = frame.offset
+            with suppress(ValueError):  # cut off in the middle: what there is of it says nothing
+                self.frame(frame)
+            if self.done or self.out.complete is not None or self.out.error is not None:
+                return
+        if not self._frames and not self._looks_like_stream:
+            raise InvalidResponseError("the reply is neither JSON nor an event stream")
+        self.at_end()
+
+    def _broken(self, error: Exception) -> None:
+        self.done = True
+        if not isinstance(error, ProviderError):
+            cause, error = error, InvalidResponseError(f"the reply cannot be read: {_reason(error)}")
+            error.__cause__ = cause
+        self.out.fail(error)
+
+    def _decode_raw(self, data: bytes) -> Any:
+        if self._sse is None:
+            return _read_or_show(data)
+        sse = SseDecoder()
+        frames = [*sse.feed(data), *sse.end()]
+        chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() != b"[DONE]"]
+        return {"chunks": chunks, **self.facts()}
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _read_or_show(data: bytes) -> Any:
+    try:
+        return read_json(data)
+    except ValueError:
+        return data.decode("utf-8", "replace")

@@ -1,0 +1,198 @@
+"""Error bodies and waiting times, as servers write them: the parts all wires share.
+
+The status decides first, then the machine-readable code in the body, then a table of patterns that
+each wire keeps as data beside the recorded exchange that proves each row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from msgspec import Struct
+
+from ..errors import (
+    AuthenticationError,
+    InvalidModelError,
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    TimedOutError,
+    UnavailableError,
+)
+from ..events import read_json
+
+__all__ = ["Failure", "Row", "build_error", "read_failure", "read_retry_after"]
+
+
+class Failure(Struct, frozen=True):
+    """What an error body says, whatever its shape."""
+
+    message: str = ""
+    code: str = ""
+    kind: str = ""
+    retry_after: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Everything a pattern may look at."""
+        return f"{self.code} {self.kind} {self.message}"
+
+
+class Row(Struct, frozen=True):
+    """One row of a wire's table: at these statuses, these words mean this class. ``proof`` names a record."""
+
+    statuses: frozenset[int] | None
+    pattern: re.Pattern[str]
+    error: type[ProviderError]
+    proof: str = ""
+
+    def fits(self, status: int, failure: Failure) -> bool:
+        """Does this row decide?"""
+        return (self.statuses is None or status in self.statuses) and bool(self.pattern.search(failure.words))
+
+
+def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
+    """Read an error body: objects and texts under ``error``, ``detail``, ``message``; arrays; HTML."""
+    data: Any = body
+    if isinstance(body, bytes | str):
+        try:
+            data = read_json(body)
+        except ValueError:
+            text = body if isinstance(body, str) else body.decode("utf-8", "replace")
+            return Failure(_strip_markup(text))
+    if isinstance(data, list):
+        data = data[0] if data and isinstance(data[0], dict) else {"message": data}
+    if not isinstance(data, dict):
+        return Failure("" if data is None else str(data)[:2000])
+    inner = data.get("error")
+    if isinstance(inner, dict):
+        return _from_record({**inner, "request_id": None})
+    if inner:
+        return Failure(str(inner)[:2000], _word(data.get("code")), _word(data.get("type")))
+    return _from_record(data)
+
+
+def _from_record(record: Mapping[str, Any]) -> Failure:
+    message = record.get("message") or record.get("detail") or record.get("reason") or ""
+    metadata = record.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    # A router wraps its upstream's body as text; the cause is often only named in there.
+    upstream = metadata.get("raw")
+    text = message if isinstance(message, str) else str(message)
+    if isinstance(upstream, str) and upstream not in text:
+        text = f"{text}: {upstream}" if text else upstream
+    wait = metadata.get("retry_after_seconds")
+    code, kind = _word(record.get("code")), _word(record.get("type")) or _word(record.get("status"))
+    return Failure(text[:4000], code, kind, float(wait) if wait is not None and _is_number(wait) else None)
+
+
+def _word(value: Any) -> str:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+def _strip_markup(text: str) -> str:
+    if "<" not in text[:200]:
+        return text[:2000].strip()
+    text = re.sub(r"(?s)<(script|style)\b.{0,20000}?</\1>", " ", text[:40000])
+    return " ".join(re.sub(r"<[^<>]{0,2000}>", " ", text).split())[:500]
+
+
+def build_error(
+    status: int,
+    headers: Mapping[str, str],
+    failure: Failure,
+    rows: Sequence[Row],
+    now: float | None = None,
+) -> ProviderError:
+    """The one class of the tree that this failure belongs to."""
+    kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(status)
+    wait = read_retry_after(headers, now)
+    return kind(
+        _SUMMARIES.get(kind, "the provider refused the request" if status < 500 else "the provider failed"),
+        status=status,
+        headers=headers,
+        provider_code=failure.code or failure.kind or None,
+        provider_message=failure.message or None,
+        retry_after=failure.retry_after if wait is None else wait,
+    )
+
+
+_SUMMARIES: dict[type[ProviderError], str] = {
+    AuthenticationError: "the provider refused the credentials",
+    InvalidModelError: "the provider does not serve this model",
+    RateLimitError: "the provider's rate limit is reached",
+    QuotaExceededError: "the account's quota or credit is used up",
+    OverloadedError: "the provider is overloaded",
+    TimedOutError: "the provider gave up waiting",
+}
+
+
+def _by_status(status: int) -> type[ProviderError]:
+    if status in (401, 403):
+        return AuthenticationError
+    if status == 402:
+        return QuotaExceededError
+    if status == 408:
+        return TimedOutError
+    if status == 429:
+        return RateLimitError
+    if status == 529:
+        return OverloadedError
+    return UnavailableError if status >= 500 else InvalidRequestError
+
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
+_SECONDS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
+
+
+def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """The seconds a reply asks to wait: ``retry-after-ms``, seconds, ``"6m0s"``, or an HTTP date.
+
+    A date is measured against the reply's own ``Date``, so that a wrong local clock does no harm;
+    ``now`` is used when there is none.
+    """
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
+    if (milliseconds := _read_seconds(lower.get("retry-after-ms", ""))) is not None:
+        return milliseconds / 1000
+    value = lower.get("retry-after", "")
+    if (seconds := _read_seconds(value)) is not None:
+        return seconds
+    if (moment := _read_date(value)) is not None:
+        reference = _read_date(lower.get("date", ""))
+        reference = now if reference is None else reference
+        return None if reference is None else max(0.0, moment - reference)
+    return _read_reset(lower, now)
+
+
+def _read_seconds(text: str) -> float | None:
+    if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text):
+        return float(text)
+    match = _DURATION.fullmatch(text) if text and len(text) < 40 else None
+    if match is None or not any(match.groups()):
+        return None
+    return sum(float(part) * unit for part, unit in zip(match.groups(), _SECONDS, strict=True) if part)
+
+
+def _read_date(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp() if text else None
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _read_reset(headers: Mapping[str, str], now: float | None) -> float | None:
+    # OpenRouter's 429 has no Retry-After, only the epoch milliseconds at which its limit resets.
+    value = headers.get("x-ratelimit-reset", "")
+    if now is None or not re.fullmatch(r"\d{13}", value):
+        return None
+    return max(0.0, int(value) / 1000 - now)

@@ -1,0 +1,53 @@
+"""How servers that speak this wire differ, as data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ...events import FinishReason
+from ..projection import IdRule
+
+__all__ = ["Quirks"]
+
+
+class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a server that speaks this wire differs from the rest. The defaults suit most of them.
+
+    Each field names who needs it and, in brackets, a recorded exchange that shows it.
+    """
+
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Hosted OpenAI reasoning models refuse ``max_tokens``; local servers ignore the new name (transformers serve)."""
+
+    system_role: Literal["system", "developer"] = "system"
+    """Hosted OpenAI prefers ``developer``; llama-cpp-python answers it with a 500 [llamacpppython: developer role]."""
+
+    stream_usage: bool = True
+    """Ask for usage at the end of a stream. Old servers answer 400 to ``stream_options``; then this is learned."""
+
+    structured: Literal["native", "prompt"] = "native"
+    """Whether ``response_format`` with a JSON Schema works. llama-cpp-python answers 500, mlx-lm ignores it."""
+
+    tools: Literal["native", "schema"] = "native"
+    """``schema``: ask for calls through a JSON Schema, for models whose chat template ignores tools (SmolLM2)."""
+
+    send_reasoning: Literal["reasoning_content", "reasoning"] | None = None
+    """The field that takes an earlier turn's thinking back. DeepSeek refuses it in general; most ignore it."""
+
+    usage_path: str | None = None
+    """A vendor's own place for usage, dotted. Groq streams have it in ``x_groq.usage`` [bb0a8e06-849bca54]."""
+
+    finish_words: dict[str, FinishReason] = field(default_factory=dict)
+    """Finish reasons of a server's own. Together says ``eos`` for stop [69255616-02af0058]."""
+
+    id_rule: IdRule | None = IdRule(40, also="_-.:|/+= ")
+    """Which tool-call ids are taken. OpenAI: at most 40 characters; Mistral: nine letters or digits."""
+
+    readiness: Literal["auto", "models", "health", "state", "resident"] = "auto"
+    """Which question tells that the model is served. ``health``: llama.cpp, vLLM, SGLang; ``state``: LM Studio's own
+    model list; ``resident``: Ollama's list of models in memory; ``models``: hosted; ``auto``: models, then health."""
+
+    any_model: bool = False
+    """The server has one model and serves it under every name (llama.cpp) [llamaserver: unknown_model]."""

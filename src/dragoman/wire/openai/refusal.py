@@ -1,0 +1,89 @@
+"""Reading a refusal: the words servers of this wire use, each row with a recorded exchange that proves it."""
+
+from __future__ import annotations
+
+import re
+
+from ...errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    ModelNotLoadedError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    UnsupportedContentError,
+)
+from ..failure import Failure, Row, build_error
+
+__all__ = ["ROWS", "inband_error"]
+
+
+def inband_error(failure: Failure) -> ProviderError:
+    """An error object inside a 200 that names no status of its own: by its words, else a failing server."""
+    words = f"{failure.code} {failure.kind}"
+    status = next((status for pattern, status in _INBAND if pattern.search(words)), 500)
+    return build_error(status, {}, failure, ROWS)
+
+
+_INBAND = (
+    (re.compile(r"auth|api_?key|permission", re.I), 401),
+    (re.compile(r"rate_?limit|throttl|too_many", re.I), 429),
+    (re.compile(r"not_found", re.I), 404),
+    (re.compile(r"invalid|bad_request|tool_use_failed", re.I), 400),  # Groq: failed_generation [36c3b056-a6934672]
+    (re.compile(r"content_filter", re.I), 400),  # Azure [78307849-4333144b]
+)
+
+
+def _row(statuses: str, pattern: str, error: type[ProviderError], proof: str = "") -> Row:
+    numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
+    return Row(numbers, re.compile(pattern, re.IGNORECASE), error, proof)
+
+
+ROWS: tuple[Row, ...] = (
+    # the context window, in each server's words
+    _row("", r"context_length_exceeded|exceed_context_size", ContextOverflowError, "f9d2239f-7f64312d"),
+    _row("", r"max_prompt_tokens_exceeded|maximum context length", ContextOverflowError, "063246a4-f14e84c2"),
+    _row(
+        "400 413 422 500", r"prompt (is )?too long|too many (input )?tokens", ContextOverflowError, "6e890ee6-1973213d"
+    ),
+    _row("400 413 422 500", r"context (window|length|size)|reduce the length of the messages", ContextOverflowError),
+    _row("400 413 422 500", r"exceeds?.{0,40}(context|max(imum)?.{0,20}tokens)", ContextOverflowError),
+    _row("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens", ContextOverflowError),
+    # credit
+    _row("", r"insufficient_(quota|balance)|exceeded your current quota", QuotaExceededError),
+    _row("", r"billing_(hard_limit|not_active)", QuotaExceededError),
+    _row("400 403 429", r"insufficient (credits|balance|funds)|out of credits", QuotaExceededError),
+    _row("400 403 429", r"(credit|quota).{0,30}exhausted", QuotaExceededError),
+    # credentials refused with a 400: xAI, Google's compatible endpoint
+    _row(
+        "400",
+        r"(incorrect|invalid)[_ ]api[_ ]?key|api[_ ]?key.{0,20}not valid",
+        AuthenticationError,
+        "9bf8ff9d-c5b68e81",
+    ),
+    # the model
+    _row(
+        "503", r"loading (the )?model|model.{0,40}loading|model_not_loaded", ModelNotLoadedError, "llamaserver: loading"
+    ),
+    _row("400 404 409 500", r"model.{0,80}not (currently )?loaded|model_not_loaded", ModelNotLoadedError),
+    _row("400 404 409 500", r"no models? (is )?loaded", ModelNotLoadedError),
+    _row("400 404 422", r"model_not_found|invalid[_ ]model|DeploymentNotFound", InvalidModelError, "e725d7f9-c7f60de4"),
+    _row("400 404 422", r"(model|deployment).{0,120}(not exist|not found|not available)", InvalidModelError),
+    _row("400 404 422", r"(unknown|no such|unsupported) model\b|not a valid model", InvalidModelError),
+    _row("404", r"no endpoints found", InvalidModelError),
+    # content the model cannot read; llama.cpp says so with a 500
+    _row("400 404 415 422 500 501", r"image.{0,60}(not support|unsupported|not allowed)", UnsupportedContentError),
+    _row(
+        "400 404 415 422 500 501",
+        r"(not support|unsupported|not accept).{0,60}(image|vision|audio|multimodal|media)",
+        UnsupportedContentError,
+        "535097db-09e1bfde",
+    ),
+    _row("400 415 422", r"(invalid|unknown|unsupported).{0,30}content (type|part|block)", UnsupportedContentError),
+    _row("400 404 415 422 500", r"content part type|mmproj|image_url.{0,40}only", UnsupportedContentError),
+    # load, also where a router wraps its upstream's refusal
+    _row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", OverloadedError),
+    _row("400 500 503", r"\bthrottl|rate[_ ]?limit", RateLimitError, "a48aa930-20401914"),
+)

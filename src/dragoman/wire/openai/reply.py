@@ -1,0 +1,360 @@
+"""Reading a reply: chunks and bodies, with all that servers get wrong in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError
+from ...events import Assembler, FinishReason, Usage, read_json, read_object
+from ...messages import Request
+from ...sse import Frame
+from ..codec import Decoder
+from ..failure import build_error, read_failure
+from ..projection import sorted_json
+from .quirks import Quirks
+from .refusal import ROWS, inband_error
+
+__all__ = ["OpenAIDecoder"]
+
+
+class _Function(Struct):
+    name: Any = None
+    arguments: Any = None
+
+
+class _Call(Struct):
+    index: Any = None
+    id: Any = None
+    function: _Function | None = None
+
+
+class _Part(Struct):
+    """A ``delta`` or a ``message``: what is read of them is the same."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+
+
+class _Choice(Struct):
+    index: Any = None
+    delta: _Part | None = None
+    message: _Part | None = None
+    finish_reason: Any = None
+    native_finish_reason: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Chunk(Struct):
+    """A streamed chunk or a whole body; only what is used is decoded."""
+
+    model: Any = None
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+
+
+def _read_chunk(data: bytes) -> _Chunk:
+    try:
+        return _chunks.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(read_json(data), _Chunk)
+
+
+class _OpenCall:
+    """A call whose fragments are arriving."""
+
+    __slots__ = ("fragments", "id", "key", "name", "said")
+
+    def __init__(self, key: int, call_id: str) -> None:
+        self.key = key
+        self.id = call_id
+        self.name = ""
+        self.said = False
+        self.fragments: list[str] = []
+
+
+_FINISH: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "tool_call": "tool_calls",  # Azure's DeepSeek [38d68380-106fefa5]
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
+
+
+class OpenAIDecoder(Decoder):
+    """Reads chunks and bodies of this wire."""
+
+    def __init__(
+        self, request: Request, out: Assembler, quirks: Quirks, *, coerced: bool = False, keep_raw: bool = True
+    ) -> None:
+        super().__init__(request, out, keep_raw=keep_raw)
+        self._quirks = quirks
+        self._coerced: list[str] | None = [] if coerced else None
+        self._usage_key = quirks.usage_path.partition(".")[0].encode() if quirks.usage_path else None
+        self._usage: Usage | None = None
+        self._usage_raw: Any = None
+        self._finish_raw: str | None = None
+        self._native: str | None = None
+        self._refused = False
+        self._streamed = False
+        self._calls: dict[Any, _OpenCall] = {}
+        self._last: _OpenCall | None = None
+        self._count = 0
+
+    def frame(self, frame: Frame) -> None:
+        data = frame.data
+        if data == b"[DONE]" or not (data := data.strip()) or data == b"[DONE]":
+            if data:
+                self.done = True
+                self._finish()
+            return
+        chunk = _read_chunk(data)
+        if chunk.error or frame.event == b"error":
+            self._fail(chunk.error or data)
+            return
+        self._read(chunk, data)
+
+    def body(self, data: bytes) -> None:
+        chunk = _read_chunk(data.strip())
+        if chunk.error:
+            self._fail(chunk.error)
+            return
+        if not chunk.choices:
+            raise InvalidResponseError("the reply has no choices")
+        if all(choice.message is None and choice.delta is None for choice in chunk.choices):
+            raise InvalidResponseError("the reply's choice has no message")
+        self._read(chunk, data)
+        if self.out.error is None:
+            self._finish()
+
+    def at_end(self) -> None:
+        # Perplexity, Cerebras and others never send [DONE]; a finish reason is enough.
+        if self._finish_raw is not None:
+            self._finish()
+        else:
+            self.interrupted()
+
+    def facts(self) -> dict[str, Any]:
+        return {"finish_reason": self._finish_raw, "usage": self._usage_raw}
+
+    # inside
+
+    def _fail(self, error: Any) -> None:
+        failure = read_failure({"error": error} if not isinstance(error, bytes) else error)
+        status = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 0
+        self.out.fail(build_error(status, {}, failure, ROWS) if status else inband_error(failure))
+
+    def _read(self, chunk: _Chunk, data: bytes) -> None:
+        out = self.out
+        if not out.started:
+            out.start(chunk.model if isinstance(chunk.model, str) else None)
+        for choice in chunk.choices or ():
+            if choice.index:  # n > 1 was asked for through extras: the others are in raw
+                continue
+            part = choice.delta
+            if part is not None:
+                self._streamed = True
+            elif not self._streamed:  # Perplexity repeats the whole message beside each delta
+                part = choice.message
+            if part is not None:
+                self._read_part(part)
+            if choice.finish_reason:
+                self._note_finish(choice)
+            if choice.usage is not None:
+                self._note_usage(choice.usage)
+            if choice.error:
+                self._fail(choice.error)
+                return
+        if chunk.usage is not None:
+            self._note_usage(chunk.usage)
+        if self._usage_key is not None and self._usage_key in data:
+            self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
+
+    def _read_part(self, part: _Part) -> None:
+        thought = part.reasoning_content or part.reasoning  # baseten and vLLM send both, with the same text
+        if thought and isinstance(thought, str):
+            self.out.thinking(thought)
+        content = part.content
+        if content:
+            if type(content) is str:
+                self._text(content)
+            else:
+                self._read_content(content)
+        if part.refusal and isinstance(part.refusal, str):
+            self._refused = True
+            self.out.text(part.refusal)
+        if part.tool_calls:
+            for call in part.tool_calls:
+                self._read_call(call)
+        elif part.function_call is not None:
+            self._read_call(_Call("function_call", None, part.function_call))
+
+    def _text(self, piece: str) -> None:
+        if self._coerced is None:
+            self.out.text(piece)
+        else:
+            self._coerced.append(piece)
+
+    def _read_content(self, content: Any) -> None:
+        if isinstance(content, list):  # Mistral: parts of text and thinking
+            for part in content:
+                self._read_content_part(part)
+        else:  # Cloudflare answers JSON mode with the object itself
+            self._text(bytes(sorted_json(content)).decode())
+
+    def _read_content_part(self, part: Any) -> None:
+        if isinstance(part, str):
+            self._text(part)
+        elif isinstance(part, dict):
+            if part.get("type") == "thinking":
+                inner = part.get("thinking")
+                for piece in inner if isinstance(inner, list) else [{"text": inner}]:
+                    if isinstance(piece, dict) and isinstance(piece.get("text"), str):
+                        self.out.thinking(piece["text"])
+            elif isinstance(part.get("text"), str):
+                self._text(part["text"])
+
+    # calls: a new one begins at a new index, at a new id, or with a whole new payload
+
+    def _read_call(self, call: _Call) -> None:
+        function = call.function or _Function()
+        call_id = call.id if isinstance(call.id, str) else ""
+        name = function.name if isinstance(function.name, str) else ""
+        held = self._calls.get(call.index) if call.index is not None else self._last
+        if held is None or self._is_new(held, call_id, name):
+            held = self._open_call(call.index, call_id)
+        self._last = held
+        if name and not held.said:
+            held.name = name
+            self._say_call(held)
+        arguments = function.arguments
+        if arguments is not None and arguments != "":
+            fragment = arguments if type(arguments) is str else bytes(sorted_json(arguments)).decode()
+            if held.said:
+                self.out.tool_input(held.key, fragment)
+            else:
+                held.fragments.append(fragment)
+
+    def _is_new(self, held: _OpenCall, call_id: str, name: str) -> bool:
+        if call_id:
+            return bool(held.id) and call_id != held.id
+        # No id to go by: a name again, after arguments that were complete, is another call.
+        return bool(name) and held.said and self.out.call_is_complete(held.key)
+
+    def _open_call(self, index: Any, call_id: str) -> _OpenCall:
+        opened = _OpenCall(self._count, call_id)
+        self._count += 1
+        self._calls[opened.key if index is None else index] = opened
+        return opened
+
+    def _say_call(self, call: _OpenCall) -> None:
+        call.said = True
+        self.out.tool_start(call.key, call.id or None, call.name)
+        for fragment in call.fragments:
+            self.out.tool_input(call.key, fragment)
+
+    # endings
+
+    def _note_finish(self, choice: _Choice) -> None:
+        # Said twice and differently (OpenRouter): tool_calls is the truer word.
+        if self._finish_raw is None or _FINISH.get(self._finish_raw) != "tool_calls":
+            self._finish_raw = str(choice.finish_reason)
+        if isinstance(choice.native_finish_reason, str):
+            self._native = choice.native_finish_reason.lower()
+
+    def _note_usage(self, record: Any) -> None:
+        usage = _read_usage(record)
+        if usage is None:
+            return
+        empty = not any((usage.input_tokens, usage.output_tokens, usage.total_tokens))
+        if self._usage is None or not empty:  # Cloudflare sends a second record of zeros
+            self._usage, self._usage_raw = usage, record
+            self.out.usage(usage)
+
+    def _finish(self) -> None:
+        if not self.out.started:
+            raise InvalidResponseError("the stream ended without a message")
+        for call in self._calls.values():
+            if not call.said:  # never named, and surfaced all the same
+                self._say_call(call)
+        if self._coerced is not None:
+            self._say_coerced("".join(self._coerced))
+        self.out.finish(self._reason(), self._finish_raw)
+
+    def _reason(self) -> FinishReason:
+        if self._refused:
+            return "content_filter"
+        words = {**_FINISH, **self._quirks.finish_words}
+        reason: FinishReason = "stop" if self._finish_raw is None else words.get(self._finish_raw, "error")
+        if reason not in ("stop", "tool_calls"):
+            return reason
+        if not self.out.has_calls:
+            return "stop"
+        if self._native in _CUT and not self.out.calls_are_complete():
+            return "length"
+        return "tool_calls"
+
+    def _say_coerced(self, text: str) -> None:
+        """A reply under ``tools="schema"``: a call, an answer, or text that is neither."""
+        value = read_object(text)
+        if value is not None and isinstance(value.get("tool"), str) and isinstance(value.get("arguments"), dict):
+            self.out.tool_start("coerced", None, value["tool"])
+            self.out.tool_input("coerced", bytes(sorted_json(value["arguments"])).decode())
+        elif value is not None and isinstance(value.get("answer"), str):
+            self.out.text(value["answer"])
+        else:
+            self.out.text(text)
+
+
+def _dig(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _first(*values: Any) -> int | None:
+    return next((count for value in values if (count := _count(value)) is not None), None)
+
+
+def _read_usage(record: Any) -> Usage | None:
+    if not isinstance(record, dict):
+        return None
+    prompt, completion = _count(record.get("prompt_tokens")), _count(record.get("completion_tokens"))
+    total = _count(record.get("total_tokens"))
+    asked = record.get("prompt_tokens_details")
+    asked = asked if isinstance(asked, dict) else {}
+    made = record.get("completion_tokens_details")
+    made = made if isinstance(made, dict) else {}
+    reasoning = _first(made.get("reasoning_tokens"), record.get("reasoning_tokens"))
+    if reasoning and None not in (prompt, completion) and total == (prompt or 0) + (completion or 0) + reasoning:
+        completion = (completion or 0) + reasoning  # xAI counts reasoning beside the completion, not in it
+    cached = _first(
+        asked.get("cached_tokens"),
+        record.get("prompt_cache_hit_tokens"),  # DeepSeek [7245b3d6-d478dd8f]
+        record.get("cached_tokens"),  # Together, Mistral [14f99e7f-4ea6160e]
+        record.get("num_cached_tokens"),
+        record.get("cache_read_input_tokens"),  # Databricks [8ca5466e-f492c0cc]
+    )
+    written = _first(asked.get("cache_write_tokens"))
+    return Usage(prompt, completion, cached, written, reasoning, total)

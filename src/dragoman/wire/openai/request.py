@@ -1,0 +1,260 @@
+"""Writing a request: messages, tools, settings, and the ways around what a server lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedFeatureError
+from ...messages import (
+    Assistant,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Message,
+    Request,
+    RuntimeConfig,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+    UserBlock,
+    join_system,
+)
+from ..codec import Notes
+from ..projection import IdMap, merge_extras, schema_name, sorted_json
+from .quirks import Quirks
+
+__all__ = [
+    "add_extras",
+    "calls_directive",
+    "calls_schema",
+    "is_strict",
+    "response_format",
+    "schema_directive",
+    "write_config",
+    "write_messages",
+    "write_tool",
+    "write_tool_choice",
+]
+
+
+def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+    """The settings the caller made, under this wire's names."""
+    for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
+        if (value := getattr(config, name)) is not None:
+            body[name] = value
+    if config.max_tokens is not None:
+        body[quirks.max_tokens_field] = config.max_tokens
+    if config.stop_sequences is not None:
+        body["stop"] = list(config.stop_sequences)
+    if isinstance(config.reasoning, str):
+        body["reasoning_effort"] = config.reasoning
+    elif config.reasoning is not None:
+        raise UnsupportedFeatureError("config.reasoning: this wire takes an effort, not a budget in tokens")
+
+
+def add_extras(body: dict[str, Any], request: Request) -> None:
+    """The caller's extras, beside what this call sets by itself."""
+    extras = request.config.extras
+    if not extras:
+        return
+    if "stream" in extras and not request.stream:
+        if extras["stream"] is not False:
+            raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
+        extras = {name: value for name, value in extras.items() if name != "stream"}
+    merge_extras(body, extras, lists=frozenset({"stop"}), coerce=True)
+
+
+def write_tool(tool: Tool) -> dict[str, Any]:
+    """A tool as this wire describes it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": sorted_json(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def write_tool_choice(choice: Any) -> Any:
+    """The four modes of choosing a tool."""
+    return {"type": "function", "function": {"name": choice.name}} if isinstance(choice, ForceTool) else choice
+
+
+def response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """A schema as this wire asks for it."""
+    inner = {"name": schema_name(schema), "schema": sorted_json(schema), "strict": strict}
+    return {"type": "json_schema", "json_schema": inner}
+
+
+def is_strict(schema: Any) -> bool:
+    """Does a schema meet strict mode's rules: every object closed, every property required?"""
+    if isinstance(schema, list):
+        return all(is_strict(item) for item in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, Mapping):
+        if schema.get("additionalProperties") is not False or not isinstance(properties, Mapping):
+            return False
+        if set(properties) != set(schema.get("required") or ()):
+            return False
+    named = [value for key in ("properties", "$defs", "definitions") for value in (schema.get(key) or {}).values()]
+    nested = [schema.get(key) for key in ("items", "anyOf", "allOf", "oneOf", "prefixItems")]
+    return all(is_strict(part) for part in [*named, *nested])
+
+
+def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes) -> list[Any]:
+    """The conversation as this wire says it."""
+    system, rest = join_system(messages)
+    first = len(messages) - len(rest)
+    written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
+    ids = IdMap(quirks.id_rule, rest)
+    for at, message in enumerate(rest, first):
+        kind = type(message)
+        if kind is User:
+            # A User of plain text is, as JSON, already what this wire wants.
+            written.append(message if type(message.content) is str else _write_user(message, f"messages[{at}]"))  # type: ignore[arg-type]
+        elif kind is Assistant:
+            reply = _write_assistant(message, f"messages[{at}]", quirks, ids, notes)  # type: ignore[arg-type]
+            if reply is not None:
+                written.append(reply)
+        else:
+            written.append(_write_result(message, f"messages[{at}]", quirks, ids, notes))  # type: ignore[arg-type]
+    return written
+
+
+def _write_user(message: User, path: str) -> dict[str, Any]:
+    assert not isinstance(message.content, str)
+    blocks = message.content
+    if len(blocks) == 1 and type(blocks[0]) is Text:
+        return {"role": "user", "content": blocks[0].text}
+    return {
+        "role": "user",
+        "content": [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)],
+    }
+
+
+def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, Image):
+        url = (
+            f"data:{block.media_type};base64,{block.source.base64_data}"
+            if isinstance(block.source, Inline)
+            else block.source.url
+        )
+        image: dict[str, Any] = {"url": url}
+        if block.detail is not None:
+            image["detail"] = block.detail
+        return {"type": "image_url", "image_url": image}
+    if isinstance(block.source, Inline):
+        return {"type": "file", "file": {"filename": block.name or "document", "file_data": _url_of(block)}}
+    raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
+
+
+def _url_of(block: Image | Document) -> str:
+    if isinstance(block.source, Inline):
+        return f"data:{block.media_type};base64,{block.source.base64_data}"
+    return block.source.url
+
+
+def _write_assistant(message: Assistant, path: str, quirks: Quirks, ids: IdMap, notes: Notes) -> dict[str, Any] | None:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for at, block in enumerate(message.content):
+        where = f"{path}.content[{at}]"
+        if type(block) is Text:
+            if calls:
+                notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)
+            texts.append(block.text)
+        elif type(block) is ToolCall:
+            if block.id in ids:
+                notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
+            calls.append(_write_call(block, ids))
+        elif type(block) is Thinking and quirks.send_reasoning:
+            thoughts.append(block.text)
+        else:
+            notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
+        if getattr(block, "continuity", None) is not None and type(block) in (Text, ToolCall):
+            notes.drop(f"{where}.continuity", "continuity_dropped", "opaque state of another issuer is not sent")
+    if not texts and not calls:
+        notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+        return None
+    if calls and quirks.tools == "schema":
+        return {"role": "assistant", "content": "".join([*texts, *[_call_as_text(call) for call in calls]])}
+    written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
+    if thoughts and quirks.send_reasoning:
+        written[quirks.send_reasoning] = "".join(thoughts)
+    if calls:
+        written["tool_calls"] = calls
+    return written
+
+
+def _write_call(call: ToolCall, ids: IdMap) -> dict[str, Any]:
+    arguments = _as_text(call.arguments)
+    return {"id": ids[call.id], "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _write_result(message: ToolResult, path: str, quirks: Quirks, ids: IdMap, notes: Notes) -> dict[str, Any]:
+    if isinstance(message.content, str):
+        content = message.content
+    else:
+        for at, block in enumerate(message.content):
+            if type(block) is not Text:
+                raise UnsupportedContentError(f"{path}.content[{at}]: this wire takes only text as a tool's result")
+        content = message.text
+    if message.is_error:
+        notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)
+    if message.tool_call_id in ids:
+        notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
+    if quirks.tools == "schema":
+        return {"role": "user", "content": f"The tool answered: {content}"}
+    return {"role": "tool", "tool_call_id": ids[message.tool_call_id], "content": content}
+
+
+# --- tools by way of a schema -----------------------------------------------------------------------
+
+
+def calls_schema(request: Request) -> dict[str, Any]:
+    """A schema whose every instance is a call of one of the tools, or a plain answer where one is allowed."""
+    chosen = request.tool_choice
+    tools = [tool for tool in request.tools if not isinstance(chosen, ForceTool) or tool.name == chosen.name]
+    options: list[dict[str, Any]] = [
+        {
+            "type": "object",
+            "properties": {"tool": {"const": tool.name}, "arguments": tool.parameters},
+            "required": ["tool", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    if chosen in (None, "auto"):
+        answer = {"answer": {"type": "string"}}
+        options.append({"type": "object", "properties": answer, "required": ["answer"], "additionalProperties": False})
+    return options[0] if len(options) == 1 else {"anyOf": options}
+
+
+def calls_directive(tools: Sequence[Tool]) -> str:
+    """How to ask for a call in words, where the chat template ignores tools."""
+    listed = "\n".join([f"- {tool.name}: {tool.description} Arguments: {_as_text(tool.parameters)}" for tool in tools])
+    return (
+        f"You can use these tools:\n{listed}\n"
+        'Reply with JSON only: {"tool": NAME, "arguments": {...}} to use a tool, '
+        'or {"answer": TEXT} to answer without one.'
+    )
+
+
+def schema_directive(schema: Mapping[str, Any]) -> str:
+    """How to ask for JSON in words."""
+    written = _as_text(dict(schema))
+    return f"Reply with nothing but one JSON value that satisfies this JSON Schema, without code fences:\n{written}"
+
+
+def _call_as_text(call: Mapping[str, Any]) -> str:
+    function = call["function"]
+    return f'{{"tool": "{function["name"]}", "arguments": {function["arguments"]}}}'
+
+
+def _as_text(value: Any) -> str:
+    return bytes(sorted_json(value)).decode()

@@ -1,0 +1,100 @@
+"""What would become of a conversation on another model, without sending anything.
+
+It is the path the codec takes when it sends: the same notes, shown instead of acted upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from ..errors import ProviderError
+from ..messages import Message, Request
+from .codec import Codec, Note
+
+__all__ = ["PlanItem", "SwapPlan", "make_plan"]
+
+
+class PlanItem(Struct, frozen=True):
+    """What becomes of one block or message: kept as it is, rewritten, or dropped; by which rule and why."""
+
+    path: str
+    kind: str
+    outcome: Literal["kept", "rewritten", "dropped"]
+    rule: str = ""
+    reason: str = ""
+    loss: bool = False
+
+
+class SwapPlan(Struct, frozen=True):
+    """The whole answer. ``fits`` is ``None`` when the target's window is not known."""
+
+    target: str
+    items: tuple[PlanItem, ...]
+    estimated_tokens: int | None = None
+    context_tokens: int | None = None
+    refused: str | None = None
+
+    @property
+    def losses(self) -> tuple[PlanItem, ...]:
+        """What would be said with less, or not at all."""
+        return tuple([item for item in self.items if item.loss])
+
+    @property
+    def fits(self) -> bool | None:
+        """Does the conversation fit the target's context window?"""
+        if self.context_tokens is None or self.estimated_tokens is None:
+            return None
+        return self.estimated_tokens <= self.context_tokens
+
+
+def make_plan(
+    codec: Codec | None,
+    request: Request,
+    target: str,
+    *,
+    estimated_tokens: int | None = None,
+    context_tokens: int | None = None,
+) -> SwapPlan:
+    """Plan a request on a codec; without one (a provider that is no wire) everything is kept."""
+    notes: tuple[Note, ...] = ()
+    refused: str | None = None
+    if codec is not None:
+        try:
+            notes = codec.encode(request).notes
+        except ProviderError as error:
+            refused = str(error)
+    items = _items(request.messages, notes)
+    return SwapPlan(target, items, estimated_tokens, context_tokens, refused)
+
+
+def _items(messages: Sequence[Message], notes: Sequence[Note]) -> tuple[PlanItem, ...]:
+    by_path: dict[str, list[Note]] = {}
+    for note in notes:
+        by_path.setdefault(note.path, []).append(note)
+    items: list[PlanItem] = []
+    for path, kind in _parts(messages):
+        here = by_path.pop(path, [])
+        nested = [name for name in by_path if name.startswith(f"{path}.") and "[" not in name[len(path) + 1 :]]
+        here += [note for name in nested for note in by_path.pop(name)]
+        if not here:
+            items.append(PlanItem(path, kind, "kept"))
+        items += [PlanItem(n.path, kind, n.outcome, n.code, n.detail, n.loss) for n in here]
+    items += [
+        PlanItem(n.path, "request", n.outcome, n.code, n.detail, n.loss) for left in by_path.values() for n in left
+    ]
+    return tuple(items)
+
+
+def _parts(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """Every message of plain text and every block, with its path."""
+    parts: list[tuple[str, str]] = []
+    for at, message in enumerate(messages):
+        if isinstance(message.content, str):
+            parts.append((f"messages[{at}]", str(message.__struct_config__.tag)))
+        else:
+            tags = [str(block.__struct_config__.tag) for block in message.content]
+            parts += [(f"messages[{at}].content[{index}]", tag) for index, tag in enumerate(tags)]
+    return parts
