@@ -51,6 +51,7 @@ from .events import (
     fold,
     to_model_events,
 )
+from .local import LocalProvider
 from .messages import (
     Assistant,
     Continuity,
@@ -99,6 +100,7 @@ __all__ = [
     "InvalidRequestError",
     "InvalidResponseError",
     "Issuer",
+    "LocalProvider",
     "LossWarning",
     "MalformedToolCallError",
     "Message",

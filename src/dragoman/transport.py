@@ -138,9 +138,11 @@ class HttpTransport(Transport):
     async def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
     ) -> AsyncIterator[Reply]:
-        session = self._open()
+        session = self._open(request.url)
         clock = _Clock(asyncio.get_running_loop(), timeouts, stream=stream)
-        response: aiohttp.ClientResponse | None = None
+        # llama.cpp says keep-alive and closes after a stream: the next request would be lost. Without
+        # TLS a new connection costs next to nothing, so a streamed one is not used again.
+        single = stream and request.url.startswith("http:")
         try:
             async with clock.head():
                 # The key is merged inside the call, so that it is in no local variable of ours.
@@ -148,7 +150,11 @@ class HttpTransport(Transport):
                     request.method,
                     request.url,
                     data=request.body or None,
-                    headers={**request.headers, **{name: key.reveal() or "" for name, key in credentials.items()}},
+                    headers={
+                        **request.headers,
+                        **({"connection": "close"} if single else {}),
+                        **{name: key.reveal() or "" for name, key in credentials.items()},
+                    },
                     allow_redirects=False,
                     proxy=self._proxy_for(request.url),
                     timeout=self._aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
@@ -158,10 +164,11 @@ class HttpTransport(Transport):
         reply = _HttpReply(response, clock, self)
         try:
             yield reply
-            await reply.drain()
+            if not single:
+                await reply.drain()
         finally:
             clock.stop()
-            response.close() if not response.content.is_eof() else response.release()
+            response.close()  # gives a connection whose body was read to the end back to the pool
 
     async def close(self) -> None:
         self._closed = True
@@ -176,13 +183,16 @@ class HttpTransport(Transport):
         if session is not None:
             _drop(session)
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open(self, url: str) -> aiohttp.ClientSession:
         if self._closed:
             raise RuntimeError("this provider is closed; connect() again")
         loop = asyncio.get_running_loop()
         if self._session is None:
             self._loop = loop
-            connector = self._aiohttp.TCPConnector(limit=0, ssl=self._ssl)
+            # Shorter than the server's own patience, or a request meets a closing door: uvicorn, node and
+            # llama.cpp wait 5 s, the load balancers in front of hosted APIs a minute.
+            patience = 50.0 if url.startswith("https:") else 4.0
+            connector = self._aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=patience)
             self._session = self._aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=self._aiohttp.DummyCookieJar(),

@@ -1,0 +1,45 @@
+# Each target sets up .venv by itself: Python 3.11 or newer, make, and a package index are all it needs.
+PYTHON ?= python3
+PROMPT ?=
+BIN := .venv/bin
+
+.PHONY: chat test test-exhaustive lint bench lock clean
+
+chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
+	@$(BIN)/dragoman local pull >/dev/null
+	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt "$(PROMPT)")
+
+test: .venv/dev lint ## every check
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report
+	$(BIN)/python scripts/check_coverage.py
+
+test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample
+	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -m exhaustive -s
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/dev ## measure against hand-written floors
+	$(BIN)/python -m bench
+
+lock: .venv/dev ## renew the locked dependencies
+	$(BIN)/python scripts/lock.py
+
+.venv/chat: requirements/chat.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/chat.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/dev: requirements/dev.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+clean:
+	rm -rf .venv .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

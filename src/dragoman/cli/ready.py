@@ -1,0 +1,34 @@
+"""``dragoman ready``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ..errors import ProviderError
+from .output import EXIT_CODES, model_options, open_model, report_errors
+
+__all__ = ["command"]
+
+
+@click.command("ready")
+@click.argument("model")
+@model_options
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def command(
+    model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, *, as_json: bool
+) -> None:
+    """Tell whether MODEL can be expected to answer. Never a billed call."""
+    with report_errors(), open_model(model, base_url, wire, api_key_env, timeout) as provider:
+        if not as_json:
+            provider.ready()
+            click.echo(f"{provider.model} is ready")
+            return
+        try:
+            provider.ready()
+        except ProviderError as error:
+            outcome = {"ready": False, "category": error.category, "message": str(error), "status": error.status}
+            click.echo(json.dumps(outcome))
+            raise SystemExit(EXIT_CODES.get(error.category, 1)) from None
+        click.echo(json.dumps({"ready": True, "model": provider.model}))

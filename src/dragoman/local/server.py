@@ -1,0 +1,131 @@
+"""A llama.cpp server in a child process that ends with ours, however ours ends."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["LocalServer", "LocalServerError"]
+
+
+class LocalServerError(RuntimeError):
+    """The server did not start; the message says why."""
+
+
+class LocalServer:
+    """One model served on a free loopback port, behind a random key."""
+
+    def __init__(
+        self, model: str | Path, *, alias: str = "local", context: int = 4096, parallel: int = 2, port: int = 0
+    ) -> None:
+        self.key = secrets.token_urlsafe(24)
+        self._settings = {
+            "model": str(model),
+            "alias": alias,
+            "context": context * parallel,
+            "parallel": parallel,
+            "port": port,
+            "key": self.key,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+
+    def start(self) -> str:
+        """Start the child, wait until the model is loaded, and return the server's address."""
+        if not Path(str(self._settings["model"])).is_file():
+            raise LocalServerError(f"there is no model file at {self._settings['model']}")
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise LocalServerError("the local server is not installed; run: pip install 'dragoman[local]'")
+        process = self.launch()
+        assert process.stdout is not None
+        line = process.stdout.readline().decode().strip()
+        if not line.startswith("http://"):
+            reason = self._last_words()
+            self.stop()
+            raise LocalServerError(f"the local server did not start: {reason}")
+        return line
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the child without waiting for the model."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman.local.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,  # Ctrl-C in a chat stops the answer, not the server
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died at once; its last words say why
+            # Over standard input and not as arguments, which every user of the machine can read.
+            self._process.stdin.write(json.dumps(self._settings).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._process
+
+    def is_alive(self) -> bool:
+        """Is the child running?"""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the child."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def __del__(self) -> None:
+        self.stop()
+
+    def _last_words(self) -> str:
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+        if self._errors is None:
+            return "no reason given"
+        self._errors.seek(0)
+        lines = self._errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else "no reason given"
+
+
+def _serve() -> None:
+    """The child: read settings, serve, and end when the parent's end of the pipe closes."""
+    # Heavy, and only ever needed in here.
+    import xllamacpp  # type: ignore[import-untyped]
+
+    settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    params = xllamacpp.CommonParams()
+    params.model.path = settings["model"]
+    params.model_alias = {settings["alias"]}
+    params.n_ctx = settings["context"]
+    params.n_parallel = settings["parallel"]
+    params.hostnames = ["127.0.0.1"]
+    params.port = settings["port"]
+    params.api_keys = [settings["key"]]
+    params.use_jinja = True
+    params.warmup = False
+    params.ui = False
+    server = xllamacpp.Server(params)
+    sys.stdout.write(server.listening_address + "\n")
+    sys.stdout.flush()
+    while sys.stdin.buffer.read(4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()
