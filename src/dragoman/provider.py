@@ -407,8 +407,8 @@ class HttpProvider(Provider):
                         raise decoder.error
                     return
         except ProviderError as error:
-            self._annotate(error, request)
-            raise
+            # Without the frames below: they hold the reply, and some servers repeat the key in it.
+            raise self._annotate(error, request).with_traceback(None) from error.__cause__
 
     async def ready(self) -> None:
         questions = self.codec.ready()
@@ -419,8 +419,7 @@ class HttpProvider(Provider):
         except StopIteration:
             return
         except ProviderError as error:
-            self._annotate(error)
-            raise
+            raise self._annotate(error).with_traceback(None) from error.__cause__
 
     async def close(self) -> None:
         await self._transport.close()
@@ -453,12 +452,13 @@ class HttpProvider(Provider):
             structured_path=encoded.structured_path,
         )
 
-    def _annotate(self, error: ProviderError, request: Request | None = None) -> None:
+    def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
         error.provider, error.model = error.provider or self.name, error.model or self.model
         if request is not None:
             error.request_id = error.request_id or request.request_id
         secrets = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
         error.hide(secrets, _texts(request.messages) if request is not None else ())
+        return error
 
 
 async def _decode(reply: Any, decoder: Decoder) -> AsyncIterator[Event]:

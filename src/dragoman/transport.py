@@ -130,7 +130,7 @@ class HttpTransport(Transport):
         self._ssl: ssl.SSLContext | bool = True
         if ca is not None:
             self._ssl = ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether a connection serves once
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -138,11 +138,11 @@ class HttpTransport(Transport):
     async def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
     ) -> AsyncIterator[Reply]:
-        session = self._open(request.url)
-        clock = _Clock(asyncio.get_running_loop(), timeouts, stream=stream)
         # llama.cpp says keep-alive and closes after a stream: the next request would be lost. Without
         # TLS a new connection costs next to nothing, so a streamed one is not used again.
         single = stream and request.url.startswith("http:")
+        session = self._open(request.url, single=single)
+        clock = _Clock(asyncio.get_running_loop(), timeouts, stream=stream)
         try:
             async with clock.head():
                 # The key is merged inside the call, so that it is in no local variable of ours.
@@ -150,11 +150,7 @@ class HttpTransport(Transport):
                     request.method,
                     request.url,
                     data=request.body or None,
-                    headers={
-                        **request.headers,
-                        **({"connection": "close"} if single else {}),
-                        **{name: key.reveal() or "" for name, key in credentials.items()},
-                    },
+                    headers={**request.headers, **{name: key.reveal() or "" for name, key in credentials.items()}},
                     allow_redirects=False,
                     proxy=self._proxy_for(request.url),
                     timeout=self._aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
@@ -172,38 +168,46 @@ class HttpTransport(Transport):
 
     async def close(self) -> None:
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None and self._loop is asyncio.get_running_loop():
-            await session.close()
-        elif session is not None:
-            _drop(session)
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            if self._loop is asyncio.get_running_loop():
+                await session.close()
+            else:
+                _drop(session)
 
     def __del__(self) -> None:
-        session = getattr(self, "_session", None)
-        if session is not None:
+        for session in getattr(self, "_sessions", {}).values():
             _drop(session)
 
-    def _open(self, url: str) -> aiohttp.ClientSession:
+    def _open(self, url: str, *, single: bool) -> aiohttp.ClientSession:
         if self._closed:
             raise RuntimeError("this provider is closed; connect() again")
         loop = asyncio.get_running_loop()
-        if self._session is None:
+        if self._loop is None:
             self._loop = loop
-            # Shorter than the server's own patience, or a request meets a closing door: uvicorn, node and
-            # llama.cpp wait 5 s, the load balancers in front of hosted APIs a minute.
-            patience = 50.0 if url.startswith("https:") else 4.0
-            connector = self._aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=patience)
-            self._session = self._aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=self._aiohttp.DummyCookieJar(),
-                trust_env=False,
-                headers={"user-agent": "dragoman"},
-            )
         elif self._loop is not loop:
             raise RuntimeError(
                 "this provider belongs to another event loop; connect() again in this one, or use dragoman.sync"
             )
-        return self._session
+        if single not in self._sessions:
+            self._sessions[single] = self._make_session(url, single=single)
+        return self._sessions[single]
+
+    def _make_session(self, url: str, *, single: bool) -> aiohttp.ClientSession:
+        # Shorter than the server's own patience, or a request meets a closing door: uvicorn, node and
+        # llama.cpp wait 5 s, the load balancers in front of hosted APIs a minute.
+        patience = {"keepalive_timeout": 50.0 if url.startswith("https:") else 4.0}
+        connector = self._aiohttp.TCPConnector(
+            limit=0,
+            ssl=self._ssl,
+            **({"force_close": True} if single else patience),
+        )
+        return self._aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=self._aiohttp.DummyCookieJar(),
+            trust_env=False,
+            headers={"user-agent": "dragoman"},
+        )
 
     def _proxy_for(self, url: str) -> str | None:
         if self._proxy != "env":
@@ -311,8 +315,11 @@ class _Clock:
         self.expired: Deadline | None = None
 
     def touch(self) -> None:
-        self._spoke = True
         self._touched = self._loop.time()
+        if not self._spoke:
+            self._spoke = True
+            self.stop()
+            self._schedule()
 
     def head(self) -> asyncio.Timeout:
         """A limit for the wait until the head of the reply is there."""

@@ -1,0 +1,696 @@
+"""The provider against a real socket: both modes, cancellation, leaks, structured output, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import json
+import logging
+import traceback
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+import dragoman
+from dragoman import (
+    Assistant,
+    AuthenticationError,
+    CallCancelledError,
+    Document,
+    Image,
+    Inline,
+    InvalidRequestError,
+    MalformedToolCallError,
+    MessageComplete,
+    Provider,
+    ProviderError,
+    Request,
+    RuntimeConfig,
+    StreamInterruptedError,
+    StructuredOutputError,
+    System,
+    Text,
+    TextDelta,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    ToolUseEnd,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+    Url,
+    User,
+    check_events,
+    connect,
+    plan,
+)
+from dragoman.events import Assembler
+from dragoman.transport import FixtureTransport
+
+from .server import DONE, Connection, answering, chunk, completion, serve, stream_of
+
+CITY = Tool(
+    "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+)
+KEY = "sk-canary-0123456789abcdef"
+
+
+def fixed(*bodies: bytes, status: int = 200, **settings: Any) -> tuple[Provider, FixtureTransport]:
+    transport = FixtureTransport(*[(status, {}, [body]) for body in bodies])
+    return connect("m", base_url="http://test/v1", transport=transport, **settings), transport
+
+
+def tool_reply(arguments: str, name: str = "weather", finish: str = "tool_calls") -> bytes:
+    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()
+
+
+# --- the two modes ----------------------------------------------------------------------------------
+
+
+async def test_complete_and_stream_give_the_same_reply() -> None:
+    async with serve(answering("Hello")) as server, connect("m", base_url=server.base_url) as model:
+        whole = await model.complete("Hi")
+        stream = model.stream("Hi")
+        events = [event async for event in stream]
+    check_events(events)
+    streamed = stream.response
+    assert streamed is not None
+    assert whole.text == "Hello"
+    assert (streamed.message, streamed.finish_reason, streamed.usage) == (
+        whole.message,
+        whole.finish_reason,
+        whole.usage,
+    )
+    assert whole.latency_ms is not None
+    assert whole.latency_ms > 0
+    assert whole.raw["choices"][0]["message"]["content"] == "Hello"
+    assert len(streamed.raw["chunks"]) == 7
+    assert server.requests[0].json == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    assert server.requests[1].json["stream_options"] == {"include_usage": True}
+
+
+async def test_ready_is_never_called_by_a_call_and_nothing_is_retried() -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.reply(500, b"{}")
+
+    async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
+        with pytest.raises(dragoman.UnavailableError):
+            await model.complete("Hi")
+        with pytest.raises(dragoman.UnavailableError):
+            _ = [event async for event in model.stream("Hi")]
+    assert [seen.path for seen in server.requests] == ["/v1/chat/completions"] * 2
+
+
+async def test_two_hundred_calls_are_in_flight_at_once() -> None:
+    gate = asyncio.Event()
+
+    async def wait_for_all(connection: Connection) -> None:
+        if server.in_flight >= 200:
+            gate.set()
+        await gate.wait()
+        connection.reply(200, completion())
+
+    async with serve(wait_for_all) as server, connect("m", base_url=server.base_url) as model:
+        replies = await asyncio.wait_for(asyncio.gather(*[model.complete(f"Hi {n}") for n in range(200)]), 30)
+    assert server.most_in_flight == 200
+    assert len({reply.request_id for reply in replies}) == 200
+
+
+async def test_arguments_are_not_mutated() -> None:
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "T"}]}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    config = {"temperature": 0.5, "stop_sequences": ["x"], "extras": {"stop": ["y"]}}
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    given = (messages, tools, config, schema, {"type": "tool", "name": "f"})
+    before = copy.deepcopy(given)
+    model, transport = fixed(tool_reply("{}", name="f"), quirks={"structured": "prompt"})
+    await model.complete(*given)
+    assert given == before
+    assert json.loads(transport.requests[0].body)["stop"] == ["x", "y"]
+
+
+async def test_equal_requests_give_identical_bytes() -> None:
+    model, transport = fixed(completion(), completion())
+    first = {"b": {"type": "string"}, "a": {"type": "integer"}}
+    second = {"a": {"type": "integer"}, "b": {"type": "string"}}
+    for properties in (first, second):
+        tool = Tool("f", "F", {"type": "object", "properties": properties})
+        await model.complete("Hi", [tool], RuntimeConfig(extras={"z": {"y": 1, "x": 2}, "a": 1}))
+    assert transport.requests[0].body == transport.requests[1].body
+
+
+# --- tool calls -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (tool_reply('{"city": 5}'), "violate"),
+        (tool_reply('{"city": "x"}', name="other"), "no tool of this name"),
+        (tool_reply('{"city": "x"'), "not a JSON object"),
+        (tool_reply('["x"]'), "not a JSON object"),
+        (tool_reply(""), "required"),
+    ],
+)
+async def test_unsound_calls_raise_with_the_response(reply: bytes, words: str) -> None:
+    model, _ = fixed(reply)
+    with pytest.raises(MalformedToolCallError, match=words) as caught:
+        await model.complete("Hi", [CITY])
+    assert caught.value.response.tool_calls[0].id == "c1"
+    assert caught.value.response.finish_reason == "error"
+
+
+async def test_unsound_calls_are_surfaced_under_finish_reason_error() -> None:
+    calls = [
+        {"id": "a", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
+        {"id": "b", "function": {"name": "weather", "arguments": '{"town": 1}'}},
+        {"id": "c", "function": {"name": "weather", "arguments": '{"city": '}},
+        {"id": "d", "function": {"name": None, "arguments": "[1]"}},
+    ]
+    body = json.dumps({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "error"}]}).encode()
+    model, _ = fixed(body)
+    response = await model.complete("Hi", [CITY])
+    assert response.finish_reason == "error"
+    assert [(call.id, call.name, call.arguments) for call in response.tool_calls] == [
+        ("a", "weather", {"city": "Oslo"}),
+        ("b", "weather", {"town": 1}),
+        ("c", "weather", None),
+        ("d", "", None),
+    ]
+    assert response.raw["choices"][0]["message"]["tool_calls"][2]["function"]["arguments"] == '{"city": '
+
+
+async def test_malformed_arguments_in_a_stream_never_become_an_intent() -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
+    frames = b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
+    model, _ = fixed(frames + chunk(None, "tool_calls") + DONE)
+    events: list[Any] = []
+    with pytest.raises(MalformedToolCallError) as caught:
+        await _collect(model.stream("Hi", [CITY]), events)
+    check_events(events)
+    end = next(event for event in events if isinstance(event, ToolUseEnd))
+    assert (end.intent, end.problem, end.final_input) == (None, "malformed", {})
+    assert events[-1].finish_reason == "error"
+    assert caught.value.response.tool_calls[0].arguments is None
+
+
+async def test_a_forbidden_call_is_surfaced_not_policed() -> None:
+    model, _ = fixed(tool_reply('{"city": "Oslo"}'))
+    response = await model.complete("Hi", [CITY], tool_choice="none")
+    assert response.finish_reason == "tool_calls"
+
+
+# --- structured output ------------------------------------------------------------------------------
+
+
+class River(msgspec.Struct):
+    name: str
+    km: int
+
+
+class Bridge(pydantic.BaseModel):
+    name: str
+
+
+async def test_structured_output_by_schema_and_by_type() -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    for asked, expected in ((schema, {"name": "Po", "km": 652}), (River, River("Po", 652))):
+        model, transport = fixed(completion('{"name": "Po", "km": 652}'))
+        response = await model.complete("Hi", response_schema=asked)
+        assert response.parsed == expected
+        assert response.structured_path == "native"
+        assert response.text == '{"name": "Po", "km": 652}'
+        assert json.loads(transport.requests[0].body)["response_format"]["json_schema"]["strict"] is False
+    model, _ = fixed(stream_of('{"name": ', '"Rialto"}'))
+    stream = model.stream("Hi", response_schema=Bridge)
+    _ = [event async for event in stream]
+    assert stream.response is not None
+    assert stream.response.parsed == Bridge(name="Rialto")
+
+
+@pytest.mark.parametrize("text", ["not json", '{"km": 1}', ""])
+async def test_structured_output_that_does_not_fit(text: str) -> None:
+    model, _ = fixed(completion(text))
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    with pytest.raises(StructuredOutputError) as caught:
+        await model.complete("Hi", response_schema=schema)
+    error = caught.value
+    assert (error.response_schema, error.output_content, error.finish_reason) == (schema, text, "stop")
+    assert error.error_message
+    assert error.usage.input_tokens == 3
+    assert error.response.text == text
+
+
+async def test_a_value_that_fits_the_schema_and_not_the_type() -> None:
+    class Even(pydantic.BaseModel):
+        n: int
+
+        @pydantic.field_validator("n")
+        @classmethod
+        def check(cls, value: int) -> int:
+            if value % 2:
+                raise ValueError("odd")
+            return value
+
+    model, _ = fixed(completion('{"n": 3}'))
+    with pytest.raises(StructuredOutputError, match="Even"):
+        await model.complete("Hi", response_schema=Even)
+
+
+async def test_a_server_without_response_format_is_learned_once() -> None:
+    refusal = b'{"error": {"message": "response_format is not supported"}}'
+    transport = FixtureTransport(
+        (400, {}, [refusal]), (200, {}, [completion('{"a": 1}')]), (200, {}, [completion('{"a": 2}')])
+    )
+    model = connect("m", base_url="http://test", transport=transport)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    messages = [System("Be brief."), User("Hi")]
+    for expected in (1, 2):
+        response = await model.complete(messages, response_schema=schema)
+        assert (response.parsed, response.structured_path) == ({"a": expected}, "prompt")
+    bodies = [json.loads(request.body) for request in transport.requests]
+    assert [("response_format" in body) for body in bodies] == [True, False, False]
+    assert bodies[1]["messages"][0]["content"].startswith("Be brief.\n\nReply with nothing but one JSON value")
+    assert messages == [System("Be brief."), User("Hi")]
+
+
+async def test_a_declared_lack_of_structured_output_goes_to_the_prompt() -> None:
+    model, transport = fixed(completion('{"a": 1}'), capabilities={"supports_structured_output": False})
+    response = await model.complete("Hi", response_schema={"type": "object"})
+    assert response.structured_path == "prompt"
+    assert "response_format" not in json.loads(transport.requests[0].body)
+
+
+async def test_a_server_without_stream_options_is_learned_once() -> None:
+    refusal = b'{"error": {"message": "Unknown field: stream_options"}}'
+    transport = FixtureTransport((400, {}, [refusal]), (200, {}, [stream_of("a")]), (200, {}, [stream_of("b")]))
+    model = connect("m", base_url="http://test", transport=transport)
+    for text in "ab":
+        stream = model.stream("Hi")
+        _ = [event async for event in stream]
+        assert stream.response is not None
+        assert stream.response.text == text
+    assert [b"stream_options" in request.body for request in transport.requests] == [True, False, False]
+
+
+# --- refusals before the wire -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "capabilities"),
+    [
+        (InvalidRequestError, {"messages": []}, {}),
+        (InvalidRequestError, {"messages": "x", "tool_choice": "required"}, {}),
+        (InvalidRequestError, {"messages": "x", "tools": [CITY, CITY]}, {}),
+        (InvalidRequestError, {"messages": "x", "response_schema": {"type": "array"}}, {}),
+        (UnsupportedContentError, {"messages": [User([Image(Url("https://x/y.png"))])]}, {"supports_images": False}),
+        (UnsupportedFeatureError, {"messages": "x", "tools": [CITY]}, {"supports_tools": False}),
+        (dragoman.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
+    ],
+)
+async def test_nothing_is_sent(kind: type[ProviderError], arguments: Any, capabilities: Any) -> None:
+    model, transport = fixed(capabilities=capabilities)
+    with pytest.raises(kind) as caught:
+        await model.complete(**arguments)
+    with pytest.raises(kind):
+        model.stream(**arguments)
+    assert transport.requests == []
+    assert (caught.value.provider, caught.value.model) == ("openai", "m")
+    assert caught.value.request_id
+
+
+async def test_streaming_that_is_known_not_to_work() -> None:
+    model, _ = fixed(capabilities={"supports_streaming": False})
+    with pytest.raises(UnsupportedFeatureError, match="complete"):
+        model.stream("x")
+
+
+async def test_losses_are_warned_of_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    conversation = [User("a"), Assistant([Thinking("hm"), Text("b")]), User("c")]
+    model, transport = fixed(completion())
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        response = await model.complete(conversation)
+    assert [(warning.code, warning.path) for warning in response.warnings] == [
+        ("thinking_dropped", "messages[1].content[0]")
+    ]
+    assert "thinking_dropped" in caplog.text
+    assert b"hm" not in transport.requests[0].body
+    model, transport = fixed(completion(), on_loss="reject")
+    with pytest.raises(UnsupportedContentError, match="thinking_dropped"):
+        await model.complete(conversation)
+    results = [User("a"), Assistant("", tool_calls=[ToolCall("i", "f", {})]), ToolResult("i", "no", is_error=True)]
+    with pytest.raises(UnsupportedFeatureError, match="is_error"):
+        await model.complete(results)
+    assert transport.requests == []
+
+
+async def test_plan_says_what_sending_would_do() -> None:
+    model, _ = fixed(capabilities={"max_context_tokens": 10})
+    planned = plan([User("a " * 100), Assistant([Thinking("hm"), Text("b")]), User("c")], model)
+    assert [(item.path, item.outcome) for item in planned.items] == [
+        ("messages[0]", "kept"),
+        ("messages[1].content[0]", "dropped"),
+        ("messages[1].content[1]", "kept"),
+        ("messages[2]", "kept"),
+    ]
+    assert [item.rule for item in planned.losses] == ["thinking_dropped"]
+    assert planned.fits is False
+    refused = model.plan([User([Document(Url("https://x/y.pdf"))])])
+    assert refused.refused is not None
+    assert "inline" in refused.refused
+    assert model.plan([User([Document(Inline("eA=="))])]).refused is None
+
+
+# --- cancellation -----------------------------------------------------------------------------------
+
+
+async def stalled(connection: Connection) -> None:
+    """Says a little, then nothing more."""
+    if connection.seen.json.get("stream"):
+        call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"ci'}}
+        delta = b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
+        connection.begin_stream()
+        connection.chunk(chunk("Hel") + chunk("lo") + delta)
+        await connection.writer.drain()
+    await asyncio.Event().wait()
+
+
+async def test_cancelling_a_stream_from_another_task() -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        stream = model.stream("Hi", [CITY], request_id="r1")
+        events: list[Any] = []
+        waiting = asyncio.Event()
+
+        async def listen() -> None:
+            async for event in stream:
+                events.append(event)
+                if event.type == "tool.use_input_delta":
+                    waiting.set()
+
+        task = asyncio.create_task(listen())
+        await waiting.wait()
+        await asyncio.sleep(0.01)
+        assert await model.cancel("r1") is True
+        assert await model.cancel("r1") is False
+        await asyncio.wait_for(task, 1)
+        await asyncio.wait_for(server.closed.wait(), 0.1)
+        assert server.open == 0
+    check_events(events)
+    assert (events[-2].problem, events[-2].intent) == ("cancelled", None)
+    assert events[-1].finish_reason == "cancelled"
+    assert stream.response is not None
+    assert stream.response.text == "Hello"
+    assert stream.response.tool_calls[0].arguments is None
+    assert task.cancelling() == 0
+
+
+async def test_cancelling_a_stream_from_its_own_loop() -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        stream = model.stream("Hi", [CITY])
+        events: list[Any] = []
+        async for event in stream:
+            events.append(event)
+            if isinstance(event, TextDelta):
+                assert await stream.cancel() is True
+                assert await stream.cancel() is False
+        await asyncio.wait_for(server.closed.wait(), 0.1)
+    check_events(events)
+    assert events[-1].final_content == (Text("Hel"),)
+
+
+async def test_cancelling_before_the_first_event() -> None:
+    async def silent(connection: Connection) -> None:
+        await asyncio.Event().wait()
+
+    async with serve(silent) as server, connect("m", base_url=server.base_url) as model:
+        stream = model.stream("Hi")
+
+        async def collect() -> list[Any]:
+            return [event async for event in stream]
+
+        task = asyncio.create_task(collect())
+        while not server.requests:
+            await asyncio.sleep(0)
+        assert await stream.cancel()
+        events = await asyncio.wait_for(task, 1)
+    check_events(events)
+    assert [event.type for event in events] == ["message.start", "message.complete"]
+
+
+async def test_cancelling_a_complete() -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        task = asyncio.create_task(model.complete("Hi", request_id="r2"))
+        while not server.requests:
+            await asyncio.sleep(0)
+        assert await model.cancel("r2") is True
+        with pytest.raises(CallCancelledError) as caught:
+            await task
+        assert caught.value.request_id == "r2"
+        assert await model.cancel("r2") is False
+        assert await model.cancel("never") is False
+        await asyncio.wait_for(server.closed.wait(), 0.1)
+
+
+async def test_cancellation_from_outside_passes_through() -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        for call in (model.complete("Hi"), _drain(model.stream("Hi", [CITY]))):
+            server.closed.clear()
+            task = asyncio.create_task(call)  # type: ignore[arg-type]
+            count = len(server.requests)
+            while len(server.requests) == count:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.wait_for(server.closed.wait(), 0.2)
+        assert server.open == 0
+
+
+async def test_ours_and_an_outer_cancellation_at_once() -> None:
+    """The outer one wins: a timeout around the loop must not be swallowed."""
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        task = asyncio.create_task(model.complete("Hi", request_id="r3"))
+        while not server.requests:
+            await asyncio.sleep(0)
+        await model.cancel("r3")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def _drain(stream: Any) -> None:
+    await _collect(stream, [])
+
+
+async def _collect(stream: Any, events: list[Any]) -> None:
+    async for event in stream:
+        events.append(event)
+
+
+async def test_one_request_id_cannot_be_in_flight_twice() -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        first = model.stream("Hi", [CITY], request_id="same")
+        await anext(first)
+        with pytest.raises(InvalidRequestError, match="in flight"):
+            model.stream("Hi", request_id="same")
+        await first.aclose()
+
+
+# --- nothing is left behind -------------------------------------------------------------------------
+
+
+async def test_breaking_out_leaves_no_socket_and_no_task() -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        before = asyncio.all_tasks()
+        async for _ in model.stream("Hi", [CITY]):
+            break
+        await _until(lambda: server.open == 0)
+        async with model.stream("Hi", [CITY]) as stream:
+            await anext(stream)
+        await _until(lambda: server.open == 0)
+        assert {task for task in asyncio.all_tasks() - before if "connected" not in repr(task)} == set()
+
+
+async def test_dropping_the_provider_leaves_no_socket(recwarn: pytest.WarningsRecorder) -> None:
+    async with serve(answering()) as server:
+        model = connect("m", base_url=server.base_url)
+        await model.complete("Hi")
+        assert server.open == 1
+        del model
+        gc.collect()
+        await _until(lambda: server.open == 0)
+    assert [str(warning.message) for warning in recwarn if "nclosed" in str(warning.message)] == []
+
+
+async def _until(holds: Any, seconds: float = 1.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+async def test_use_after_close_and_from_another_loop() -> None:
+    async with serve(answering()) as server:
+        model = connect("m", base_url=server.base_url)
+        await model.complete("Hi")
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, model.complete("Hi"))
+        await model.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await model.complete("Hi")
+
+
+# --- mid-stream failure -----------------------------------------------------------------------------
+
+
+async def cut(connection: Connection) -> None:
+    connection.begin_stream()
+    connection.chunk(chunk("Hel") + chunk("lo"))
+    await connection.writer.drain()
+    connection.writer.transport.abort()
+
+
+async def no_end_mark(connection: Connection) -> None:
+    connection.begin_stream()
+    connection.chunk(chunk("Hel") + chunk("lo"))
+    connection.end_stream()
+
+
+@pytest.mark.parametrize("handler", [cut, no_end_mark])
+async def test_a_cut_stream_is_never_a_success(handler: Any) -> None:
+    async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
+        stream = model.stream("Hi")
+        events: list[Any] = []
+        with pytest.raises(StreamInterruptedError) as caught:
+            await _collect(stream, events)
+        check_events(events)
+        assert events[-1].finish_reason == "error"
+        assert caught.value.response.text == "Hello"
+        assert stream.response is not None
+        assert stream.response.text == "Hello"
+        with pytest.raises(StreamInterruptedError):
+            await model.complete("Hi")
+
+
+# --- keys -------------------------------------------------------------------------------------------
+
+
+def everything_about(error: BaseException) -> str:
+    """The error, its causes, and the locals of every frame they passed through, but for this file's own."""
+    shown, seen = "", set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        shown += f"{error!r} {error} {error.__dict__}"
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename != __file__:
+                shown += f"{frame.f_code.co_qualname} {frame.f_locals}\n"
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return shown
+
+
+async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    echo = json.dumps({"error": {"message": f"bad key {KEY}", "code": KEY}}).encode()
+
+    async def refuse(connection: Connection) -> None:
+        connection.reply(401, echo, x_request_id=KEY)
+
+    with caplog.at_level(logging.DEBUG):
+        async with serve(refuse) as server:
+            model = connect("m", base_url=server.base_url, api_key=KEY, headers={"x-team": KEY + "-team"})
+            errors: list[BaseException] = []
+            for call in (model.complete("Hi"), model.ready(), _drain(model.stream("Hi"))):
+                with pytest.raises(AuthenticationError) as caught:
+                    await call
+                errors.append(caught.value)
+            shown = repr(model) + repr(model.__dict__) + repr(vars(model)["codec"].__dict__)
+            await model.close()
+        unreachable = connect("m", base_url=server.base_url, api_key=KEY)
+        with pytest.raises(dragoman.NetworkError) as lost:
+            await unreachable.complete("Hi")
+        errors.append(lost.value)
+        await unreachable.close()
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert server.requests[0].headers["x-team"] == KEY + "-team"
+    assert KEY not in server.requests[0].path
+    shown += caplog.text + "".join(everything_about(error) for error in errors)
+    assert [line for line in shown.splitlines() if KEY in line] == []
+
+
+async def test_a_redirect_is_not_followed_and_the_key_stays_home() -> None:
+    async with serve(answering()) as other:
+
+        async def redirect(connection: Connection) -> None:
+            connection.head(307, {"location": f"{other.url}/v1/chat/completions", "content-length": "0"})
+
+        async with serve(redirect) as server, connect("m", base_url=server.base_url, api_key=KEY) as model:
+            with pytest.raises(InvalidRequestError) as caught:
+                await model.complete("Hi")
+        assert caught.value.status == 307
+        assert other.requests == []
+
+
+async def test_a_prompt_is_not_repeated_by_an_error() -> None:
+    prompt = "the launch code is 4711 and nobody may know it"
+    body = json.dumps({"error": {"message": f"1 validation error: input_value={prompt!r}"}}).encode()
+    model, _ = fixed(body, status=400)
+    with pytest.raises(InvalidRequestError) as caught:
+        await model.complete(prompt)
+    assert "4711" not in str(caught.value)
+    assert "4711" in (caught.value.provider_message or "")
+
+
+# --- a provider of one's own ------------------------------------------------------------------------
+
+
+class Parrot(Provider):
+    """The smallest provider there is."""
+
+    name = "parrot"
+    model = "grey"
+
+    async def events(self, request: Request) -> Any:
+        out = Assembler(request_id=request.request_id, model=self.model, provider=self.name)
+        out.start()
+        out.text(request.messages[-1].text)  # type: ignore[union-attr]
+        out.finish("stop")
+        for event in out.take():
+            yield event
+
+
+async def test_one_method_makes_a_whole_provider() -> None:
+    async with Parrot() as parrot:
+        await parrot.ready()
+        response = await parrot.complete("Hello")
+        assert (response.text, response.provider, response.model) == ("Hello", "parrot", "grey")
+        events = [event async for event in parrot.stream("Hello")]
+        assert isinstance(events[-1], MessageComplete)
+        assert parrot.estimate_input_tokens("Hello there, how are you?") > 3
+        assert parrot.plan("Hello").items[0].outcome == "kept"
+        assert repr(parrot) == "<Parrot parrot grey>"
+
+
+# --- connecting -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "base_url is required"),
+        ({"base_url": "ftp://x"}, "http"),
+        ({"base_url": "http://user:pw@x"}, "credentials"),
+        ({"base_url": "http://x", "wire": "morse"}, "unknown wire"),
+        ({"base_url": "http://x", "quirks": {"nonsense": 1}}, "quirks"),
+        ({"base_url": "http://x", "capabilities": {"flies": True}}, "unknown name"),
+        ({"base_url": "http://x", "timeouts": {"lunch": 1}}, "unknown name"),
+        ({"base_url": "http://x", "timeouts": -1}, "positive"),
+        ({"base_url": "http://x", "on_loss": "shrug"}, "on_loss"),
+    ],
+)
+def test_bad_settings_are_said_at_once(settings: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        connect("m", **settings)

@@ -1,0 +1,391 @@
+"""The transport against real sockets: deadlines, bounds, proxies, certificates, failure below HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import gzip
+import ipaddress
+import pickle
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dragoman import (
+    HttpTransport,
+    InvalidResponseError,
+    NetworkError,
+    Provider,
+    StreamInterruptedError,
+    TimedOutError,
+    Timeouts,
+    check_events,
+    connect,
+)
+from dragoman.transport import FixtureTransport, Secret
+
+from .server import Connection, answering, chunk, completion, serve, stream_of
+
+
+async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
+    events: list[Any] = []
+    try:
+        async for event in model.stream("Hi"):
+            events.append(event)
+    except Exception as error:
+        return events, error
+    return events, None
+
+
+# --- the four deadlines -----------------------------------------------------------------------------
+
+
+async def test_connect_deadline() -> None:
+    # A listener whose backlog is full accepts nobody.
+    with socket.socket() as listener, contextlib.ExitStack() as fillers:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(4):
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                filler.connect(address)
+        url = f"http://127.0.0.1:{address[1]}/v1"
+        async with connect("m", base_url=url, timeouts={"connect": 0.1}) as model:
+            with pytest.raises(TimedOutError) as caught:
+                await model.complete("Hi")
+    assert caught.value.which == "connect"
+    assert caught.value.transient
+
+
+async def silent(connection: Connection) -> None:
+    await asyncio.Event().wait()
+
+
+async def comments_only(connection: Connection) -> None:
+    connection.begin_stream()
+    while True:
+        connection.chunk(b": keep-alive\n\n")
+        await connection.writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def comments_after_text(connection: Connection) -> None:
+    connection.begin_stream()
+    connection.chunk(chunk("Hello"))
+    while True:
+        connection.chunk(b": keep-alive\n\n")
+        await connection.writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def broken_framing(connection: Connection) -> None:
+    """The HTTP library waits on after a chunk whose size is nonsense; the deadline does not."""
+    connection.begin_stream()
+    connection.chunk(chunk("Hello"))
+    await connection.writer.drain()
+    await asyncio.sleep(0.02)
+    connection.send(b"zz\r\nnonsense\r\n")
+    await asyncio.Event().wait()
+
+
+async def drip(connection: Connection) -> None:
+    connection.begin_stream()
+    while True:
+        connection.chunk(chunk("x"))
+        await connection.writer.drain()
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("handler", "timeouts", "which", "text"),
+    [
+        (silent, {"first_event": 0.15}, "first_event", None),
+        (comments_only, {"first_event": 0.15}, "first_event", None),
+        (comments_after_text, {"idle": 0.15}, "idle", "Hello"),
+        (broken_framing, {"idle": 0.15}, "idle", "Hello"),
+        (drip, {"total": 0.2, "idle": 0.1}, "total", "x"),
+        (silent, {"total": 0.15}, "total", None),
+    ],
+)
+async def test_stream_deadlines(handler: Any, timeouts: dict[str, float], which: str, text: str | None) -> None:
+    async with serve(handler) as server, connect("m", base_url=server.base_url, timeouts=timeouts) as model:
+        events, error = await asyncio.wait_for(_collect(model), 5)
+        await asyncio.wait_for(server.closed.wait(), 1)
+    assert isinstance(error, TimedOutError)
+    assert error.which == which
+    check_events(events)
+    if text is None:
+        assert events == []
+    else:
+        assert events[-1].finish_reason == "error"
+        assert error.response.text.startswith(text)
+
+
+async def test_the_total_deadline_of_a_whole_reply() -> None:
+    async def half(connection: Connection) -> None:
+        connection.head(200, {"content-length": "1000"})
+        connection.send(b'{"cho')
+        await asyncio.Event().wait()
+
+    for handler in (silent, half):
+        async with serve(handler) as server, connect("m", base_url=server.base_url, timeouts=0.15) as model:
+            with pytest.raises(TimedOutError) as caught:
+                await asyncio.wait_for(model.complete("Hi"), 5)
+            await asyncio.wait_for(server.closed.wait(), 1)
+        assert caught.value.which == "total"
+
+
+async def test_a_slow_caller_is_not_an_idle_provider() -> None:
+    patience = {"idle": 0.05}
+    async with serve(answering("abc")) as server, connect("m", base_url=server.base_url, timeouts=patience) as model:
+        texts = []
+        async for event in model.stream("Hi"):
+            await asyncio.sleep(0.04)
+            texts.append(event.type)
+    assert texts[-1] == "message.complete"
+
+
+async def test_deadlines_can_be_off() -> None:
+    off = Timeouts(None, None, None, None)
+    async with serve(answering()) as server, connect("m", base_url=server.base_url, timeouts=off) as model:
+        assert (await model.complete("Hi")).text == "Hello"
+        assert (await _collect(model))[1] is None
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), True, "1"])
+def test_bad_deadlines_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"timeouts\.idle"):
+        Timeouts(idle=value)
+
+
+# --- failure below HTTP -----------------------------------------------------------------------------
+
+
+async def hang_up(connection: Connection) -> None:
+    connection.writer.transport.abort()
+
+
+async def not_http(connection: Connection) -> None:
+    connection.send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+
+
+async def short_body(connection: Connection) -> None:
+    connection.head(200, {"content-length": "1000"})
+    connection.send(b'{"choices": [')
+    await connection.writer.drain()
+    connection.writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        (hang_up, NetworkError),
+        (not_http, InvalidResponseError),
+        (short_body, StreamInterruptedError),
+    ],
+)
+async def test_failures_below_http(handler: Any, kind: type[Exception]) -> None:
+    async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
+        with pytest.raises(kind) as caught:
+            await model.complete("Hi")
+        events, error = await _collect(model)
+    assert type(error) is kind
+    check_events(events)
+    assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
+
+
+async def test_refused_and_unresolved() -> None:
+    async with connect("m", base_url="http://127.0.0.1:1/v1") as model:
+        with pytest.raises(NetworkError, match="cannot be reached") as caught:
+            await model.complete("Hi")
+        assert caught.value.__cause__ is not None
+    async with connect("m", base_url="http://no-such-host.invalid/v1") as model:
+        with pytest.raises(NetworkError):
+            await model.complete("Hi")
+
+
+async def test_a_header_that_cannot_be_sent() -> None:
+    key = "a\r\nx-evil: 1"
+    async with serve(answering()) as server, connect("m", base_url=server.base_url, api_key=key) as model:
+        with pytest.raises(NetworkError, match="malformed") as caught:
+            await model.complete("Hi")
+    assert "evil" not in str(caught.value) + repr(caught.value.__cause__)
+    assert server.requests == []
+
+
+# --- bodies -----------------------------------------------------------------------------------------
+
+
+async def test_compressed_replies() -> None:
+    async def zipped(connection: Connection) -> None:
+        connection.reply(200, gzip.compress(completion("zipped")), content_encoding="gzip")
+
+    async with serve(zipped) as server, connect("m", base_url=server.base_url) as model:
+        assert (await model.complete("Hi")).text == "zipped"
+
+
+async def test_a_body_of_ten_megabytes_and_one_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def large(connection: Connection) -> None:
+        connection.reply(200, completion("x" * 10_000_000))
+
+    async def endless(connection: Connection) -> None:
+        connection.head(200, {"transfer-encoding": "chunked"})
+        while True:
+            connection.chunk(b"{" + b" " * 65536)
+            await connection.writer.drain()
+
+    async with serve(large) as server, connect("m", base_url=server.base_url) as model:
+        assert len((await model.complete("Hi")).text) == 10_000_000
+    monkeypatch.setattr("dragoman.wire.codec.MAX_BODY", 1_000_000)
+    async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
+        with pytest.raises(InvalidResponseError, match="longer than"):
+            await asyncio.wait_for(model.complete("Hi"), 10)
+        await asyncio.wait_for(server.closed.wait(), 1)
+
+
+async def test_an_error_page_is_read_only_so_far() -> None:
+    async def endless(connection: Connection) -> None:
+        connection.head(500, {"transfer-encoding": "chunked"})
+        while True:
+            connection.chunk(b"<" * 65536)
+            await connection.writer.drain()
+
+    async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
+        with pytest.raises(Exception, match="HTTP 500"):
+            await asyncio.wait_for(model.complete("Hi"), 10)
+        await asyncio.wait_for(server.closed.wait(), 1)
+
+
+# --- connections ------------------------------------------------------------------------------------
+
+
+async def test_whole_replies_share_a_connection_and_streams_do_not_outlive_theirs() -> None:
+    connections: set[int] = set()
+    inner = answering()
+
+    async def counted(connection: Connection) -> None:
+        connections.add(id(connection.writer))
+        await inner(connection)
+
+    async with serve(counted) as server, connect("m", base_url=server.base_url) as model:
+        for _ in range(5):
+            await model.complete("Hi")
+        assert len(connections) == 1
+        for _ in range(3):
+            assert (await _collect(model))[1] is None
+            await model.complete("Hi")
+        assert server.requests[-2].headers["connection"] == "close"
+
+
+# --- TLS and proxies --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dragoman test")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, plain, serialization.NoEncryption()))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+async def test_tls_with_a_certificate_of_ones_own(certificate: tuple[Path, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                break
+            size = int(head.lower().partition(b"content-length:")[2].split()[0])
+            streamed = b'"stream":true' in await reader.readexactly(size)
+            body = stream_of("se", "cure") if streamed else completion("secure")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context) as listener:
+        url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+        async with connect("m", base_url=url) as model:
+            with pytest.raises(NetworkError, match="certificate"):
+                await model.complete("Hi")
+        for ca in (str(certificate[0]), ssl.create_default_context(cafile=str(certificate[0]))):
+            async with connect("m", base_url=url, transport=HttpTransport(ca=ca)) as model:
+                assert (await model.complete("Hi")).text == "secure"
+                events, error = await _collect(model)
+                assert error is None
+                assert events[-1].final_content[0].text == "secure"
+                assert (await model.complete("Hi")).text == "secure"
+
+
+async def test_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve(answering("by proxy")) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "direct.invalid")
+        async with connect("m", base_url="http://somewhere.invalid/v1") as model:
+            assert (await model.complete("Hi")).text == "by proxy"
+        assert proxy.requests[-1].path == "http://somewhere.invalid/v1/chat/completions"
+        seen = len(proxy.requests)
+        async with connect("m", base_url="http://direct.invalid/v1") as model:
+            with pytest.raises(NetworkError):
+                await model.complete("Hi")
+        async with connect("m", base_url="http://other.invalid/v1", transport=HttpTransport(proxy=None)) as model:
+            with pytest.raises(NetworkError):
+                await model.complete("Hi")
+        async with serve(answering("direct")) as server, connect("m", base_url=server.base_url) as model:
+            assert (await model.complete("Hi")).text == "direct"
+        assert len(proxy.requests) == seen
+        chosen = HttpTransport(proxy=proxy.url)
+        async with connect("m", base_url="http://other.invalid/v1", transport=chosen) as model:
+            assert (await model.complete("Hi")).text == "by proxy"
+
+
+# --- the small parts --------------------------------------------------------------------------------
+
+
+def test_a_secret_does_not_show_itself() -> None:
+    secret = Secret("sk-canary-1234567890")
+    assert "canary" not in f"{secret} {secret!r} {[secret]} {vars}"
+    assert bool(secret)
+    assert not Secret(None)
+    assert repr(Secret(None)) == "Secret(None)"
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+
+
+async def test_the_fixture_transport() -> None:
+    transport = FixtureTransport((200, {}, [chunk("a"), StreamInterruptedError("cut")]))
+    async with connect("m", base_url="http://x", transport=transport) as model:
+        events, error = await _collect(model)
+        assert isinstance(error, StreamInterruptedError)
+        assert events[-1].finish_reason == "error"
+        with pytest.raises(NetworkError, match="no more replies"):
+            await model.complete("Hi")
+    assert len(transport.requests) == 2
