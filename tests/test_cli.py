@@ -1,0 +1,201 @@
+"""The command as people type it, against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.cli.output import EXIT_CODES
+from dragoman.errors import ProviderError
+
+from .server import Connection, answering, completion
+from .test_sync import Background
+
+KEY = "sk-canary-0123456789abcdef"
+
+
+def run(*words: str, given: str | None = None, **variables: str) -> Result:
+    return CliRunner().invoke(main, list(words), input=given, env=variables)
+
+
+@pytest.fixture(scope="module")
+def url() -> Any:
+    with Background(answering("Hello")) as server:
+        yield server.base_url
+
+
+def test_ask_in_every_form(url: str) -> None:
+    for words in (["--stream"], ["--no-stream"]):
+        result = run("ask", "m", "Hi", "--base-url", url, *words)
+        assert (result.exit_code, result.stdout) == (0, "Hello\n")
+    assert run("ask", "m", "-", "--base-url", url, given="from a pipe").stdout == "Hello\n"
+    lines = run("ask", "m", "Hi", "--base-url", url, "--json").stdout.splitlines()
+    assert [json.loads(line)["type"] for line in lines][::6] == ["message.start", "message.complete"]
+    raw = json.loads(run("ask", "m", "Hi", "--base-url", url, "--no-stream", "--raw").stdout)
+    assert raw["choices"][0]["message"]["content"] == "Hello"
+    assert len(json.loads(run("ask", "m", "Hi", "--base-url", url, "--raw").stdout)["chunks"]) == 7
+
+
+def test_ask_sends_what_it_was_told(tmp_path: Path) -> None:
+    (tmp_path / "tool.json").write_text('{"name": "f", "parameters": {"type": "object"}}')
+    (tmp_path / "schema.json").write_text('{"type": "object"}')
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG")
+    with Background(answering("{}")) as server:
+        result = run(
+            "ask", "m", "Hi", "--base-url", server.base_url, "--system", "S", "--max-tokens", "9",
+            "--temperature", "0.5", "--tool-schema", str(tmp_path / "tool.json"),
+            "--schema", str(tmp_path / "schema.json"), "--image", str(tmp_path / "dot.png"),
+            "--api-key-env", "MY_KEY", MY_KEY=KEY,
+        )  # fmt: skip
+        assert result.exit_code == 0, result.stderr
+        seen = server.requests[0]
+    assert seen.headers["authorization"] == f"Bearer {KEY}"
+    assert (seen.json["max_tokens"], seen.json["temperature"]) == (9, 0.5)
+    assert seen.json["tools"][0]["function"]["name"] == "f"
+    assert seen.json["response_format"]["type"] == "json_schema"
+    assert seen.json["messages"][0] == {"role": "system", "content": "S"}
+    assert seen.json["messages"][1]["content"][1]["image_url"]["url"] == "data:image/png;base64,iVBORw=="
+
+
+@pytest.mark.parametrize("words", [["--stream"], ["--no-stream"]])
+def test_a_proposal_is_printed_and_nothing_runs(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "tool.json").write_text('[{"name": "f", "parameters": {"type": "object"}}]')
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    body = json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}).encode()
+
+    async def propose(connection: Connection) -> None:
+        connection.reply(200, body)
+
+    with Background(propose) as server:
+        result = run(
+            "ask", "m", "Hi", "--base-url", server.base_url, "--tool-schema", str(tmp_path / "tool.json"), *words
+        )
+    assert 'proposed: f({"x": 1})' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "words"),
+    [
+        (401, b'{"error": {"message": "no"}}', 10, "provider_authentication"),
+        (404, b'{"error": {"code": "model_not_found"}}', 11, "provider_invalid_model"),
+        (503, b'{"error": {"message": "Loading model"}}', 12, "provider_model_not_loaded"),
+        (429, b"{}", 13, "wait 7 s"),
+        (500, b"{}", 14, "provider_unavailable"),
+        (400, b"{}", 15, "provider_invalid_request"),
+        (400, b'{"error": {"message": "this model does not support image input"}}', 16, "content_block"),
+        (200, b"{}", 17, "provider_invalid_response"),
+    ],
+)
+def test_exit_codes(status: int, body: bytes, code: int, words: str) -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.reply(status, body, retry_after="7")
+
+    with Background(refuse) as server:
+        result = run("ask", "m", "Hi", "--base-url", server.base_url, DRAGOMAN_API_KEY=KEY)
+    assert result.exit_code == code
+    assert words in result.stderr
+    assert KEY not in result.output
+
+
+def test_every_category_has_an_exit_code_of_its_own() -> None:
+    def leaves(kind: type[ProviderError]) -> set[str]:
+        return {kind.category}.union(*[leaves(each) for each in kind.__subclasses__()])
+
+    categories = leaves(ProviderError)
+    assert categories <= set(EXIT_CODES)
+    assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
+
+
+def test_structured_output_that_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"type": "object"}')
+
+    async def chatter(connection: Connection) -> None:
+        connection.reply(200, completion("certainly!"))
+
+    with Background(chatter) as server:
+        result = run("ask", "m", "Hi", "--base-url", server.base_url, "--schema", str(tmp_path / "schema.json"))
+    assert result.exit_code == 18
+
+
+def test_ready(url: str) -> None:
+    assert run("ready", "m", "--base-url", url).stdout == "m is ready\n"
+    assert json.loads(run("ready", "m", "--base-url", url, "--json").stdout) == {"ready": True, "model": "m"}
+    missing = run("ready", "other", "--base-url", url, "--json")
+    assert missing.exit_code == 11
+    assert json.loads(missing.stdout)["category"] == "provider_invalid_model"
+    assert run("ready", "other", "--base-url", url).exit_code == 11
+
+
+def test_chat(url: str) -> None:
+    once = run("chat", "m", "--base-url", url, "--prompt", "Hi")
+    assert (once.exit_code, once.stdout) == (0, "Hello\n")
+    with Background(answering("Hello")) as server:
+        talk = run(
+            "chat", "m", "--base-url", server.base_url, "--system", "S", given="one\n/help\ntwo\n/reset\nthree\n/exit\n"
+        )
+        sent = [[message["content"] for message in seen.json["messages"]] for seen in server.requests]
+    assert talk.exit_code == 0
+    assert sent == [["S", "one"], ["S", "one", "Hello", "two"], ["S", "three"]]
+
+
+def test_chat_goes_on_after_an_error() -> None:
+    async def moody(connection: Connection) -> None:
+        if len(connection.seen.json["messages"]) == 1 and connection.seen.json["messages"][0]["content"] == "one":
+            connection.reply(500, b"{}")
+        else:
+            await answering("Hello")(connection)
+
+    with Background(moody) as server:
+        talk = run("chat", "m", "--base-url", server.base_url, given="one\ntwo\n")
+        sent = [[message["content"] for message in seen.json["messages"]] for seen in server.requests]
+    assert "provider_unavailable" in talk.stderr
+    assert sent == [["one"], ["two"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ask", "m", "Hi"], "base_url is required"),
+        (["ask", "m", "Hi", "--base-url", "http://x", "--wire", "morse"], "unknown wire"),
+        (["ask", "m", "Hi", "--base-url", "http://x", "--schema", "nowhere.json"], "does not exist"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_wrong_usage(words: list[str], said: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_file_that_is_not_json(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    result = run("ask", "m", "Hi", "--base-url", "http://x", "--schema", str(tmp_path / "bad.json"))
+    assert result.exit_code == 2
+    assert "is not JSON" in result.stderr
+
+
+def test_local_path_and_remove(tmp_path: Path) -> None:
+    missing = run("local", "path", DRAGOMAN_CACHE=str(tmp_path))
+    assert (missing.exit_code, missing.stdout.strip().startswith(str(tmp_path))) == (1, True)
+    file = Path(missing.stdout.strip())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    assert run("local", "path", DRAGOMAN_CACHE=str(tmp_path)).exit_code == 0
+    assert run("local", "pull", DRAGOMAN_CACHE=str(tmp_path)).stdout.strip() == str(file)
+    assert run("local", "remove", DRAGOMAN_CACHE=str(tmp_path)).stdout == "removed\n"
+    assert run("local", "remove", DRAGOMAN_CACHE=str(tmp_path)).stdout == "there was nothing to remove\n"
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", "--version"], capture_output=True, text=True, env=os.environ, check=False
+    )
+    assert "0.1.0" in done.stdout

@@ -1,0 +1,122 @@
+"""The blocking facade, used as people without an event loop use it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dragoman import AuthenticationError, CallCancelledError, TextDelta, check_events
+from dragoman.sync import SyncProvider, connect
+
+from .server import Connection, Server, answering, chunk, serve
+
+
+class Background:
+    """A test server in a thread of its own."""
+
+    def __init__(self, handler: object) -> None:
+        self._handler = handler
+        self._stop: asyncio.Event | None = None
+        self._up = threading.Event()
+        self.server: Server | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    async def _run(self) -> None:
+        self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        async with serve(self._handler) as self.server:  # type: ignore[arg-type]
+            self._up.set()
+            await self._stop.wait()
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        self._up.wait(5)
+        assert self.server is not None
+        return self.server
+
+    def __exit__(self, *_: object) -> None:
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Background(answering("Hello")) as running:
+        yield running
+
+
+def test_the_whole_surface(server: Server) -> None:
+    with connect("m", base_url=server.base_url) as model:
+        model.ready()
+        assert model.complete("Hi").text == "Hello"
+        stream = model.stream("Hi")
+        events = list(stream)
+        check_events(events)
+        assert stream.response is not None
+        assert stream.response.text == "Hello"
+        assert model.estimate_input_tokens("Hello there, you") > 0
+        assert model.plan("Hi").items[0].outcome == "kept"
+        assert model.cancel("unknown") is False
+        assert (model.name, model.model) == ("openai", "m")
+        assert repr(model) == "<sync <HttpProvider openai m>>"
+        assert model.provider.model == "m"
+
+
+def test_calls_from_many_threads(server: Server) -> None:
+    with connect("m", base_url=server.base_url) as model:
+        texts: list[str] = []
+        threads = [threading.Thread(target=lambda: texts.append(model.complete("Hi").text)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert texts == ["Hello"] * 8
+
+
+async def stalled(connection: Connection) -> None:
+    if connection.seen.json.get("stream"):
+        connection.begin_stream()
+        connection.chunk(chunk("Hel"))
+        await connection.writer.drain()
+    await asyncio.Event().wait()
+
+
+def test_cancelling_from_another_thread() -> None:
+    with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
+        with model.stream("Hi") as stream:
+            events = []
+            for event in stream:
+                events.append(event)
+                if isinstance(event, TextDelta):
+                    threading.Timer(0.02, stream.cancel).start()
+            check_events(events)
+            assert events[-1].finish_reason == "cancelled"
+        threading.Timer(0.1, lambda: model.cancel("r")).start()
+        with pytest.raises(CallCancelledError):
+            model.complete("Hi", request_id="r")
+
+
+def test_leaving_a_stream_early_closes_it() -> None:
+    with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
+        with model.stream("Hi") as stream:
+            next(stream)
+        for _ in range(500):
+            if not server.open:
+                break
+            threading.Event().wait(0.002)
+        assert server.open == 0
+
+
+def test_errors_arrive_as_themselves() -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.reply(401, b"{}")
+
+    with Background(refuse) as server:
+        model: SyncProvider = connect("m", base_url=server.base_url)
+        with pytest.raises(AuthenticationError):
+            model.complete("Hi")
+        model.close()
