@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import inspect
 import mimetypes
-import secrets
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -433,6 +433,10 @@ class Request(Struct, frozen=True):
     session_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _freeze(self, "messages")
+        _freeze(self, "tools")
+
 
 # --- ids ------------------------------------------------------------------------------------------
 
@@ -445,7 +449,7 @@ _last = 0
 def new_ulid() -> str:
     """Mint a ULID: sortable by time, and strictly increasing within this process."""
     global _last
-    fresh = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    fresh = (time.time_ns() // 1_000_000) << 80 | random.getrandbits(80)  # reseeded by Python after a fork
     with _lock:
         # A second id in the same millisecond, or a clock set back, continues from the last one.
         _last = fresh if fresh >> 80 > _last >> 80 else _last + 1

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -32,7 +32,7 @@ from .errors import (
 from .events import Assembler, Event, MessageComplete, MessageStart, Partial, Response, fold
 from .messages import Issuer, LossWarning, Request, RuntimeConfig, ToolChoice
 from .tokens import estimate_input_tokens
-from .transport import HttpTransport, Secret, Timeouts, Transport
+from .transport import HttpTransport, Reply, Secret, Timeouts, Transport
 from .validate import Expectation, build_request, check_request, find_refusal, parse_messages, parse_tools
 from .wire import CODECS, Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan, make_plan
 
@@ -77,9 +77,8 @@ class Provider(ABC):
         with _Waiting(self._calls(), request.request_id) as waiting:
             heard: list[Event] = []
             try:
-                async for event in self.events(request):
-                    if type(event) is MessageComplete or type(event) is MessageStart:
-                        heard.append(event)
+                async for batch in self._batches(request):
+                    heard += [event for event in batch if type(event) is MessageComplete or type(event) is MessageStart]
             except asyncio.CancelledError:
                 waiting.absorb()
                 raise self._cancelled(request) from None
@@ -126,6 +125,11 @@ class Provider(ABC):
         return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
 
     # inside
+
+    async def _batches(self, request: Request) -> AsyncIterator[list[Event]]:
+        """The events in the portions they arrive in."""
+        async for event in self.events(request):
+            yield [event]
 
     def _calls(self) -> WeakValueDictionary[str, EventStream | _Waiting]:
         """Calls in flight by request id. Weak: a stream that was dropped is not in flight."""
@@ -269,10 +273,10 @@ class EventStream(_Interruptible):
         self._provider = provider
         self._request = request
         self._schema = schema
-        self._source = provider.events(request)
+        self._source = provider._batches(request)
         self._partial = Partial()
-        self._start: MessageStart | None = None
-        self._closing: list[Event] = []
+        self._batch: list[Event] = []  # what arrived together
+        self._at = 0  # how much of it was handed out
         self._ended = False
         self._began = time.perf_counter()
         self._calls = provider._calls()
@@ -282,23 +286,33 @@ class EventStream(_Interruptible):
         return self
 
     async def __anext__(self) -> Event:
+        at = self._at
+        if at == len(self._batch):
+            await self._fetch()
+            at = 0
+        self._at = at + 1
+        event = self._batch[at]
+        if type(event) is MessageComplete:
+            self._finish(event)
+        return event
+
+    async def _fetch(self) -> None:
+        """Wait for the next batch."""
         if self._ended:
-            if self._closing:
-                return self._note(self._closing.pop(0))
             raise StopAsyncIteration
+        self._partial.extend(self._batch)
+        self._batch, self._at = [], 0
         self._task = asyncio.current_task()
         try:
-            event = await self._source.__anext__()
+            self._batch = await self._source.__anext__()
         except asyncio.CancelledError:
             self.absorb()
             await self._close_well()
-            return self._note(self._closing.pop(0))
         except BaseException:
             self._end()
             raise
         finally:
             self._task = None
-        return self._note(event)
 
     async def cancel(self) -> bool:
         """End the stream as cancelled; ``False`` if it had ended."""
@@ -325,23 +339,17 @@ class EventStream(_Interruptible):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def _note(self, event: Event) -> Event:
-        self._partial.add(event)
-        if type(event) is MessageComplete:
-            self._finish(event)
-        elif type(event) is MessageStart:
-            self._start = event
-        return event
-
     def _finish(self, complete: MessageComplete) -> None:
-        response = fold([complete] if self._start is None else [self._start, complete])
+        response = fold([*self._partial.opening(self._batch), complete])
         with contextlib.suppress(StructuredOutputError):
             response = replace(response, parsed=_as_instance(response, self._schema, self._request))
         self.response = replace(response, latency_ms=(time.perf_counter() - self._began) * 1000)
 
     async def _close_well(self) -> None:
         self._end()
-        self._closing = self._partial.close(self.request_id, self._provider.model, self._provider.name)
+        self._partial.extend(self._batch[: self._at])
+        self._batch = self._partial.close(self.request_id, self._provider.model, self._provider.name)
+        self._at = 0
         await self._close_source()
 
     async def _close_source(self) -> None:
@@ -357,8 +365,9 @@ class EventStream(_Interruptible):
 # --- over HTTP ------------------------------------------------------------------------------------
 
 
+@final
 class HttpProvider(Provider):
-    """A model behind a wire: encode, send, decode."""
+    """A model behind a wire: encode, send, decode. To change what it does, put a provider around it."""
 
     def __init__(
         self,
@@ -386,6 +395,11 @@ class HttpProvider(Provider):
             self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
+        async for batch in self._batches(request):
+            for event in batch:
+                yield event
+
+    async def _batches(self, request: Request) -> AsyncIterator[list[Event]]:
         try:
             while True:
                 codec = self.codec
@@ -393,16 +407,11 @@ class HttpProvider(Provider):
                 sending = self._transport.send(encoded.http, self._credentials, self._timeouts, stream=request.stream)
                 async with sending as reply:
                     if reply.status >= 300:
-                        error = codec.error(reply.status, reply.headers, await reply.read(), time.time())
-                        lesson = codec.learn(error, request)
-                        if lesson is None:
-                            raise error
-                        # Not a retry: the server refused a field, and is asked without it from now on.
-                        self.codec = lesson
+                        self._learn(codec, await self._refusal(codec, reply), request)
                         continue
                     decoder = codec.decoder(request, self._assembler(request, encoded))
-                    async for event in _decode(reply, decoder):
-                        yield event
+                    async for batch in _decode(reply, decoder):
+                        yield batch
                     if decoder.error is not None:
                         raise decoder.error
                     return
@@ -428,6 +437,19 @@ class HttpProvider(Provider):
         return self._plan(self.codec, messages)
 
     # inside
+
+    async def _refusal(self, codec: Codec, reply: Reply) -> ProviderError:
+        return codec.error(reply.status, reply.headers, await reply.read(), time.time())
+
+    def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
+        """Remember what a server refused by name and ask without it from now on; anything else is raised.
+
+        Not a retry: the next request is another one.
+        """
+        lesson = codec.learn(error, request)
+        if lesson is None:
+            raise error
+        self.codec = lesson
 
     async def _ask(self, question: HttpRequest) -> HttpReply:
         return await self._transport.exchange(question, self._credentials, self._timeouts)
@@ -461,23 +483,22 @@ class HttpProvider(Provider):
         return error
 
 
-async def _decode(reply: Any, decoder: Decoder) -> AsyncIterator[Event]:
+async def _decode(reply: Reply, decoder: Decoder) -> AsyncIterator[list[Event]]:
     """The events of a reply, as its bytes come."""
     try:
-        async for chunk in reply.chunks():
+        while chunk := await reply.receive():
             events = decoder.feed(chunk)
+            chunk = b""  # not kept while the caller looks at what was in it
             if events:
-                for event in events:
-                    yield event
+                yield events
                 reply.touch()
             if decoder.done:
                 return
+        events = decoder.end()
     except ProviderError as error:
-        for event in decoder.fail(error):
-            yield event
-        return
-    for event in decoder.end():
-        yield event
+        events = decoder.fail(error)
+    if events:
+        yield events
 
 
 def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:

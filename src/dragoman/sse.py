@@ -9,7 +9,7 @@ that ends early is for the wire to decide, not for the framing.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 __all__ = ["Frame", "SseDecoder", "SseError"]
 
@@ -19,7 +19,7 @@ MAX_EVENT = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-class Frame(NamedTuple):
+class Frame(Struct, frozen=True, gc=False):
     """One event: its ``data``, its name (``message`` if none was given) and where in the body it began."""
 
     data: bytes
@@ -67,6 +67,9 @@ class SseDecoder:
             self._pending.clear()
             self._pending_size = 0
         frames: list[Frame] = []
+        if b"\r" not in chunk:
+            self._feed_plain(chunk, frames)
+            return frames
         for line in chunk.splitlines(keepends=True):
             if line[-1] == 10:
                 self._line(line[:-2] if line[-2:-1] == b"\r" else line[:-1], frames)
@@ -78,6 +81,33 @@ class SseDecoder:
             self._position += len(line)
         self._after_cr = chunk[-1] == 13
         return frames
+
+    def _feed_plain(self, chunk: bytes, frames: list[Frame]) -> None:
+        """Lines that end with LF alone, which is nearly all there are: the same rules, without a call for each."""
+        *lines, rest = chunk.split(b"\n")
+        position, held = self._position, self._data
+        for line in lines:
+            if line.startswith(b"data: "):
+                if not held:
+                    self._offset = position
+                held.append(line[6:])
+                self._data_size += len(line) - 5
+                if self._data_size > self._max:
+                    self._bound(self._data_size)
+            elif line:
+                self._position = position
+                self._line(line, frames)
+            elif held:
+                body = held[0] if len(held) == 1 else b"\n".join(held)
+                frames.append(Frame(body, self._event or b"message", self._offset, self._id, self._retry))
+                held = self._data = []
+                self._data_size = 0
+                self._event = b""
+            else:
+                self._event = b""
+            position += len(line) + 1
+        self._position = position
+        self._hold(rest)
 
     def end(self) -> list[Frame]:
         """The body is over: dispatch what is pending."""
@@ -115,6 +145,7 @@ class SseDecoder:
         if not line:
             self._dispatch(frames)
             return
+        self._bound(len(line))
         if line.startswith(b"data: "):  # nearly every line there is
             value = line[6:]
         else:

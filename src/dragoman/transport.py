@@ -11,7 +11,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FixtureTransport", "HttpTransport", "Reply", "Secret", "Timeouts", "Transport"]
 
+# How much a stream may run ahead of its reader; the library's own 64 KiB is much for many idle streams.
+_BUFFER = 16 * 1024
 # An error page is never read further than this.
 MAX_ERROR_BODY = 1024 * 1024
 
@@ -78,8 +80,8 @@ class Reply(ABC):
     headers: Mapping[str, str]
 
     @abstractmethod
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, already decompressed."""
+    async def receive(self) -> bytes:
+        """More of the body as it comes, already decompressed; nothing at its end."""
 
     def touch(self) -> None:  # noqa: B027
         """Something was said and handled; the idle clock starts anew."""
@@ -88,11 +90,9 @@ class Reply(ABC):
         """The body, or its first ``limit`` bytes."""
         pieces: list[bytes] = []
         size = 0
-        async for chunk in self.chunks():
+        while size < limit and (chunk := await self.receive()):
             pieces.append(chunk)
             size += len(chunk)
-            if size >= limit:
-                break
         return b"".join(pieces)[:limit]
 
 
@@ -134,37 +134,15 @@ class HttpTransport(Transport):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    @asynccontextmanager
-    async def send(
+    def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
-    ) -> AsyncIterator[Reply]:
+    ) -> AbstractAsyncContextManager[Reply]:
         # llama.cpp says keep-alive and closes after a stream: the next request would be lost. Without
         # TLS a new connection costs next to nothing, so a streamed one is not used again.
         single = stream and request.url.startswith("http:")
-        session = self._open(request.url, single=single)
-        clock = _Clock(asyncio.get_running_loop(), timeouts, stream=stream)
-        try:
-            async with clock.head():
-                # The key is merged inside the call, so that it is in no local variable of ours.
-                response = await session.request(
-                    request.method,
-                    request.url,
-                    data=request.body or None,
-                    headers={**request.headers, **{name: key.reveal() or "" for name, key in credentials.items()}},
-                    allow_redirects=False,
-                    proxy=self._proxy_for(request.url),
-                    timeout=self._aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
-                )
-        except (TimeoutError, self._aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._translate(error, clock) from _without_frames(error)
-        reply = _HttpReply(response, clock, self)
-        try:
-            yield reply
-            if not single:
-                await reply.drain()
-        finally:
-            clock.stop()
-            response.close()  # gives a connection whose body was read to the end back to the pool
+        return _Exchange(
+            self, request, credentials, _Clock(asyncio.get_running_loop(), timeouts, stream=stream), single
+        )
 
     async def close(self) -> None:
         self._closed = True
@@ -206,6 +184,7 @@ class HttpTransport(Transport):
             connector=connector,
             cookie_jar=self._aiohttp.DummyCookieJar(),
             trust_env=False,
+            read_bufsize=_BUFFER,
             headers={"user-agent": "dragoman"},
         )
 
@@ -254,42 +233,79 @@ def _drop(session: aiohttp.ClientSession) -> None:
         connector._close()  # the part of close() that needs no waiting
 
 
-class _HttpReply(Reply):
-    def __init__(self, response: aiohttp.ClientResponse, clock: _Clock, transport: HttpTransport) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self._response = response
-        self._clock = clock
+class _Exchange(Reply):
+    """One request and its reply."""
+
+    def __init__(
+        self,
+        transport: HttpTransport,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        clock: _Clock,
+        single: bool,
+    ) -> None:
         self._transport = transport
+        self._request = request
+        self._credentials = credentials
+        self._clock = clock
+        self._single = single
         self.touch = clock.touch  # type: ignore[method-assign]
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        content, clock = self._response.content, self._clock
-        clock.watch(self._response)
+    async def __aenter__(self) -> Reply:
+        transport, request, clock = self._transport, self._request, self._clock
+        aiohttp = transport._aiohttp
+        session = transport._open(request.url, single=self._single)
         try:
-            while True:
-                clock.reading = True
-                chunk = await content.readany()
-                clock.reading = False
-                if not chunk:
-                    return
-                yield chunk
+            async with clock.head():
+                # The key is merged inside the call, so that it is in no local variable of ours.
+                self._response = await session.request(
+                    request.method,
+                    request.url,
+                    data=request.body or None,
+                    headers={
+                        **request.headers,
+                        **{name: key.reveal() or "" for name, key in self._credentials.items()},
+                    },
+                    allow_redirects=False,
+                    proxy=transport._proxy_for(request.url),
+                    timeout=clock.connecting(aiohttp),
+                )
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise transport._translate(error, clock) from _without_frames(error)
+        self.status = self._response.status
+        self.headers = self._response.headers
+        self._content = self._response.content
+        clock.watch(self._response)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None and not self._single:
+                await self._drain()
+        finally:
+            self._clock.stop()
+            self._response.close()  # gives a connection whose body was read to the end back to the pool
+
+    async def receive(self) -> bytes:
+        clock = self._clock
+        clock.reading = True
+        try:
+            return await self._content.readany()
         except (self._transport._aiohttp.ClientError, OSError) as error:
             if clock.expired is not None:
                 raise clock.expiry() from None
-            raise StreamInterruptedError("the connection was lost in the middle of the reply") from _without_frames(
-                error
-            )
+            lost = StreamInterruptedError("the connection was lost in the middle of the reply")
+            raise lost from _without_frames(error)
         finally:
             clock.reading = False
 
-    async def drain(self) -> None:
+    async def _drain(self) -> None:
         """Read past the end mark, so that the connection can serve again.
 
         Servers write the last, empty HTTP chunk a moment after their end mark. Some keep the
         connection open for seconds; those lose it.
         """
-        content = self._response.content
+        content = self._content
         if content.is_eof() or content.exception() is not None:
             return
         try:
@@ -326,6 +342,10 @@ class _Clock:
         which, when = self._next()
         self.expired = which
         return asyncio.timeout_at(when)
+
+    def connecting(self, library: Any) -> Any:
+        """The one deadline that is left to the HTTP library."""
+        return library.ClientTimeout(total=None, sock_connect=self._timeouts.connect)
 
     def watch(self, response: aiohttp.ClientResponse) -> None:
         """Begin to watch the body."""
@@ -399,11 +419,11 @@ class _FixtureReply(Reply):
     def __init__(self, status: int, headers: Mapping[str, str], body: Iterable[bytes | Exception]) -> None:
         self.status = status
         self.headers = headers
-        self._body = list(body)
+        self._body = [chunk for chunk in body if chunk != b""]
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        for chunk in self._body:
-            await asyncio.sleep(0)
-            if isinstance(chunk, Exception):
-                raise chunk
-            yield chunk
+    async def receive(self) -> bytes:
+        await asyncio.sleep(0)
+        chunk = self._body.pop(0) if self._body else b""
+        if isinstance(chunk, Exception):
+            raise chunk
+        return chunk

@@ -41,6 +41,8 @@ from .values import (
     read_object,
 )
 
+__all__ = ["Assembler", "AssemblerError", "Expected", "Partial"]
+
 
 class Expected(Protocol):
     """What the caller asked for, so that the assembler can tell a sound reply from an unsound one."""
@@ -101,7 +103,8 @@ class _Block:
             return self.whole
         if self.kind is ToolCall:
             return ToolCall(self.call_id, self.name, self.value, self.continuity)
-        return Thinking(self.text, self.continuity) if self.kind is Thinking else Text(self.text, self.continuity)
+        self.pieces = [text := self.text]
+        return Thinking(text, self.continuity) if self.kind is Thinking else Text(text, self.continuity)
 
 
 class Assembler:
@@ -196,7 +199,16 @@ class Assembler:
             if not piece:
                 return
             block = self._open(Text)
-        self._add(block, piece)
+        if block is not self._head:
+            self._add(block, piece)
+            return
+        # What follows is _add and _say for the one thing that nearly every chunk of a stream is.
+        self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
+        pieces = block.pieces
+        pieces.append(piece)
+        if len(pieces) > _JOIN_AT:
+            pieces[:] = ["".join(pieces)]
+        block.said = len(pieces)
 
     def thinking(self, piece: str) -> None:
         """More thinking."""
@@ -221,6 +233,7 @@ class Assembler:
         if block is None:
             raise AssemblerError(f"tool_input for {key!r}, which was not started")
         if block.ended:
+            self._refuse_late("tool_input")
             if fragment.strip():
                 block.problem = ("malformed", "more arguments arrived after the call was complete")
             return
@@ -231,6 +244,7 @@ class Assembler:
 
     def attach(self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None) -> None:
         """Opaque state for the call ``key``, or for the open block of ``kind``, opening an empty one if need be."""
+        self._refuse_late("attach")
         if kind is ToolCall:
             block = self._tools.get(key)
             if block is None:
@@ -260,6 +274,7 @@ class Assembler:
 
     def usage(self, usage: Usage) -> None:
         """Token counts; the last ones stand. A wire that merges does so before it calls."""
+        self._refuse_late("usage")
         self._usage = usage
 
     # endings
@@ -298,11 +313,14 @@ class Assembler:
 
     # inside
 
+    def _refuse_late(self, verb: str) -> None:
+        if self.complete is not None:
+            raise AssemblerError(f"{verb} after the end")
+
     def _open(self, kind: type, name: str = "", call_id: str = "", provider_id: str = "") -> _Block:
         if self._start is None:
             raise AssemblerError("a block before start")
-        if self.complete is not None:
-            raise AssemblerError("a block after the end")
+        self._refuse_late("a block")
         block = _Block(kind, len(self._blocks), self.offset)
         block.name, block.call_id, block.provider_id = name, call_id, provider_id
         self._blocks.append(block)
@@ -480,31 +498,41 @@ class Partial:
         self._open: TextDelta | ThinkingDelta | ToolUseStart | None = None
         self._signature: str | None = None
 
-    def add(self, event: Event) -> None:
-        """Take note of an event that was handed out."""
-        kind = type(event)
-        if kind is TextDelta or kind is ThinkingDelta:
-            opened = self._open
-            if opened is None or opened.content_block_index != event.content_block_index:  # type: ignore[union-attr]
+    def opening(self, events: Sequence[Event] = ()) -> list[MessageStart]:
+        """The ``message.start`` seen so far or among ``events``, if any."""
+        if self._start is not None:
+            return [self._start]
+        return [event for event in events if type(event) is MessageStart]
+
+    def extend(self, events: Sequence[Event]) -> None:
+        """Take note of events that were handed out."""
+        for event in events:
+            kind = type(event)
+            if kind is TextDelta or kind is ThinkingDelta:
+                self._add_piece(event)  # type: ignore[arg-type]
+            elif kind is ToolUseInputDelta:
+                self._pieces.append(event.partial_json)  # type: ignore[union-attr]
+            elif kind is ToolUseStart:
                 self._shut()
                 self._open = event  # type: ignore[assignment]
-            pieces = self._pieces
-            pieces.append(event.text)  # type: ignore[union-attr]
-            if len(pieces) > _JOIN_AT:
-                pieces[:] = ["".join(pieces)]
-            if kind is ThinkingDelta:
-                self._signature = event.signature or self._signature  # type: ignore[union-attr]
-        elif kind is ToolUseInputDelta:
-            self._pieces.append(event.partial_json)  # type: ignore[union-attr]
-        elif kind is ToolUseStart:
+            elif kind is ToolUseEnd:
+                self._end_tool(event)  # type: ignore[arg-type]
+            elif kind is MessageStart:
+                self._start = event  # type: ignore[assignment]
+            else:
+                self._complete = True
+
+    def _add_piece(self, event: TextDelta | ThinkingDelta) -> None:
+        opened = self._open
+        if opened is None or opened.content_block_index != event.content_block_index:
             self._shut()
-            self._open = event  # type: ignore[assignment]
-        elif kind is ToolUseEnd:
-            self._end_tool(event)  # type: ignore[arg-type]
-        elif kind is MessageStart:
-            self._start = event  # type: ignore[assignment]
-        else:
-            self._complete = True
+            self._open = event
+        pieces = self._pieces
+        pieces.append(event.text)
+        if len(pieces) > _JOIN_AT:
+            pieces[:] = ["".join(pieces)]
+        if type(event) is ThinkingDelta:
+            self._signature = event.signature or self._signature
 
     def close(self, request_id: str, model: str, provider: str) -> list[Event]:
         """The events that end the stream as cancelled; none if it had ended."""

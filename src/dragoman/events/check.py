@@ -15,7 +15,10 @@ from .values import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
+    read_object,
 )
+
+__all__ = ["StreamContractError", "check_events"]
 
 
 class StreamContractError(ValueError):
@@ -46,6 +49,7 @@ class _Checker:
         self.message_id = ""
         self.block = -1
         self.tool: ToolUseStart | None = None
+        self.fragments: list[str] = []
         self.seen: set[str] = set()
         self.said: list[list[Any]] = []  # [kind, block index, text or call id, arguments]
 
@@ -66,7 +70,7 @@ class _Checker:
             rule(self._adds_up(event), "final_content is not the sum of the deltas")
             self.complete = True
             return
-        rule(event.content_block_index >= self.block, "content_block_index decreased")
+        rule(event.content_block_index >= max(self.block, 0), "content_block_index decreased")
         if self.tool is not None and not isinstance(event, ToolUseInputDelta | ToolUseEnd):
             rule(False, "another block while a tool call is open")
         fresh, self.block = event.content_block_index > self.block, event.content_block_index
@@ -81,10 +85,15 @@ class _Checker:
             rule(fresh, "a tool call in a block that had begun")
             rule(event.tool_use_id not in self.seen, "a tool_use_id used twice")
             self.seen.add(event.tool_use_id)
-            self.tool = event
+            self.tool, self.fragments = event, []
         else:
-            rule(self.tool is not None and event.tool_use_id == self.tool.tool_use_id, "a tool call that is not open")
-            if isinstance(event, ToolUseEnd):
+            same = self.tool is not None and event.tool_use_id == self.tool.tool_use_id and not fresh
+            rule(same, "a tool call that is not open")
+            if isinstance(event, ToolUseInputDelta):
+                self.fragments.append(event.partial_json)
+            else:
+                read = read_object("".join(self.fragments)) or {}
+                rule(event.final_input == read, "final_input is not the sum of the fragments")
                 rule((event.intent is None) != (event.problem is None), "tool.use_end needs an intent or a problem")
                 rule(event.intent is None or event.intent.input == event.final_input, "intent and final_input differ")
                 self.said.append([ToolCall, event.tool_use_id, event.final_input])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, cast
@@ -12,6 +13,31 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..messages import Assistant, AssistantBlock, LossWarning, ToolCall
+
+__all__ = [
+    "AssembledFrom",
+    "Event",
+    "FinishReason",
+    "IntentSource",
+    "MessageComplete",
+    "MessageStart",
+    "Problem",
+    "Raw",
+    "Response",
+    "TextDelta",
+    "ThinkingDelta",
+    "ToolIntent",
+    "ToolUseEnd",
+    "ToolUseInputDelta",
+    "ToolUseStart",
+    "UnknownEvent",
+    "Usage",
+    "decode_event",
+    "encode_event",
+    "fold",
+    "read_json",
+    "read_object",
+]
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
 Problem: TypeAlias = Literal["cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"]
@@ -260,7 +286,8 @@ def decode_event(data: bytes | str) -> Event | UnknownEvent:
 # --- reading JSON as servers write it ---------------------------------------------------------------
 
 # A lone half of a surrogate pair, beside the two escapes it could be mistaken for.
-_ESCAPES = re.compile(r'\\["\\]|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(\\u[dD][89a-fA-F]\w\w)')
+_HALF = r"[0-9a-fA-F]{2}"
+_ESCAPES = re.compile(rf'\\["\\]|\\u[dD][89abAB]{_HALF}\\u[dD][c-fC-F]{_HALF}|(\\u[dD][89a-fA-F]{_HALF})')
 
 
 def read_json(data: bytes | str) -> Any:
@@ -281,13 +308,20 @@ def _read_damaged_json(data: bytes | str) -> Any:
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     text = _ESCAPES.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_read_float)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
+
+
+def _read_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits} is out of range")
+    return value
 
 
 def read_object(text: str) -> dict[str, Any] | None:
