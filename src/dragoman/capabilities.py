@@ -98,7 +98,7 @@ def _check(name: str, value: Any) -> bool | int | tuple[str, ...]:
             raise ValueError(f"capabilities: {name} must be a positive whole number, not {value!r}")
         return value
     if name == "accepted_image_media_types":
-        if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(item, str) for item in value):
             raise ValueError(f"capabilities: {name} must be a list of media types, not {value!r}")
         return tuple(value)
     if not isinstance(value, bool):

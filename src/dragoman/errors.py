@@ -37,6 +37,7 @@ __all__ = [
     "AuthenticationError",
     "CallCancelledError",
     "ContextOverflowError",
+    "Deadline",
     "InvalidModelError",
     "InvalidRequestError",
     "InvalidResponseError",
@@ -87,7 +88,8 @@ _HIDDEN = "[hidden]"
 
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:
     """Return ``text`` without the given secrets and without anything shaped like a key or token."""
-    for secret in secrets:
+    # The longest first: one secret may be the beginning of another, whose rest would stay.
+    for secret in sorted(secrets, key=len, reverse=True):
         if secret:
             text = text.replace(secret, _HIDDEN)
     return _SECRETS.sub(_HIDDEN, text)
@@ -151,7 +153,7 @@ class ProviderError(Exception):
             parts.append(f". The provider says: {_one_line(self.provider_message)}")
         if self.advice:
             parts.append(f". {self.advice}" if not parts[-1].endswith(".") else f" {self.advice}")
-        return "".join(parts)
+        return scrub("".join(parts))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"

@@ -92,8 +92,8 @@ class SseDecoder:
                     self._offset = position
                 held.append(line[6:])
                 self._data_size += len(line) - 5
-                if self._data_size > self._max:
-                    self._bound(self._data_size)
+                if self._data_size > self._max or len(line) > self._max:
+                    self._bound(max(self._data_size, len(line)))
             elif line:
                 self._position = position
                 self._line(line, frames)

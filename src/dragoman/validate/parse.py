@@ -153,7 +153,9 @@ def parse_tool_choice(choice: Any) -> ToolChoice | None:
     record = _Record(choice, "tool_choice")
     if record.word("type", "") == "function":
         record.done("type", "function")
-        return ForceTool(_Record(record.data.get("function"), "tool_choice.function").text("name"))
+        inner = _Record(record.data.get("function"), "tool_choice.function")
+        inner.done("name")
+        return ForceTool(inner.text("name"))
     if record.word("type", "") != "tool":
         raise InvalidRequestError('tool_choice must be {"type": "tool", "name": ...} to force a tool')
     record.done("type", "name")
@@ -210,7 +212,7 @@ class _Record:
             "assistant": self._assistant,
             "tool": self._tool,
         }
-        if role not in readers:
+        if not isinstance(role, str) or role not in readers:
             raise InvalidRequestError(f"{self.path}.role must be system, user, assistant or tool, not {role!r}")
         return readers[role]()
 
@@ -218,7 +220,7 @@ class _Record:
         self.done("role", "content")
         if isinstance(self.data.get("content"), str):
             return System(self.text("content"))
-        return System("".join([part.text("text") for part in self.items("content")]))
+        return System("".join([part.system_part() for part in self.items("content")]))
 
     def _user(self) -> User:
         self.done("role", "content")
@@ -254,11 +256,15 @@ class _Record:
 
     # blocks
 
+    def system_part(self) -> str:
+        self.done("type", "text")
+        return self.text("text")
+
     def user_block(self) -> UserBlock:
         kind = self.data.get("type")
         if kind == "text":
             self.done("type", "text", "signature", "continuity")
-            return Text(self.text("text"))
+            return Text(self.text("text"), self._continuity())
         if kind == "image":
             self.done("type", "source", "media_type", "detail")
             return Image(self._source(), self.optional("media_type"), self._detail(self.data.get("detail")))
@@ -320,6 +326,7 @@ class _Record:
             return None if signature is None else Continuity(signature)
         if isinstance(state, Continuity):
             return state
+        _Record(state, f"{self.path}.continuity").done(*Continuity.__struct_fields__)
         try:
             return msgspec.convert(state, Continuity)
         except msgspec.ValidationError as error:

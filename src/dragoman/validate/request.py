@@ -21,10 +21,13 @@ from ..messages import (
     Image,
     Inline,
     Message,
+    Opaque,
+    RedactedThinking,
     Request,
     RuntimeConfig,
     System,
     Text,
+    Thinking,
     Tool,
     ToolCall,
     ToolResult,
@@ -121,8 +124,8 @@ def _check_assistant(message: Assistant, path: str, open_calls: dict[str, int]) 
                 raise InvalidRequestError(f"{where}.arguments could not be read when it arrived; repair or remove it")
             seen.add(block.id)
             open_calls[block.id] = open_calls.get(block.id, 0) + 1
-        elif isinstance(block, Image | Document):
-            raise InvalidRequestError(f"{path}.content[{at}]: an assistant message cannot hold images")
+        elif not isinstance(block, Text | Thinking | RedactedThinking | Opaque):
+            raise InvalidRequestError(f"{path}.content[{at}]: {type(block).__name__} cannot be said by this role")
 
 
 def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) -> None:
@@ -182,8 +185,8 @@ def _check_config(config: RuntimeConfig) -> None:
         isinstance(config.stop_sequences, tuple) and all(isinstance(stop, str) for stop in config.stop_sequences)
     ):
         raise InvalidRequestError("config.stop_sequences must be a list of texts")
-    if not isinstance(config.extras, dict):
-        raise InvalidRequestError("config.extras must be a mapping")
+    if not isinstance(config.extras, dict) or not all(isinstance(name, str) for name in config.extras):
+        raise InvalidRequestError("config.extras must be a mapping whose keys are text")
 
 
 # --- what the model is known not to do ------------------------------------------------------------

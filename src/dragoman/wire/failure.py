@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from email.utils import parsedate_to_datetime
+from datetime import UTC
 from typing import Any
 
 from msgspec import Struct
@@ -102,7 +102,9 @@ def _is_number(value: Any) -> bool:
 def _strip_markup(text: str) -> str:
     if "<" not in text[:200]:
         return text[:2000].strip()
-    text = re.sub(r"(?s)<(script|style)\b.{0,20000}?</\1>", " ", text[:40000])
+    # Split first: one pattern over the whole page takes a second on a page of tags that are never closed.
+    pieces = re.split(r"(?=<(?:script|style)\b)", text[:40000])
+    text = " ".join([re.sub(r"(?s)^<(?:script|style)\b.*?</(?:script|style)>", " ", piece) for piece in pieces])
     return " ".join(re.sub(r"<[^<>]{0,2000}>", " ", text).split())[:500]
 
 
@@ -184,8 +186,12 @@ def _read_seconds(text: str) -> float | None:
 
 
 def _read_date(text: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # rarely needed, and slow to load
+
     try:
-        return parsedate_to_datetime(text).timestamp() if text else None
+        moment = parsedate_to_datetime(text) if text else None
+        # An HTTP date is in GMT, also when it does not say so.
+        return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
 

@@ -50,7 +50,7 @@ class IdRule(Struct, frozen=True):
         digest = hashlib.sha256(f"{salt}:{call_id}".encode("utf-8", "surrogatepass")).digest()
         number = int.from_bytes(digest, "big")
         letters = []
-        for _ in range(min(self.max_length, 32)):
+        for _ in range(self.max_length if self.exact else min(self.max_length, 32)):
             number, place = divmod(number, len(self.alphabet))
             letters.append(self.alphabet[place])
         return "".join(letters)

@@ -1,0 +1,919 @@
+"""The assembler keeps the rules of the stream whatever a wire tells it, and ``Partial`` wherever it is cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dragoman.errors import MalformedToolCallError, StreamInterruptedError, StructuredOutputError
+from dragoman.events import (
+    AssembledFrom,
+    Assembler,
+    AssemblerError,
+    Event,
+    IntentSource,
+    MessageComplete,
+    MessageStart,
+    Partial,
+    Problem,
+    Raw,
+    TextDelta,
+    ThinkingDelta,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+    check_events,
+    fold,
+    read_object,
+)
+from dragoman.messages import (
+    AssistantBlock,
+    Continuity,
+    Issuer,
+    LossWarning,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
+from tests import strategies as some
+
+ISSUER = Issuer("openai", "acme", "m1")
+MINE = Continuity(issuer=ISSUER)
+
+
+class Expected:
+    """Knows ``any``, and ``weather``, which wants a city; structured text is a JSON list."""
+
+    response_schema: dict[str, Any] | None = None
+
+    def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
+        if name not in ("any", "weather"):
+            return "unknown_tool", "no such tool"
+        if name == "weather" and not isinstance(arguments.get("city"), str):
+            return "invalid_arguments", "no city"
+        return None
+
+    def read_text(self, text: str) -> tuple[Any, str | None]:
+        return (json.loads(text), None) if text.startswith("[") else (None, "not a list")
+
+
+def make(**settings: Any) -> Assembler:
+    numbers = itertools.count(1)
+    out = Assembler(
+        request_id="req",
+        model="m1",
+        provider="acme",
+        issuer=ISSUER,
+        expected=Expected(),
+        new_id=lambda: str(next(numbers)),
+        **settings,
+    )
+    out.start()
+    return out
+
+
+def say(out: Assembler, verbs: Iterable[some.Verb]) -> Assembler:
+    for verb, arguments in verbs:
+        getattr(out, verb)(*arguments)
+    return out
+
+
+def ends(events: Iterable[Event]) -> list[ToolUseEnd]:
+    return [event for event in events if isinstance(event, ToolUseEnd)]
+
+
+def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
+    """Text, thinking and calls as events carry them: no opaque state, nothing empty, ``{}`` for the unreadable."""
+    spoken: list[AssistantBlock] = []
+    for block in blocks:
+        if isinstance(block, ToolCall):
+            spoken.append(ToolCall(block.id, block.name, block.arguments or {}))
+        elif isinstance(block, Text | Thinking) and block.text:
+            spoken.append(replace(block, continuity=None))
+    return spoken
+
+
+# --- any legal order ------------------------------------------------------------------------------
+
+endings = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "error", "fail", "cancel"])
+
+
+def end(out: Assembler, ending: Any) -> None:
+    if ending == "fail":
+        out.fail(StreamInterruptedError("cut"))
+    elif ending == "cancel":
+        out.cancel()
+    else:
+        out.finish(ending)
+
+
+@given(some.verbs(), endings, st.booleans())
+def test_any_order_of_verbs_gives_a_stream_that_keeps_the_rules(
+    verbs: list[some.Verb], ending: str, by_and_by: bool
+) -> None:
+    out = make()
+    events: list[Event] = []
+    for verb in verbs:
+        say(out, [verb])
+        events += out.take() if by_and_by else []
+    end(out, ending)
+    events += out.take()
+    check_events(events)
+    assert out.take() == []
+    assert out.response == fold(events)
+    assert events[-1] is out.complete
+
+
+@given(some.verbs(), endings)
+def test_the_final_content_is_the_sum_of_what_was_said(verbs: list[some.Verb], ending: str) -> None:
+    out = say(make(), verbs)
+    end(out, ending)
+    response = fold(out.take())
+    said = {name: [arguments for verb, arguments in verbs if verb == name] for name, _ in verbs}
+    assert response.message.text == "".join(piece for (piece,) in said.get("text", []))
+    assert response.message.thinking == "".join(piece for (piece,) in said.get("thinking", []))
+    assert [call.name for call in response.tool_calls] == [name for _, _, name in said.get("tool_start", [])]
+    whole = [block for block in response.message.content if isinstance(block, RedactedThinking | Opaque)]
+    assert whole == [replace(block, continuity=MINE) for (block,) in said.get("whole", [])]
+    assert response.usage == ([usage for (usage,) in said.get("usage", [])] or [Usage()])[-1]
+
+
+@given(some.verbs(), endings)
+def test_an_intent_is_made_of_complete_sound_calls_only(verbs: list[some.Verb], ending: str) -> None:
+    out = say(make(), verbs)
+    end(out, ending)
+    events = out.take()
+    starts = [event for event in events if isinstance(event, ToolUseStart)]
+    fragments = [
+        "".join(e.partial_json for e in events if isinstance(e, ToolUseInputDelta) and e.tool_use_id == s.tool_use_id)
+        for s in starts
+    ]
+    assert len({start.tool_use_id for start in starts}) == len(starts) == len(ends(events))
+    for start, text, over in zip(starts, fragments, ends(events), strict=True):
+        sound = text.strip() == "" or read_object(text) is not None
+        assert over.final_input == (read_object(text) or {})
+        if over.intent is not None:
+            assert sound
+            assert Expected().tool_problem(start.tool_name, over.final_input) is None
+            assert (over.intent.input, over.intent.raw_input_text) == (over.final_input, text)
+            assert over.intent.tool_name == start.tool_name
+        elif ending in ("stop", "tool_calls"):
+            late = over.detail == "more arguments arrived after the call was complete"
+            assert late or not sound or Expected().tool_problem(start.tool_name, over.final_input) is not None
+    if ending in ("stop", "tool_calls"):
+        unsound = isinstance(out.error, MalformedToolCallError)
+        assert unsound == any(over.problem for over in ends(events)) or late_in(verbs)
+        assert fold(events).finish_reason == ("error" if unsound else ending)
+
+
+def late_in(verbs: list[some.Verb]) -> bool:
+    """Is there a call that gets more after its arguments were an object?"""
+    texts: dict[Any, str] = {}
+    for verb, arguments in verbs:
+        if verb == "tool_input":
+            if read_object(texts.get(arguments[0], "")) is not None and arguments[1].strip():
+                return True
+            texts[arguments[0]] = texts.get(arguments[0], "") + arguments[1]
+    return False
+
+
+@given(some.verbs())
+def test_one_block_is_spoken_at_a_time(verbs: list[some.Verb]) -> None:
+    out = say(make(), verbs)
+    out.finish("stop")
+    places = [event.content_block_index for event in out.take() if hasattr(event, "content_block_index")]
+    assert places == sorted(places)
+
+
+@given(some.verbs(), endings)
+def test_a_stream_cut_anywhere_is_closed_well(verbs: list[some.Verb], ending: str) -> None:
+    out = say(make(), verbs)
+    end(out, ending)
+    events = out.take()
+    final = without_state(fold(events).message.content)
+    for cut in range(len(events) + 1):
+        partial = Partial()
+        for event in events[:cut]:
+            partial.extend([event])
+        closing = partial.close("req", "m1", "acme")
+        assert partial.close("req", "m1", "acme") == []
+        check_events(events[:cut] + closing)
+        if cut == len(events):
+            assert closing == []
+            continue
+        response = fold(events[:cut] + closing)
+        assert [type(event) for event in closing].count(MessageComplete) == 1
+        assert (response.finish_reason, response.model, response.request_id) == ("cancelled", "m1", "req")
+        heard = without_state(response.message.content)
+        assert all(mine == theirs for mine, theirs in zip(heard[:-1], final, strict=False))
+
+
+# --- indices and closing --------------------------------------------------------------------------
+
+
+def brief(events: Iterable[Event]) -> list[Any]:
+    """A stream in short: kind, index and what is said."""
+    short: list[Any] = []
+    for event in events:
+        match event:
+            case TextDelta():
+                short.append(("text", event.content_block_index, event.text))
+            case ThinkingDelta():
+                short.append(("think", event.content_block_index, event.text, event.signature))
+            case ToolUseStart():
+                short.append(("call", event.content_block_index, event.tool_use_id, event.tool_name))
+            case ToolUseInputDelta():
+                short.append(("more", event.content_block_index, event.partial_json))
+            case ToolUseEnd():
+                short.append(("end", event.content_block_index, event.final_input, event.problem))
+            case MessageComplete():
+                short.append(event.finish_reason)
+            case MessageStart():
+                short.append("start")
+    return short
+
+
+SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
+    "nothing": ([], []),
+    "empty pieces open nothing": ([("text", ("",)), ("thinking", ("",))], []),
+    "text after thinking": (
+        [("thinking", ("a",)), ("text", ("b",)), ("text", ("c",))],
+        [("think", 0, "a", None), ("text", 1, "b"), ("text", 1, "c")],
+    ),
+    "thinking after text": ([("text", ("b",)), ("thinking", ("a",))], [("text", 0, "b"), ("think", 1, "a", None)]),
+    "block_end parts two texts": (
+        [("text", ("a",)), ("block_end", (None,)), ("text", ("b",))],
+        [("text", 0, "a"), ("text", 1, "b")],
+    ),
+    "block_end parts two thoughts": (
+        [("thinking", ("a",)), ("block_end", (None,)), ("block_end", (None,)), ("thinking", ("b",))],
+        [("think", 0, "a", None), ("think", 1, "b", None)],
+    ),
+    "block_end without a block": ([("block_end", (None,)), ("text", ("a",))], [("text", 0, "a")]),
+    "a call": (
+        [
+            ("tool_start", (0, "x", "any")),
+            ("tool_input", (0, '{"a"')),
+            ("tool_input", (0, "")),
+            ("tool_input", (0, ":1}")),
+        ],
+        [("call", 0, "x", "any"), ("more", 0, '{"a"'), ("more", 0, ":1}"), ("end", 0, {"a": 1}, None)],
+    ),
+    "text after a call opens a new block": (
+        [("text", ("a",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{}")), ("text", ("b",))],
+        [("text", 0, "a"), ("call", 1, "x", "any"), ("more", 1, "{}"), ("end", 1, {}, None), ("text", 2, "b")],
+    ),
+    "two calls interleaved: the second waits": (
+        [
+            ("tool_start", (0, "x", "any")),
+            ("tool_input", (0, "{")),
+            ("tool_start", (1, "y", "any")),
+            ("tool_input", (1, '{"b":2')),
+            ("tool_input", (0, "}")),
+            ("tool_input", (1, "}")),
+        ],
+        [
+            ("call", 0, "x", "any"),
+            ("more", 0, "{"),
+            ("more", 0, "}"),
+            ("end", 0, {}, None),
+            ("call", 1, "y", "any"),
+            ("more", 1, '{"b":2'),
+            ("more", 1, "}"),
+            ("end", 1, {"b": 2}, None),
+        ],
+    ),
+    "text waits for a call that is open": (
+        [("tool_start", (0, "x", "any")), ("text", ("a",)), ("text", ("b",)), ("tool_input", (0, "{}"))],
+        [("call", 0, "x", "any"), ("more", 0, "{}"), ("end", 0, {}, None), ("text", 1, "a"), ("text", 1, "b")],
+    ),
+    "thinking waits with its signature": (
+        [
+            ("tool_start", (0, "x", "any")),
+            ("thinking", ("a",)),
+            ("attach", (Thinking, "sig")),
+            ("block_end", (0,)),
+        ],
+        [("call", 0, "x", "any"), ("end", 0, {}, None), ("think", 1, "a", None), ("think", 1, "", "sig")],
+    ),
+    "the wire ends the first call although the second is open": (
+        [
+            ("tool_start", (0, "x", "any")),
+            ("tool_start", (1, "y", "any")),
+            ("block_end", (0,)),
+            ("tool_input", (1, "{}")),
+        ],
+        [
+            ("call", 0, "x", "any"),
+            ("end", 0, {}, None),
+            ("call", 1, "y", "any"),
+            ("more", 1, "{}"),
+            ("end", 1, {}, None),
+        ],
+    ),
+    "a whole block has an index and no event": (
+        [("text", ("a",)), ("whole", (Opaque(1),)), ("text", ("b",))],
+        [("text", 0, "a"), ("text", 2, "b")],
+    ),
+    "a signature ends a thought": (
+        [("thinking", ("a",)), ("attach", (Thinking, "sig")), ("text", ("b",))],
+        [("think", 0, "a", None), ("think", 0, "", "sig"), ("text", 1, "b")],
+    ),
+    "a signature without a thought": ([("attach", (Thinking, "sig"))], [("think", 0, "", "sig")]),
+    "opaque state is not said": ([("attach", (Thinking, None, "state")), ("attach", (Text, "sig"))], []),
+    "no arguments at all": ([("tool_start", (0, "x", "any"))], [("call", 0, "x", "any"), ("end", 0, {}, None)]),
+    "arguments of white space": (
+        [("tool_start", (0, "x", "any")), ("tool_input", (0, " \n"))],
+        [("call", 0, "x", "any"), ("more", 0, " \n"), ("end", 0, {}, None)],
+    ),
+    "a call without an id": ([("tool_start", (0, None, "any"))], [("call", 0, "call_2", "any"), ("end", 0, {}, None)]),
+    "two calls of one id": (
+        [("tool_start", (0, "x", "any")), ("tool_input", (0, "{}")), ("tool_start", (1, "x", "any"))],
+        [
+            ("call", 0, "x", "any"),
+            ("more", 0, "{}"),
+            ("end", 0, {}, None),
+            ("call", 1, "call_2", "any"),
+            ("end", 1, {}, None),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("verbs", "heard"), SCRIPTS.values(), ids=SCRIPTS)
+def test_scripts(verbs: list[some.Verb], heard: list[Any]) -> None:
+    out = say(make(), verbs)
+    out.finish("stop", "eos", "###")
+    events = out.take()
+    check_events(events)
+    assert brief(events) == ["start", *heard, "stop"]
+    assert out.error is None
+    assert out.complete is not None
+    assert (out.complete.finish_raw, out.complete.stop_sequence) == ("eos", "###")
+
+
+def test_events_are_said_as_soon_as_they_may_be() -> None:
+    out = make()
+    assert brief(out.take()) == ["start"]
+    out.tool_start(0, "x", "any")
+    out.tool_input(0, "{")
+    assert brief(out.take()) == [("call", 0, "x", "any"), ("more", 0, "{")]
+    out.text("later")
+    assert out.take() == []
+    out.tool_input(0, "}")
+    assert brief(out.take()) == [("more", 0, "}"), ("end", 0, {}, None), ("text", 1, "later")]
+    out.text("!")
+    assert brief(out.take()) == [("text", 1, "!")]
+    out.tool_start(1, "y", "any")
+    out.block_end()
+    assert brief(out.take()) == [("call", 2, "y", "any"), ("end", 2, {}, None)]
+
+
+def test_every_event_names_its_message_and_its_request() -> None:
+    out = make()
+    say(out, [("thinking", ("a",)), ("text", ("b",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{}"))])
+    out.finish("tool_calls")
+    events = out.take()
+    assert {(event.message_id, event.request_id) for event in events} == {("msg_1", "req")}
+    assert events[0] == MessageStart("msg_1", "req", "m1", "acme")
+    assert len(events) == 7
+
+
+@pytest.mark.parametrize(("said", "model"), [(None, "m1"), ("", "m1"), ("m1-2024", "m1-2024")])
+def test_the_model_is_the_one_that_answers(said: str | None, model: str) -> None:
+    out = Assembler(model="m1")
+    assert not out.started
+    out.start(said)
+    assert out.started
+    out.finish("stop")
+    start, complete = out.take()
+    assert isinstance(start, MessageStart)
+    assert isinstance(complete, MessageComplete)
+    assert (start.model, complete.model) == (model, model)
+    assert (start.request_id, start.provider, complete.structured_path) == ("", "", None)
+    assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
+
+
+# --- what the message holds -----------------------------------------------------------------------
+
+
+def test_the_end_carries_everything() -> None:
+    warning = LossWarning("c", "p", "d")
+    out = make(warnings=[warning], structured_path="native")
+    out.usage(Usage(1))
+    out.usage(Usage(2, 3))
+    out.kept = Raw([b"x"], bytes.decode)
+    assert out.response is None
+    out.text("hi")
+    out.finish("stop")
+    response = out.response
+    assert response is not None
+    assert (response.warnings, response.structured_path, response.usage) == ((warning,), "native", Usage(2, 3))
+    assert (response.raw, response.text, response.provider) == ("x", "hi", "acme")
+
+
+def test_opaque_state_rides_on_its_block() -> None:
+    out = make()
+    out.thinking("a")
+    out.attach(Thinking, "sig")
+    out.text("b")
+    out.attach(Text, None, {"k": 1})
+    out.tool_start(0, "x", "any")
+    out.attach(ToolCall, "call", key=0)
+    out.attach(Text, "alone")
+    out.whole(RedactedThinking("data", Continuity(opaque=7)))
+    out.finish("stop")
+    assert out.complete is not None
+    assert out.complete.final_content == (
+        Thinking("a", Continuity("sig", issuer=ISSUER)),
+        Text("b", Continuity(None, {"k": 1}, ISSUER)),
+        ToolCall("x", "any", {}, Continuity("call", issuer=ISSUER)),
+        Text("", Continuity("alone", issuer=ISSUER)),
+        RedactedThinking("data", Continuity(opaque=7, issuer=ISSUER)),
+    )
+
+
+def test_an_intent_says_where_it_came_from() -> None:
+    out = make()
+    for offset, fragment in [(100, '{"city":'), (150, '"Oslo"'), (175, "}")]:
+        out.offset = offset
+        if offset == 100:
+            out.text("hm")
+            out.tool_start("k", "call/1", "weather")
+        out.tool_input("k", fragment)
+    out.offset = 999
+    out.finish("tool_calls")
+    [over] = ends(out.take())
+    assert over.intent == ToolIntent(
+        id="tu_2",
+        provider_call_id="call/1",
+        tool_name="weather",
+        input={"city": "Oslo"},
+        raw_input_text='{"city":"Oslo"}',
+        source=IntentSource("acme", "m1", "req", 1),
+        assembled_from=AssembledFrom(3, 100, 175),
+        status="proposed",
+    )
+
+
+def test_a_repeated_id_stays_verbatim_in_the_intent() -> None:
+    out = make()
+    for key in (0, 1):
+        out.tool_start(key, "same", "any")
+        out.tool_input(key, "{}")
+    out.tool_start(2, None, "any")
+    out.finish("tool_calls")
+    overs = ends(out.take())
+    assert [over.tool_use_id for over in overs] == ["same", "call_2", "call_4"]
+    assert [over.intent and over.intent.provider_call_id for over in overs] == ["same", "same", "call_4"]
+
+
+def test_questions_a_wire_may_ask() -> None:
+    out = make()
+    assert not out.has_calls
+    assert out.calls_are_complete()
+    out.tool_start(0, "x", "any")
+    out.tool_start(1, "y", "any")
+    out.tool_input(0, "{}")
+    assert out.has_calls
+    assert (out.call_is_complete(0), out.call_is_complete(1), out.calls_are_complete()) == (True, False, False)
+    out.tool_input(1, "{}")
+    assert out.calls_are_complete()
+
+
+@pytest.mark.parametrize("verb", ["text", "thinking", "tool_input"])
+def test_many_fragments_are_all_kept(verb: str) -> None:
+    out = make()
+    pieces = ['{"a":"', *map(str, range(1000)), '"}']
+    if verb == "tool_input":
+        out.tool_start(0, "x", "any")
+    for piece in pieces:
+        out.tool_input(0, piece) if verb == "tool_input" else getattr(out, verb)(piece)
+    out.finish("stop")
+    events = out.take()
+    check_events(events)
+    assert len(events) == len(pieces) + (4 if verb == "tool_input" else 2)
+    assert "".join(pieces) in (fold(events).text, fold(events).message.thinking, *[
+        over.intent.raw_input_text for over in ends(events) if over.intent
+    ])  # fmt: skip
+    partial = Partial()
+    for event in events[:-1]:
+        partial.extend([event])
+    closing = partial.close("req", "m1", "acme")
+    check_events(events[:-1] + closing)
+
+
+# --- unsound calls --------------------------------------------------------------------------------
+
+Call = tuple[str, str]
+UNSOUND: list[tuple[Call, str, Problem, dict[str, Any] | None, str]] = [
+    (("unknown", "{}"), "stop", "unknown_tool", {}, "tool call 0 (unknown): no such tool"),
+    (("", "{}"), "stop", "unknown_tool", {}, "tool call 0 (without a name): no such tool"),
+    (("weather", "{}"), "stop", "invalid_arguments", {}, "tool call 0 (weather): no city"),
+    (("weather", ""), "stop", "invalid_arguments", {}, "tool call 0 (weather): no city"),
+    (("any", "[1]"), "stop", "malformed", None, "tool call 0 (any): the arguments are not a JSON object"),
+    (("any", '{"a":'), "tool_calls", "malformed", None, "tool call 0 (any): the arguments are not a JSON object"),
+    (("any", '{"a":'), "content_filter", "malformed", None, "tool call 0 (any): the arguments are not a JSON object"),
+    (
+        ("any", '{"a":'),
+        "length",
+        "malformed",
+        None,
+        "tool call 0 (any): the arguments are not a JSON object; the reply was cut at max_tokens",
+    ),
+    (
+        ("any", " "),
+        "length",
+        "malformed",
+        None,
+        "tool call 0 (any): the arguments are missing; the reply was cut at max_tokens",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "reason", "problem", "arguments", "message"), UNSOUND)
+def test_unsound_calls(call: Call, reason: Any, problem: str, arguments: dict[str, Any] | None, message: str) -> None:
+    out = make()
+    out.tool_start(0, "x", call[0])
+    out.tool_input(0, call[1])
+    out.finish(reason)
+    events = out.take()
+    check_events(events)
+    [over] = ends(events)
+    assert (over.intent, over.problem, over.final_input) == (None, problem, arguments or {})
+    assert over.detail in message
+    assert isinstance(out.error, MalformedToolCallError)
+    assert out.error.message == message
+    assert out.error.response == fold(events)
+    assert fold(events).finish_reason == ("length" if reason == "length" else "error")
+    assert fold(events).tool_calls == (ToolCall("x", call[0], arguments),)
+
+
+def test_more_arguments_after_the_call_was_closed() -> None:
+    out = make()
+    out.tool_start(0, "x", "any")
+    out.tool_input(0, '{"a":1}')
+    out.text("b")
+    out.tool_input(0, " \n")
+    assert out.error is None
+    out.tool_input(0, '{"a":2}')
+    out.finish("stop")
+    events = out.take()
+    check_events(events)
+    assert isinstance(out.error, MalformedToolCallError)
+    assert out.error.message == "tool call 0 (any): more arguments arrived after the call was complete"
+    assert fold(events).finish_reason == "error"
+
+
+def test_more_arguments_for_a_call_that_waits_make_no_intent() -> None:
+    out = make()
+    out.tool_start(0, "x", "any")
+    out.tool_start(1, "y", "any")
+    out.tool_input(1, "{}")
+    out.block_end(1)
+    out.tool_input(1, "{}")
+    out.finish("stop")
+    events = out.take()
+    check_events(events)
+    assert [(over.intent is None, over.problem) for over in ends(events)] == [(False, None), (True, "malformed")]
+
+
+def test_a_cut_reply_keeps_the_calls_that_were_whole() -> None:
+    out = make()
+    out.tool_start(0, "x", "any")
+    out.tool_input(0, '{"a":1}')
+    out.tool_start(1, "y", "any")
+    out.tool_input(1, '{"b":')
+    out.finish("length")
+    whole, cut = ends(out.take())
+    assert (whole.intent is not None, cut.intent, cut.problem) == (True, None, "malformed")
+
+
+@pytest.mark.parametrize("reason", ["error", "cancelled"])
+def test_a_degraded_reply_is_surfaced_as_it_is(reason: Any) -> None:
+    out = make()
+    out.tool_start(0, "x", "any")
+    out.tool_input(0, '{"a":')
+    out.finish(reason, "engine_error")
+    events = out.take()
+    check_events(events)
+    assert out.error is None
+    assert (fold(events).finish_reason, fold(events).finish_raw) == (reason, "engine_error")
+    assert ends(events)[0].intent is None
+
+
+def test_without_expectations_any_object_is_sound() -> None:
+    out = Assembler()
+    out.start()
+    out.tool_start(0, "x", "unheard-of")
+    out.tool_input(0, "{}")
+    out.finish("stop")
+    assert out.error is None
+    assert ends(out.take())[0].intent is not None
+
+
+# --- structured text ------------------------------------------------------------------------------
+
+
+class Structured(Expected):
+    response_schema = {"type": "array"}
+
+
+def structured(text: str, reason: Any, *, call: bool = False, expected: Any = None) -> Assembler:
+    out = Assembler(expected=expected or Structured())
+    out.start()
+    out.usage(Usage(1, 2))
+    out.thinking("hm")
+    out.text(text)
+    if call:
+        out.tool_start(0, "x", "any")
+    out.finish(reason)
+    return out
+
+
+def test_structured_text_is_parsed() -> None:
+    out = structured("[1]", "stop")
+    assert out.error is None
+    assert fold(out.take()).parsed == [1]
+
+
+@pytest.mark.parametrize(("text", "reason"), [("no", "stop"), ("", "stop"), ("no", "length")])
+def test_structured_text_that_is_not(text: str, reason: str) -> None:
+    out = structured(text, reason)
+    assert isinstance(out.error, StructuredOutputError)
+    assert out.error.message == "the reply does not satisfy response_schema: not a list"
+    assert (out.error.response_schema, out.error.output_content) == ({"type": "array"}, text)
+    assert (out.error.error_message, out.error.finish_reason, out.error.usage) == ("not a list", reason, Usage(1, 2))
+    response = fold(out.take())
+    assert (response.finish_reason, response.parsed) == (reason, None)
+    assert out.error.response == response
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "call", "expected"),
+    [
+        ("", "length", False, None),  # thought until the limit
+        ("no", "tool_calls", True, None),
+        ("no", "stop", True, None),
+        ("no", "content_filter", False, None),
+        ("no", "error", False, None),
+        ("no", "stop", False, Expected()),
+    ],
+)
+def test_structured_text_that_is_not_asked_for(text: str, reason: str, call: bool, expected: Any) -> None:
+    out = structured(text, reason, call=call, expected=expected)
+    assert out.error is None
+    assert fold(out.take()).parsed is None
+
+
+# --- endings --------------------------------------------------------------------------------------
+
+OPEN: list[some.Verb] = [
+    ("tool_start", (0, "x", "any")),
+    ("tool_input", (0, '{"a":1}')),
+    ("tool_start", (1, "y", "any")),
+    ("tool_input", (1, '{"b":1}')),
+]
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason", "problem"), [("fail", "error", "interrupted"), ("cancel", "cancelled", "cancelled")]
+)
+def test_what_is_open_is_closed_without_an_intent(ending: str, reason: str, problem: str) -> None:
+    out = say(make(), OPEN)
+    end(out, ending)
+    events = out.take()
+    check_events(events)
+    first, second = ends(events)
+    assert first.intent is not None
+    assert (second.intent, second.problem, second.final_input) == (None, problem, {"b": 1})
+    assert second.detail == f"the reply was {problem} before the call ended"
+    assert fold(events).finish_reason == reason
+    assert (out.error is not None) == (ending == "fail")
+
+
+@pytest.mark.parametrize("ending", ["fail", "cancel"])
+def test_state_of_what_was_open_is_not_to_be_sent_again(ending: str) -> None:
+    out = make()
+    out.thinking("whole")
+    out.attach(Thinking, "sig")
+    out.thinking("whole too")
+    out.block_end()
+    out.text("plain")
+    out.block_end()
+    out.thinking("cut")
+    end(out, ending)
+    content = fold(out.take()).message.content
+    assert content == (
+        Thinking("wholewhole too", Continuity("sig", issuer=ISSUER)),
+        Text("plain"),
+        Thinking("cut", Continuity(issuer=ISSUER, replayable=False)),
+    )
+
+
+@pytest.mark.parametrize("ending", ["fail", "cancel"])
+def test_signed_text_that_was_cut_is_marked(ending: str) -> None:
+    out = make()
+    out.text("cut")
+    out.attach(Text, "sig", 5)
+    end(out, ending)
+    assert fold(out.take()).message.content == (Text("cut", Continuity("sig", 5, ISSUER, replayable=False)),)
+
+
+def test_failing_before_the_start_says_nothing() -> None:
+    out = Assembler()
+    error = StreamInterruptedError("cut")
+    out.fail(error)
+    assert (out.take(), out.error, out.complete, out.response) == ([], error, None, None)
+
+
+def test_a_failure_carries_what_had_arrived() -> None:
+    out = make()
+    out.text("half")
+    out.fail(StreamInterruptedError("cut"))
+    assert out.error is not None
+    assert out.error.response == out.response
+    assert out.error.response.text == "half"
+
+
+def test_cancelling_before_the_start_makes_a_whole_stream() -> None:
+    out = Assembler(request_id="req")
+    out.cancel()
+    events = out.take()
+    check_events(events)
+    assert brief(events) == ["start", "cancelled"]
+
+
+@pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
+def test_the_first_ending_stands(ending: str) -> None:
+    out = make()
+    end(out, ending)
+    error, complete = out.error, out.complete
+    out.take()
+    out.fail(StreamInterruptedError("late"))
+    out.cancel()
+    assert (out.take(), out.error, out.complete) == ([], error, complete)
+
+
+# --- illegal orders -------------------------------------------------------------------------------
+
+BEFORE: list[tuple[some.Verb, str]] = [
+    (("text", ("a",)), "a block before start"),
+    (("thinking", ("a",)), "a block before start"),
+    (("tool_start", (0, "x", "any")), "a block before start"),
+    (("whole", (Opaque(1),)), "a block before start"),
+    (("attach", (Text, "sig")), "a block before start"),
+    (("finish", ("stop",)), "finish before start"),
+]
+DURING: list[tuple[some.Verb, str]] = [
+    (("start", ()), "start called twice"),
+    (("tool_start", (0, "z", "any")), "tool_start called twice for 0"),
+    (("tool_input", (9, "{}")), "tool_input for 9, which was not started"),
+    (("block_end", (9,)), "block_end for 9, which was not started"),
+    (("attach", (ToolCall, "sig")), "attach for None, which was not started"),
+]
+AFTER: list[tuple[some.Verb, str]] = [
+    (("start", ()), "start called twice"),
+    (("text", ("a",)), "a block after the end"),
+    (("thinking", ("a",)), "a block after the end"),
+    (("tool_start", (2, "z", "any")), "a block after the end"),
+    (("tool_input", (1, "{}")), "tool_input after the end"),
+    (("whole", (Opaque(1),)), "a block after the end"),
+    (("attach", (Text, "sig")), "attach after the end"),
+    (("usage", (Usage(1),)), "usage after the end"),
+    (("finish", ("stop",)), "finish called twice"),
+]
+
+
+@pytest.mark.parametrize(("verb", "message"), BEFORE)
+def test_illegal_before_the_start(verb: some.Verb, message: str) -> None:
+    out = Assembler()
+    with pytest.raises(AssemblerError, match=f"^{message}$"):
+        say(out, [verb])
+    assert (out.take(), out.complete) == ([], None)
+
+
+@pytest.mark.parametrize(("verb", "message"), DURING)
+def test_illegal_during_a_message(verb: some.Verb, message: str) -> None:
+    out = say(make(), OPEN)
+    heard = out.take()
+    with pytest.raises(AssemblerError, match=f"^{message}$"):
+        say(out, [verb])
+    out.finish("stop")
+    check_events(heard + out.take())
+
+
+@pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
+@pytest.mark.parametrize(("verb", "message"), AFTER)
+def test_illegal_after_the_end(verb: some.Verb, message: str, ending: str) -> None:
+    out = say(make(), OPEN)
+    end(out, ending)
+    complete = out.complete
+    out.take()
+    with pytest.raises(AssemblerError, match=f"^{message}$"):
+        say(out, [verb])
+    assert (out.take(), out.complete) == ([], complete)
+
+
+# --- Partial --------------------------------------------------------------------------------------
+
+
+def partial_of(events: Iterable[Event]) -> Partial:
+    partial = Partial()
+    for event in events:
+        partial.extend([event])
+    return partial
+
+
+def test_a_stream_cut_before_its_start() -> None:
+    start, complete = Partial().close("req", "m1", "acme")
+    assert isinstance(start, MessageStart)
+    assert start == MessageStart(start.message_id, "req", "m1", "acme")
+    assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
+    assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
+
+
+def test_the_opening_is_the_start_that_was_seen() -> None:
+    start, other = MessageStart("msg", "req", "m1"), MessageStart("other", "req", "m1")
+    delta = TextDelta("msg", "req", 0, "a")
+    assert Partial().opening() == Partial().opening([delta]) == partial_of([delta]).opening() == []
+    assert Partial().opening([start, delta]) == [start]
+    assert partial_of([start]).opening([other]) == [start]
+
+
+def test_a_cut_thought_keeps_its_signature_and_says_that_it_may_be_short() -> None:
+    out = make()
+    say(out, [("thinking", ("a",)), ("attach", (Thinking, "one")), ("block_end", (None,)), ("thinking", ("b",))])
+    say(out, [("block_end", (None,)), ("thinking", ("c",)), ("attach", (Thinking, "two"))])
+    *_, complete = partial_of(out.take()).close("req", "m1", "acme")
+    assert isinstance(complete, MessageComplete)
+    assert complete.final_content == (
+        Thinking("a", Continuity("one")),
+        Thinking("b"),
+        Thinking("c", Continuity("two", replayable=False)),
+    )
+
+
+CUT_CALLS = [
+    ("", {}, None),
+    ('{"a":', {}, None),
+    ("[1]", {}, None),
+    ("{}", {}, {}),
+    ('{"a":1}', {"a": 1}, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("text", "final_input", "arguments"), CUT_CALLS)
+def test_a_cut_call_is_closed_and_never_an_intent(
+    text: str, final_input: dict[str, Any], arguments: dict[str, Any] | None
+) -> None:
+    out = make()
+    out.text("hm")
+    out.tool_start(0, "x", "any")
+    out.tool_input(0, text)
+    over, complete = partial_of(out.take()).close("other", "other", "other")
+    assert over == ToolUseEnd(
+        "msg_1", "req", 1, "x", final_input, None, "cancelled", "the reply was cancelled before the call ended"
+    )
+    assert complete == MessageComplete(
+        "msg_1", "req", "cancelled", (Text("hm"), ToolCall("x", "any", arguments)), model="m1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments"),
+    [
+        ("any", "{}", {}),
+        ("any", '{"a":1}', {"a": 1}),
+        ("any", '{"a":', None),
+        ("unknown", "{}", {}),
+        ("weather", "", {}),
+    ],
+)
+def test_calls_that_had_ended_stay_as_they_were(name: str, text: str, arguments: dict[str, Any] | None) -> None:
+    out = make()
+    out.tool_start(0, "x", name)
+    out.tool_input(0, text)
+    out.block_end()
+    out.text("b")
+    [complete] = partial_of(out.take()).close("req", "m1", "acme")
+    assert isinstance(complete, MessageComplete)
+    assert complete.final_content == (ToolCall("x", name, arguments), Text("b"))
+
+
+def test_an_end_without_a_beginning_adds_nothing() -> None:
+    start = MessageStart("msg", "req", "m1")
+    partial = partial_of([start, ToolUseEnd("msg", "req", 0, "x", {}, None, "cancelled")])
+    assert partial.close("req", "m1", "acme") == [MessageComplete("msg", "req", "cancelled", (), model="m1")]

@@ -1,0 +1,159 @@
+"""The same stream in the words of an agent runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from dragoman.errors import ProviderError, RateLimitError, StreamInterruptedError
+from dragoman.events import (
+    Assembler,
+    Event,
+    ModelEvent,
+    ModelFinished,
+    ModelReasoningDelta,
+    ModelStarted,
+    ModelTextDelta,
+    ProviderErrorEvent,
+    ToolIntentDelta,
+    ToolIntentProposed,
+    Usage,
+    to_model_events,
+)
+from dragoman.messages import Thinking
+from tests import strategies as some
+
+
+def reply() -> list[Event]:
+    """Text, a thought with a signature, and a call in two fragments."""
+    out = Assembler(request_id="req", model="m1", provider="acme")
+    out.start()
+    out.thinking("hm")
+    out.attach(Thinking, "sig")
+    out.text("I will run the tests.")
+    out.tool_start(0, "call_1", "bash")
+    out.tool_input(0, '{"command": ')
+    out.tool_input(0, '"npm test"}')
+    out.usage(Usage(3, 4))
+    out.finish("tool_calls")
+    return out.take()
+
+
+def stream(events: list[Event], error: Exception | None = None) -> Iterator[Event]:
+    yield from events
+    if error is not None:
+        raise error
+
+
+async def stream_async(events: list[Event], error: Exception | None = None) -> AsyncIterator[Event]:
+    for event in stream(events, error):
+        yield event
+
+
+async def both_ways(events: list[Event], error: Exception | None = None) -> list[ModelEvent]:
+    """The projection of a synchronous and of an asynchronous stream, which are the same."""
+    first = list(to_model_events(stream(events, error)))
+    second = [event async for event in to_model_events(stream_async(events, error))]
+    assert first == second
+    return first
+
+
+async def test_the_articles_sequence() -> None:
+    events = await both_ways(reply())
+    *rest, proposed, finished = events
+    assert rest == [
+        ModelStarted("acme", "m1", "req"),
+        ModelReasoningDelta("hm"),
+        ModelTextDelta("I will run the tests."),
+        ToolIntentDelta("call_1", "bash", '{"command": '),
+        ToolIntentDelta("call_1", "bash", '"npm test"}'),
+    ]
+    assert isinstance(proposed, ToolIntentProposed)
+    assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
+    assert (proposed.intent.provider_call_id, proposed.intent.status) == ("call_1", "proposed")
+    assert finished == ModelFinished("tool_calls", Usage(3, 4))
+    assert [event.type for event in events] == [
+        "model.started",
+        "model.reasoning_delta",
+        "model.text_delta",
+        "tool_intent.delta",
+        "tool_intent.delta",
+        "tool_intent.proposed",
+        "model.finished",
+    ]
+
+
+def test_each_event_is_json_with_its_type() -> None:
+    for event in to_model_events(reply()):
+        written = msgspec.json.encode(event)
+        assert json.loads(written)["type"] == event.type
+        assert msgspec.json.decode(written, type=ModelEvent) == event  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ending", ["fail", "cancel", "length"])
+async def test_a_call_that_was_cut_is_not_proposed(ending: str) -> None:
+    out = Assembler()
+    out.start()
+    out.tool_start(0, "call_1", "bash")
+    out.tool_input(0, '{"command": ')
+    if ending == "fail":
+        out.fail(StreamInterruptedError("cut"))
+    elif ending == "cancel":
+        out.cancel()
+    else:
+        out.finish("length")
+    events = await both_ways(out.take(), out.error)
+    assert not [event for event in events if isinstance(event, ToolIntentProposed)]
+    assert [event for event in events if isinstance(event, ToolIntentDelta)]
+    assert [type(event) for event in events].count(ProviderErrorEvent) == (ending != "cancel")
+
+
+async def test_an_error_is_an_event_and_the_last() -> None:
+    error = RateLimitError("slow down", provider="acme", model="m1", request_id="req", status=429)
+    *before, last = await both_ways(reply()[:4], error)
+    assert [event.type for event in before] == ["model.started", "model.reasoning_delta", "model.text_delta"]
+    assert last == ProviderErrorEvent("rate_limit", True, "acme", "m1", "req", str(error))
+    assert last.type == "provider.error"
+
+
+async def test_an_error_of_a_kind_that_does_not_pass() -> None:
+    assert await both_ways([], ProviderError("no")) == [ProviderErrorEvent("unknown", False, None, None, None, "no")]
+
+
+async def test_other_exceptions_are_not_the_providers() -> None:
+    with pytest.raises(KeyError):
+        list(to_model_events(stream([], KeyError("bug"))))
+    with pytest.raises(KeyError):
+        _ = [event async for event in to_model_events(stream_async([], KeyError("bug")))]
+
+
+@given(some.verbs())
+def test_one_proposal_for_each_intent_and_nothing_invented(verbs: list[some.Verb]) -> None:
+    out = Assembler()
+    out.start()
+    for verb, arguments in verbs:
+        getattr(out, verb)(*arguments)
+    out.finish("stop")
+    events = out.take()
+    projected = list(to_model_events(events))
+    intents = [getattr(event, "intent", None) for event in events]
+    assert [event.intent for event in projected if isinstance(event, ToolIntentProposed)] == [i for i in intents if i]
+    assert "".join(event.text for event in projected if isinstance(event, ModelTextDelta)) == "".join(
+        piece for verb, arguments in verbs for piece in arguments if verb == "text"
+    )
+    assert all(event.text for event in projected if isinstance(event, ModelReasoningDelta))
+    assert {type(event) for event in projected} <= set(get_args(ModelEvent))
+
+
+def names_of(value: Any) -> set[str]:
+    return {name for name in dir(value) if not name.startswith("_")}
+
+
+def test_nothing_here_can_run_a_tool() -> None:
+    events = [*to_model_events(reply()), *reply()]
+    assert not [name for event in events for name in names_of(event) if "exec" in name or "run" in name]

@@ -1,0 +1,271 @@
+"""Events as JSON, JSON as servers write it, and the response that events fold into."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import events
+from dragoman.events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    Raw,
+    Response,
+    TextDelta,
+    UnknownEvent,
+    Usage,
+    decode_event,
+    encode_event,
+    fold,
+    read_json,
+    read_object,
+)
+from dragoman.messages import Assistant, LossWarning, Text, ToolCall
+from tests import strategies as some
+
+# --- events as JSON -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", some.EVENTS)
+@given(data=st.data())
+def test_events_survive_json(kind: type, data: st.DataObject) -> None:
+    event = data.draw(some.EVENTS[kind])
+    written = encode_event(event)
+    assert decode_event(written) == decode_event(written.decode()) == event
+    assert json.loads(written)["type"] == event.type
+
+
+def test_every_kind_of_event_is_tried() -> None:
+    assert set(some.EVENTS) == set(get_args(Event))
+
+
+def test_types_are_the_contracts() -> None:
+    assert [kind.type for kind in get_args(Event)] == [
+        "message.start",
+        "text.delta",
+        "thinking.delta",
+        "tool.use_start",
+        "tool.use_input_delta",
+        "tool.use_end",
+        "message.complete",
+    ]
+
+
+def test_raw_bytes_stay_behind() -> None:
+    event = MessageComplete("m", "r", "stop", kept=Raw([b"secret"], bytes.decode))
+    assert b"secret" not in encode_event(event)
+    assert decode_event(encode_event(event)) == MessageComplete("m", "r", "stop")
+    assert event.kept.value == "secret"
+
+
+def test_unknown_fields_are_tolerated() -> None:
+    written = b'{"type":"text.delta","message_id":"m","request_id":"r","content_block_index":0,"text":"a","new":1}'
+    assert decode_event(written) == TextDelta("m", "r", 0, "a")
+
+
+@pytest.mark.parametrize("data", [b'{"type":"citation.delta","n":1}', '{"type":"citation.delta","n":1}'])
+def test_unknown_types_are_tolerated(data: bytes | str) -> None:
+    assert decode_event(data) == UnknownEvent("citation.delta", {"type": "citation.delta", "n": 1})
+
+
+MALFORMED = [
+    b'{"type":"text.delta"}',
+    b'{"type":"text.delta","message_id":1,"request_id":"r","content_block_index":0,"text":"a"}',
+    b'{"type":"message.complete","message_id":"m","request_id":"r","finish_reason":"tired"}',
+    b'{"type":5}',
+    b'{"no":"type"}',
+    b"[]",
+    b"5",
+    b"",
+    b"{",
+]
+
+
+@pytest.mark.parametrize("data", MALFORMED)
+def test_malformed_events_are_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_event(data)
+
+
+STRUCTS = [value for value in vars(events).values() if isinstance(value, type) and issubclass(value, msgspec.Struct)]
+
+
+@pytest.mark.parametrize("kind", STRUCTS)
+def test_what_was_heard_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+    assert kind.__struct_config__.frozen
+    assert kind.__struct_config__.eq
+
+
+# --- JSON as servers write it -----------------------------------------------------------------------
+
+
+@given(some.json_values)
+def test_sound_json_is_read_as_it_is(value: Any) -> None:
+    assert read_json(json.dumps(value)) == read_json(json.dumps(value, ensure_ascii=False).encode()) == value
+
+
+DAMAGED: list[tuple[bytes | str, Any]] = [
+    (r'"\ud83d\ude00"', "😀"),
+    (r'"\uD83D\uDE00"', "😀"),
+    (r'"\ud83d"', "\ufffd"),
+    (r'"\ude00"', "\ufffd"),
+    (r'"\uDE00\uD83D"', "\ufffd\ufffd"),
+    (r'"\ud83d\ud83d\ude00"', "\ufffd😀"),
+    (r'"\ud83d\n\ude00"', "\ufffd\n\ufffd"),
+    (r'"\ud83d \\ud83d \"\ude00"', '\ufffd \\ud83d "\ufffd'),
+    (r'"\\\ud83d"', "\\\ufffd"),
+    (rb'{"a":"\ud83d"}', {"a": "\ufffd"}),
+    (b'{"a":"\xff\xc3"}', {"a": "\ufffd\ufffd"}),
+    (b'"\xed\xa0\xbd"', "\ufffd\ufffd\ufffd"),
+    (b'[1.5,"\xff"]', [1.5, "\ufffd"]),
+    ("9" * 40, int("9" * 40)),
+    ("-" + "9" * 40, -int("9" * 40)),
+]
+
+
+@pytest.mark.parametrize(("data", "value"), DAMAGED)
+def test_damaged_text_is_repaired(data: bytes | str, value: Any) -> None:
+    assert read_json(data) == value
+    msgspec.json.encode(read_json(data))  # and every encoder takes it
+
+
+REFUSED: list[tuple[bytes | str, str]] = [
+    ("", "."),
+    ("{", "."),
+    ("{} {}", "."),
+    ("nul", "."),
+    ("{'a':1}", "."),
+    ("NaN", "NaN is not JSON$"),
+    ("[Infinity]", "Infinity is not JSON"),
+    ('{"a":-Infinity}', "-Infinity is not JSON"),
+    ("1e999", "1e999 is out of range$"),
+    ("[-1.0e999]", "-1.0e999 is out of range"),
+    ("9" * 5000, "limit"),
+    ("[" * 10_000, "nested too deeply"),
+    ("[" * 10_000 + "]" * 10_000, "nested too deeply"),
+    ('{"a":' * 10_000 + "1" + "}" * 10_000, "nested too deeply"),
+    (b'["\xff",' + b"[" * 10_000 + b"]" * 10_001, "nested too deeply"),
+    ('"\ud83d"', "surrogates"),  # text that is not text: nobody can have read it off a wire
+    (r'"\ud8zz"', "."),
+]
+
+
+@pytest.mark.parametrize(("data", "reason"), REFUSED)
+def test_anything_else_is_a_value_error(data: bytes | str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_json(data)
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: '"' + text))
+def test_nothing_but_a_value_error_escapes(data: bytes | str) -> None:
+    try:
+        value = read_json(data)
+    except ValueError:
+        return
+    assert read_json(msgspec.json.encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [('{"a":1}', {"a": 1}), ("{}", {}), ("[]", None), ("null", None), ("{", None), ("", None)]
+)
+def test_read_object(text: str, value: Any) -> None:
+    assert read_object(text) == value
+
+
+# --- raw --------------------------------------------------------------------------------------------
+
+
+def test_raw_is_decoded_once_and_only_when_looked_at() -> None:
+    seen: list[bytes] = []
+
+    def decode(data: bytes) -> Any:
+        seen.append(data)
+        return json.loads(data)
+
+    raw = Raw([b'{"a"', b":1}"], decode)
+    assert seen == []
+    assert raw.value == raw.value == {"a": 1}
+    assert seen == [b'{"a":1}']
+
+
+def test_raw_is_equal_by_what_it_holds() -> None:
+    raw = Raw([b"[1]"], json.loads)
+    assert raw == Raw([b"[", b"1]"], json.loads)
+    assert raw != Raw([b"[2]"], json.loads)
+    assert raw != [1]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(raw)
+
+
+# --- usage and response -----------------------------------------------------------------------------
+
+
+def test_usage_answers_to_both_names() -> None:
+    usage = Usage(7, 5)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (7, 5)
+    assert (Usage().prompt_tokens, Usage().completion_tokens, Usage().estimated) == (None, None, False)
+
+
+def test_not_reported_is_not_zero() -> None:
+    assert msgspec.json.encode(Usage()) == b"{}"
+    assert msgspec.json.encode(Usage(0, cached_input_tokens=0)) == b'{"input_tokens":0,"cached_input_tokens":0}'
+    assert Usage() != Usage(0)
+
+
+START = MessageStart("msg", "req", "asked-for", "acme")
+CALL = ToolCall("1", "search", {})
+COMPLETE = MessageComplete(
+    "msg",
+    "req",
+    "tool_calls",
+    (Text("hi"), CALL),
+    Usage(1, 2),
+    "tool_use",
+    "###",
+    "answered",
+    {"x": 1},
+    "native",
+    (LossWarning("c", "p", "d"),),
+    Raw([b"[1]"], json.loads),
+)
+
+
+def test_fold_carries_everything() -> None:
+    response = fold([START, TextDelta("msg", "req", 0, "hi"), COMPLETE])
+    assert response == Response(
+        message=Assistant("hi", tool_calls=[CALL]),
+        finish_reason="tool_calls",
+        usage=Usage(1, 2),
+        finish_raw="tool_use",
+        stop_sequence="###",
+        parsed={"x": 1},
+        model="answered",
+        provider="acme",
+        request_id="req",
+        latency_ms=None,
+        warnings=(LossWarning("c", "p", "d"),),
+        structured_path="native",
+        kept=COMPLETE.kept,
+    )
+    assert (response.text, response.tool_calls, response.raw) == ("hi", (CALL,), [1])
+
+
+def test_fold_of_an_end_alone() -> None:
+    assert fold([COMPLETE]).provider is None
+    assert fold([MessageStart("msg", "req", "m"), COMPLETE]).provider is None
+
+
+@pytest.mark.parametrize("half", [[], [START], [START, TextDelta("msg", "req", 0, "hi")]])
+def test_fold_of_half_a_stream_is_refused(half: list[Event]) -> None:
+    with pytest.raises(ValueError, match=r"no message\.complete"):
+        fold(half)
+
+
+def test_raw_that_was_not_kept_is_none() -> None:
+    assert Response(Assistant("hi"), "stop").raw is None

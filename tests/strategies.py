@@ -1,0 +1,229 @@
+"""Random values of the contract: what is said, what is heard, and what a wire may tell the assembler."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from dragoman.events import (
+    AssembledFrom,
+    Event,
+    IntentSource,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+)
+from dragoman.messages import (
+    Assistant,
+    AssistantBlock,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    LossWarning,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+    UserBlock,
+)
+
+texts = st.text(max_size=12)
+words = st.text(min_size=1, max_size=12)
+counts = st.none() | st.integers(0, 10**9)
+json_leaves = (
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts
+)
+json_values = st.recursive(
+    json_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+)
+json_objects = st.dictionaries(texts, json_values, max_size=3)
+
+
+def maybe(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+issuers = st.builds(Issuer, words, maybe(words), maybe(words))
+continuities = st.builds(Continuity, maybe(texts), json_values, maybe(issuers), st.booleans())
+sources = st.builds(Url, words) | st.builds(Inline, words)
+details = st.sampled_from([None, "auto", "low", "high"])
+
+text_blocks = st.builds(Text, texts, maybe(continuities))
+images = st.builds(Image, sources, maybe(words), details)
+documents = st.builds(Document, sources, words, maybe(words))
+tool_calls = st.builds(ToolCall, words, words, maybe(json_objects), maybe(continuities))
+user_blocks: SearchStrategy[UserBlock] = text_blocks | images | documents
+assistant_blocks: SearchStrategy[AssistantBlock] = (
+    text_blocks
+    | st.builds(Thinking, texts, maybe(continuities))
+    | st.builds(RedactedThinking, texts, maybe(continuities))
+    | tool_calls
+    | st.builds(Opaque, json_values, maybe(continuities))
+)
+
+contents = texts | st.lists(user_blocks, max_size=3)
+systems = st.builds(System, texts)
+users = st.builds(User, contents)
+assistants = st.builds(Assistant, st.lists(assistant_blocks, max_size=4))
+tool_results = st.builds(ToolResult, words, contents, st.booleans())
+messages: SearchStrategy[Message] = systems | users | assistants | tool_results
+
+tools = st.builds(Tool, words, texts, json_objects)
+tool_choices = st.sampled_from([None, "auto", "required", "none"]) | st.builds(ForceTool, words)
+numbers = maybe(st.floats(-2, 2))
+configs = st.builds(
+    RuntimeConfig,
+    numbers,
+    counts,
+    numbers,
+    counts,
+    numbers,
+    numbers,
+    maybe(st.lists(texts, max_size=2)),
+    st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", 1024]),
+    json_objects,
+)
+warnings = st.builds(LossWarning, words, words, texts)
+requests = st.builds(
+    Request,
+    st.lists(messages, max_size=3),
+    st.lists(tools, max_size=2),
+    configs,
+    maybe(json_objects),
+    tool_choices,
+    texts,
+    words,
+    st.booleans(),
+    maybe(words),
+    st.dictionaries(texts, texts, max_size=2),
+)
+
+# --- what is heard --------------------------------------------------------------------------------
+
+usages = st.builds(Usage, counts, counts, counts, counts, counts, counts, st.booleans())
+finish_reasons = st.sampled_from(["stop", "length", "tool_calls", "content_filter", "error", "cancelled"])
+problems = st.sampled_from([None, "cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"])
+indices = st.integers(0, 99)
+intents = st.builds(
+    ToolIntent,
+    words,
+    words,
+    words,
+    json_objects,
+    texts,
+    st.builds(IntentSource, texts, texts, texts, indices),
+    st.builds(AssembledFrom, indices, indices, indices),
+)
+head = (words, words)
+EVENTS: dict[type, SearchStrategy[Event]] = {
+    MessageStart: st.builds(MessageStart, *head, texts, texts),
+    TextDelta: st.builds(TextDelta, *head, indices, texts),
+    ThinkingDelta: st.builds(ThinkingDelta, *head, indices, texts, maybe(texts)),
+    ToolUseStart: st.builds(ToolUseStart, *head, indices, words, words),
+    ToolUseInputDelta: st.builds(ToolUseInputDelta, *head, indices, words, texts),
+    ToolUseEnd: st.builds(ToolUseEnd, *head, indices, words, json_objects, maybe(intents), problems, maybe(texts)),
+    MessageComplete: st.builds(
+        MessageComplete,
+        *head,
+        finish_reasons,
+        st.lists(assistant_blocks, max_size=3).map(tuple),
+        usages,
+        maybe(texts),
+        maybe(texts),
+        maybe(texts),
+        json_values,
+        maybe(texts),
+        st.lists(warnings, max_size=2).map(tuple),
+    ),
+}
+events: SearchStrategy[Event] = st.one_of(*EVENTS.values())
+
+# --- what a wire may say --------------------------------------------------------------------------
+
+Verb = tuple[str, tuple[Any, ...]]
+"""A verb of the assembler and its arguments."""
+
+
+@st.composite
+def split(draw: st.DrawFn, text: str) -> list[str]:
+    """The text in up to four literal pieces, none of them empty."""
+    cuts = sorted(draw(st.sets(st.integers(1, len(text) - 1), max_size=3))) if len(text) > 1 else []
+    return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True) if start < end]
+
+
+arguments = st.one_of(
+    json_objects.map(json.dumps),  # sound
+    st.sampled_from(["", " ", "{}", '{"city": "Oslo"}', '{"city": 1}']),
+    json_objects.map(lambda value: json.dumps(value)[:-1]),  # cut off
+    st.sampled_from(["[1]", "null", '"text"', "{}{}", "{'a': 1}", "NaN"]),  # not an object
+)
+
+
+_VERBS = ["tool", "more", "more", "more", "text", "thinking", "whole", "attach", "usage", "end"]
+
+
+@st.composite
+def verbs(draw: st.DrawFn) -> list[Verb]:
+    """What a wire may say between ``start`` and the end: calls whose fragments interleave with all the rest.
+
+    The keys of calls are numbers, in the order in which the calls begin.
+    """
+    said: list[Verb] = []
+    waiting: dict[int, list[str]] = {}  # fragments yet to come
+    tail: int | None = None  # the call that the wire opened last, while nothing came after it
+    count = 0
+    for _ in range(draw(st.integers(0, 14))):
+        verb = draw(
+            st.sampled_from(["tool", "more", "more", "more", "text", "thinking", "whole", "attach", "usage", "end"])
+        )
+        open_calls = [key for key, fragments in waiting.items() if fragments]
+        if verb == "tool":
+            name = draw(st.sampled_from(["weather", "any", "unknown"]))
+            call_id = draw(st.sampled_from([None, "", "a", "b", f"call_{count}"]))
+            said.append(("tool_start", (count, call_id, name)))
+            waiting[count], tail, count = draw(split(draw(arguments))), count, count + 1
+        elif verb == "more" and open_calls:
+            key = draw(st.sampled_from(open_calls))
+            said.append(("tool_input", (key, waiting[key].pop(0))))
+        elif verb in ("text", "thinking"):
+            piece = draw(texts)
+            said.append((verb, (piece,)))
+            tail = None if piece else tail
+        elif verb == "whole":
+            block = draw(st.builds(RedactedThinking, texts) | st.builds(Opaque, json_values))
+            said.append(("whole", (block,)))
+            tail = None
+        elif verb == "attach":
+            kind = draw(st.sampled_from([Text, Thinking]))
+            said.append(("attach", (kind, draw(maybe(words)), draw(maybe(words)))))
+            tail = None
+        elif verb == "usage":
+            said.append(("usage", (draw(usages),)))
+        elif verb == "end" and not waiting.get(-1 if tail is None else tail):
+            said.append(("block_end", (tail,)))
+    for key in draw(st.permutations(list(waiting))):
+        said += [("tool_input", (key, fragment)) for fragment in waiting[key]]
+    return said

@@ -1,0 +1,155 @@
+"""Facts about models, and which of two sources to believe."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.capabilities import UNKNOWN, Capabilities, Fact, Refusal, Source
+
+NAMES = [
+    "supports_images",
+    "supports_documents",
+    "supports_thinking",
+    "supports_tools",
+    "supports_system_prompt",
+    "supports_structured_output",
+    "supports_streaming",
+    "supports_streaming_tool_calls",
+    "supports_parallel_tool_calls",
+    "supports_prompt_caching",
+    "max_context_tokens",
+    "max_output_tokens",
+    "accepted_image_media_types",
+]
+FLAGS = NAMES[:10]
+WEAKEST_FIRST: list[Source] = ["unknown", "catalogue", "observed", "probed", "declared"]
+
+values = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: st.booleans() for name in FLAGS},
+        "max_context_tokens": st.integers(1, 10**7),
+        "max_output_tokens": st.integers(1, 10**7),
+        "accepted_image_media_types": st.lists(st.sampled_from(["image/png", "image/jpeg"])),
+    },
+)
+sources = st.sampled_from(WEAKEST_FIRST)
+capabilities = st.builds(Capabilities.of, values, sources)
+
+
+def test_names_are_the_contracts() -> None:
+    assert list(Capabilities.__struct_fields__) == NAMES
+    assert set(WEAKEST_FIRST) == set(get_args(Source))
+
+
+def test_refusals_are_the_contracts_in_its_order() -> None:
+    assert get_args(Refusal) == (
+        "not_configured",
+        "provider_unavailable",
+        "no_vision_support",
+        "exceeds_context_window",
+        "no_tool_support",
+        "no_system_prompt_support",
+        "no_structured_output_support",
+    )
+
+
+@pytest.mark.parametrize("kind", [Fact, Capabilities])
+def test_facts_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+    assert kind.__struct_config__.frozen
+
+
+def test_everything_is_unknown_at_first() -> None:
+    assert {getattr(Capabilities(), name) for name in NAMES} == {UNKNOWN}
+    assert [Capabilities().known(name) for name in NAMES] == [None] * len(NAMES)
+    assert msgspec.json.encode(Capabilities()) == b"{}"
+    assert (UNKNOWN.value, UNKNOWN.source) == (None, "unknown")
+
+
+@given(values, sources)
+def test_values_are_kept_with_their_provenance(given: dict[str, Any], source: Source) -> None:
+    made = Capabilities.of(given, source, at="2026-01-01", by="a test")
+    for name in NAMES:
+        if name in given:
+            kept = tuple(given[name]) if isinstance(given[name], list) else given[name]
+            assert getattr(made, name) == Fact(kept, source, "2026-01-01", "a test")
+            assert made.known(name) == kept
+        else:
+            assert getattr(made, name) is UNKNOWN
+
+
+@given(capabilities)
+def test_json_round_trip(made: Capabilities) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Capabilities) == made
+
+
+def test_the_users_word_is_the_default_source() -> None:
+    assert Capabilities.of({"supports_tools": False}).supports_tools == Fact(False, "declared")
+
+
+def test_none_says_nothing() -> None:
+    assert Capabilities.of(dict.fromkeys(NAMES)) == Capabilities()
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
+def test_media_types_in_any_collection(kind: Any) -> None:
+    made = Capabilities.of({"accepted_image_media_types": kind(["image/png"])})
+    assert made.known("accepted_image_media_types") == ("image/png",)
+
+
+WRONG = [
+    ({"supports_telepathy": True}, "capabilities: unknown name 'supports_telepathy'; one of supports_images, "),
+    ({"supports_images": 1}, "capabilities: supports_images must be true or false, not 1"),
+    ({"supports_tools": "yes"}, "capabilities: supports_tools must be true or false, not 'yes'"),
+    ({"max_context_tokens": 0}, "capabilities: max_context_tokens must be a positive whole number, not 0"),
+    ({"max_context_tokens": True}, "capabilities: max_context_tokens must be a positive whole number, not True"),
+    ({"max_output_tokens": 1.5}, "capabilities: max_output_tokens must be a positive whole number, not 1.5"),
+    ({"max_output_tokens": "1"}, "capabilities: max_output_tokens must be a positive whole number, not '1'"),
+    ({"accepted_image_media_types": "image/png"}, "must be a list of media types, not 'image/png'"),
+    ({"accepted_image_media_types": [1]}, "must be a list of media types, not [1]"),
+    (
+        {"accepted_image_media_types": 5},
+        "capabilities: accepted_image_media_types must be a list of media types, not 5",
+    ),
+    (
+        {"accepted_image_media_types": iter(())},
+        "capabilities: accepted_image_media_types must be a list of media types",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG)
+def test_wrong_names_and_types_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Capabilities.of(given)
+    assert message in str(caught.value)
+
+
+# --- two sources ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mine", WEAKEST_FIRST)
+@pytest.mark.parametrize("theirs", WEAKEST_FIRST)
+def test_the_stronger_source_wins_and_the_later_at_equal_strength(mine: Source, theirs: Source) -> None:
+    merged = Capabilities.of({"supports_tools": True}, mine).merged(Capabilities.of({"supports_tools": False}, theirs))
+    wins = WEAKEST_FIRST.index(theirs) >= WEAKEST_FIRST.index(mine)
+    assert merged.supports_tools == (Fact(False, theirs) if wins else Fact(True, mine))
+
+
+@given(capabilities, capabilities)
+def test_nothing_known_is_lost_by_merging(one: Capabilities, other: Capabilities) -> None:
+    merged = one.merged(other)
+    for name in NAMES:
+        facts = [getattr(one, name), getattr(other, name)]
+        known = [fact for fact in facts if fact.value is not None]
+        assert getattr(merged, name) in (known or [UNKNOWN])
+
+
+@given(capabilities)
+def test_merging_with_nothing_changes_nothing(made: Capabilities) -> None:
+    assert made.merged(Capabilities()) == Capabilities().merged(made) == made.merged(made) == made

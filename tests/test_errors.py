@@ -1,0 +1,340 @@
+"""The tree of errors, its three vocabularies, and what never leaves in an error's words."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import errors
+from dragoman.errors import (
+    AuthenticationError,
+    CallCancelledError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    ModelNotLoadedError,
+    NetworkError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+    keep_headers,
+    scrub,
+)
+from dragoman.events import Response, Usage
+from dragoman.messages import Assistant
+
+TREE = [
+    (AuthenticationError, ProviderError, "provider_authentication", "auth", "auth", False),
+    (InvalidModelError, ProviderError, "provider_invalid_model", "invalid_request", "bad_request", False),
+    (ModelNotLoadedError, ProviderError, "provider_model_not_loaded", "server_error", "overloaded", True),
+    (RateLimitError, ProviderError, "provider_rate_limit", "rate_limit", "rate_limit", True),
+    (QuotaExceededError, RateLimitError, "provider_rate_limit", "rate_limit", "quota", False),
+    (UnavailableError, ProviderError, "provider_unavailable", "server_error", "unknown", True),
+    (OverloadedError, UnavailableError, "provider_unavailable", "rate_limit", "overloaded", True),
+    (NetworkError, UnavailableError, "provider_unavailable", "network", "unknown", True),
+    (TimedOutError, UnavailableError, "provider_unavailable", "network", "timeout", True),
+    (StreamInterruptedError, UnavailableError, "provider_unavailable", "network", "stream_interrupted", True),
+    (InvalidRequestError, ProviderError, "provider_invalid_request", "invalid_request", "bad_request", False),
+    (
+        ContextOverflowError,
+        InvalidRequestError,
+        "provider_invalid_request",
+        "context_overflow",
+        "context_length",
+        False,
+    ),
+    (
+        UnsupportedFeatureError,
+        InvalidRequestError,
+        "provider_invalid_request",
+        "invalid_request",
+        "unsupported_feature",
+        False,
+    ),
+    (
+        UnsupportedContentError,
+        ProviderError,
+        "provider_unsupported_content_block",
+        "invalid_request",
+        "unsupported_feature",
+        False,
+    ),
+    (InvalidResponseError, ProviderError, "provider_invalid_response", "other", "unknown", False),
+    (MalformedToolCallError, InvalidResponseError, "provider_invalid_response", "other", "malformed_tool_call", False),
+    (StructuredOutputError, ProviderError, "structured_output_invalid", "other", "unknown", False),
+    (CallCancelledError, ProviderError, "cancelled", "cancelled", "unknown", False),
+]
+CLASSES = [ProviderError, *[row[0] for row in TREE]]
+KEYS = [
+    "sk-abcdefghijklmnop",
+    "sk-proj-AbC_def-0123456789",
+    "gsk_abcdefghijklmnop",
+    "xai-abcdefghijklmnop",
+    "hf_abcdefghijklmnop",
+    "AIzaSyA0123456789abcdefghij",
+    "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.sig-nature_1",
+]
+
+
+# --- the tree -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
+def test_vocabularies(
+    kind: type[ProviderError], parent: type, category: str, error_class: str, word: str, transient: bool
+) -> None:
+    assert kind.__bases__ == (parent,)
+    assert (kind.category, kind.error_class, kind.kind, kind.transient) == (category, error_class, word, transient)
+
+
+def test_table_names_every_class() -> None:
+    defined = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, ProviderError)}
+    assert defined == set(CLASSES)
+
+
+def drawn_tree() -> list[tuple[str, str]]:
+    """Each class of the docstring's drawing with its parent, in order."""
+    assert errors.__doc__ is not None
+    pairs: list[tuple[str, str]] = []
+    above: list[str] = []
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"    ((?:[│├└─ ]{4})*)(\w+Error)\b", line)
+        if match:
+            depth = len(match[1]) // 4
+            above[depth:] = [match[2]]
+            pairs.append((match[2], above[depth - 1] if depth else "Exception"))
+    return pairs
+
+
+def test_drawing_is_the_inheritance() -> None:
+    assert drawn_tree() == [(kind.__name__, kind.__bases__[0].__name__) for kind in CLASSES]
+
+
+# --- attributes -----------------------------------------------------------------------------------
+
+FACTS = {
+    "status": 418,
+    "provider": "teapot",
+    "model": "earl-grey",
+    "request_id": "req_1",
+    "provider_code": "short_and_stout",
+    "provider_message": "I cannot brew coffee",
+    "retry_after": 2.5,
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_attributes(kind: type[ProviderError]) -> None:
+    response = Response(Assistant("half"), "error")
+    error = kind("no coffee", **FACTS, headers={"X-Request-Id": "r1"}, response=response)
+    assert {name: getattr(error, name) for name in FACTS} == FACTS
+    assert (error.message, error.args, error.response) == ("no coffee", ("no coffee",), response)
+    assert error.headers == {"x-request-id": "r1"}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_nothing_is_known_by_default(kind: type[ProviderError]) -> None:
+    error = kind()
+    assert {getattr(error, name) for name in FACTS} == {None}
+    assert (error.headers, error.response, error.message) == ({}, None, "")
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_pickle(kind: type[ProviderError]) -> None:
+    error = kind("no coffee", **FACTS, headers={"retry-after": "3"}, response=Response(Assistant("half"), "error"))
+    error.hide([], ["I cannot brew coffee"])
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert vars(copy) == vars(error)
+    assert (str(copy), copy.args) == (str(error), error.args)
+
+
+@pytest.mark.parametrize("which", ["connect", "first_event", "idle", "total"])
+def test_timed_out_says_which(which: errors.Deadline) -> None:
+    error = pickle.loads(pickle.dumps(TimedOutError("late", which=which, status=408)))
+    assert (error.which, error.status) == (which, 408)
+
+
+def test_timed_out_is_of_the_whole_call_unless_said() -> None:
+    assert TimedOutError().which == "total"
+
+
+def test_structured_output_fields() -> None:
+    fields = {
+        "response_schema": {"type": "object"},
+        "output_content": "not json",
+        "error_message": "it is not JSON",
+        "finish_reason": "length",
+        "usage": Usage(1, 2),
+    }
+    error = pickle.loads(pickle.dumps(StructuredOutputError("no", provider="p", **fields)))
+    assert {name: getattr(error, name) for name in fields} == fields
+    assert error.provider == "p"
+    bare = StructuredOutputError()
+    assert [getattr(bare, name) for name in fields] == [None, "", "", None, None]
+
+
+# --- its words ------------------------------------------------------------------------------------
+
+WORDS = [
+    (ProviderError(), "provider_unavailable"),
+    (ProviderError("no"), "no"),
+    (ProviderError("no", provider="p"), "p: no"),
+    (ProviderError("no", provider="p", model="m"), "p/m: no"),
+    (ProviderError("no", model="m", status=500), "m: no (HTTP 500)"),
+    (ProviderError("no", provider_message="because"), "no. The provider says: because"),
+    (ProviderError("no", provider_message="no"), "no"),
+    (ProviderError("no", provider_message="two\n  lines"), "no. The provider says: two lines"),
+    (RateLimitError("slow"), "slow. Wait and try again, or send less."),
+    (RateLimitError("slow."), "slow. Wait and try again, or send less."),
+    (CallCancelledError("stop", status=499), "stop (HTTP 499)"),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), WORDS)
+def test_str(error: ProviderError, text: str) -> None:
+    assert str(error) == text
+    assert repr(error) == f"{type(error).__name__}({text!r})"
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_class_says_what_to_do_next(kind: type[ProviderError]) -> None:
+    assert str(kind("It went wrong")) == f"It went wrong. {kind.advice}".removesuffix(". ")
+
+
+@pytest.mark.parametrize(("length", "ending"), [(300, "x"), (301, "…")])
+def test_long_quotes_are_cut(length: int, ending: str) -> None:
+    quote = str(ProviderError("no", provider_message="x" * length)).removeprefix("no. The provider says: ")
+    assert len(quote) == 300
+    assert quote.endswith(ending)
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [*KEYS, "Bearer abcdefgh", "basic dXNlcjpwYXNz"])
+def test_shapes_of_keys_are_hidden_everywhere(key: str) -> None:
+    assert scrub(f"key <{key}>!") == "key <[hidden]>!"
+    error = AuthenticationError(f"no {key}", provider_message=f"Incorrect API key provided: {key}.")
+    assert key not in str(error) + repr(error)
+    assert str(error).count("[hidden]") == 2
+
+
+@pytest.mark.parametrize("text", ["sk-short", "risk-abcdefghijklmnop", "bearer of news", "task_abcdefghijklmnop", ""])
+def test_innocent_words_stay(text: str) -> None:
+    assert scrub(text, ["", "absent"]) == text
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=5)), st.text("abc", max_size=20))
+def test_no_given_secret_is_left(secrets: list[str], text: str) -> None:
+    assert not any(secret in scrub(text, secrets) for secret in secrets)
+
+
+def test_a_secret_that_begins_another_leaves_no_rest() -> None:
+    assert scrub("token abcdef", ["abc", "abcdef"]) == scrub("token abcdef", ["abcdef", "abc"]) == "token [hidden]"
+
+
+def test_hide_reaches_every_word() -> None:
+    secret = "topsecret"
+    error = ProviderError(
+        f"1 {secret}",
+        provider_code=f"2 {secret}",
+        provider_message=f"3 {secret}",
+        headers={"x-request-id": f"4 {secret}"},
+    )
+    error.hide([secret, ""])
+    assert (error.message, error.args, error.provider_code) == ("1 [hidden]", ("1 [hidden]",), "2 [hidden]")
+    assert (error.provider_message, error.headers) == ("3 [hidden]", {"x-request-id": "4 [hidden]"})
+    assert secret not in repr(vars(error)) + str(error) + repr(error)
+
+
+def test_hide_of_an_error_without_words() -> None:
+    error = ProviderError("no")
+    error.hide(["x"], ["a prompt"])
+    assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+LONG = "The quick brown fox jumps over the lazy dog by the river."
+ECHOES = [
+    ("abcd", "you said abcd", True),
+    ("abc", "you said abc", False),  # too short to tell from chance
+    ("  abcd\n", "you said abcd", True),
+    ("", "anything", False),
+    ("x" * 20, "x" * 20, True),
+    ("x" * 20, "x" * 19, False),
+    (LONG, LONG, True),
+    (LONG, f"refused: {LONG[7:37]}...", True),  # any stretch of 30 is noticed
+    (LONG, f"refused: {LONG[-20:]}", False),
+    (LONG, "the quick brown fox", False),
+]
+
+
+@pytest.mark.parametrize(("prompt", "message", "echoed"), ECHOES)
+def test_echoed_prompts_are_not_quoted(prompt: str, message: str, echoed: bool) -> None:
+    error = InvalidRequestError("refused", provider_message=message)
+    error.hide([], ["another prompt", prompt])
+    assert error.quotable is not echoed
+    assert error.provider_message == message  # for whoever asks
+    assert (message in str(error)) is not echoed
+    assert (message in repr(error)) is not echoed
+
+
+@given(st.text("abcdefghij ", min_size=29, max_size=120), st.data())
+def test_any_long_stretch_of_a_prompt_is_noticed(prompt: str, data: st.DataObject) -> None:
+    prompt = prompt.strip().ljust(29, "z")
+    start = data.draw(st.integers(0, len(prompt) - 29))
+    error = InvalidRequestError("refused", provider_message=f">>{prompt[start : start + 29]}<<")
+    error.hide([], [prompt])
+    assert not error.quotable
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+HEADERS = {
+    "Authorization": "Bearer abcdefghijkl",
+    "Set-Cookie": "session=1",
+    "X-Api-Key": "abc",
+    "Openai-Organization": "me",
+    "CF-Ray": "ray",
+    "Content-Type": "text/html",
+    "Date": "today",
+    "OpenAI-Processing-Ms": "5",
+    "Request-Id": "a",
+    "Retry-After": "1",
+    "Retry-After-Ms": "1000",
+    "X-Request-Id": "b",
+    "X-Should-Retry": "true",
+    "X-RateLimit-Remaining": "9",
+    "Anthropic-RateLimit-Tokens-Reset": "later",
+    "X-RateLimit-Note": "sk-abcdefghijklmnop",
+}
+
+
+def test_only_harmless_headers_are_kept() -> None:
+    kept = {name.lower(): value for name, value in list(HEADERS.items())[4:]}
+    assert keep_headers(HEADERS) == {**kept, "x-ratelimit-note": "[hidden]"}
+    assert ProviderError(headers=HEADERS).headers == keep_headers(HEADERS)
+    assert "ray" not in str(ProviderError("no", headers=HEADERS))
+
+
+@given(st.dictionaries(st.sampled_from(list(HEADERS)) | st.text(max_size=20), st.text("abc", max_size=5)))
+def test_no_other_header_passes(headers: dict[str, str]) -> None:
+    allowed = {name.lower() for name in list(HEADERS)[4:]}
+    families = ("x-ratelimit-", "anthropic-ratelimit-")
+    wanted = {name for name in map(str.lower, headers) if name in allowed or name.startswith(families)}
+    assert keep_headers(headers).keys() == wanted

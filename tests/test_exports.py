@@ -1,0 +1,150 @@
+"""What each module offers is what it says it offers."""
+
+from __future__ import annotations
+
+import ast
+import types
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman import errors
+
+PACKAGE = Path(dragoman.__file__).parent
+MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+class Names:
+    """The names of a module, read without importing it (some need packages that are optional)."""
+
+    def __init__(self, source: str) -> None:
+        self.listed: list[str] | None = None
+        self.bound: set[str] = set()
+        self.public: set[str] = set()
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.Module | ast.If | ast.Try | ast.ExceptHandler):
+                continue
+            for statement in ast.iter_child_nodes(node):
+                self._read(statement)
+
+    def _read(self, node: ast.AST) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._bind(node.name, public=not any(map(is_command, node.decorator_list)))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                self._bind((alias.asname or alias.name).split(".")[0], public=False)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    self._assign(target.id, node.value)
+
+    def _assign(self, name: str, value: ast.expr | None) -> None:
+        if name == "__all__":
+            assert value is not None
+            self.listed = list(ast.literal_eval(value))
+        self._bind(name, public=False)  # limits, loggers and shorthands may stay in the workshop
+
+    def _bind(self, name: str, *, public: bool) -> None:
+        self.bound.add(name)
+        if public and not name.startswith("_"):
+            self.public.add(name)
+
+
+def is_command(decorator: ast.expr) -> bool:
+    """A command of the command line is found through its group, not by its name."""
+    return (
+        isinstance(decorator, ast.Call)
+        and isinstance(decorator.func, ast.Attribute)
+        and decorator.func.attr == "command"
+    )
+
+
+def complaints(source: str) -> list[str]:
+    names = Names(source)
+    if names.listed is None:
+        return ["no __all__"]
+    listed = names.listed
+    found = [f"{name} is private" for name in listed if name.startswith("_")]
+    found += [f"{name} does not exist" for name in listed if name not in names.bound]
+    found += [f"{name} is listed twice" for name in sorted(set(listed)) if listed.count(name) > 1]
+    found += [f"{name} is public and not listed" for name in sorted(names.public - set(listed))]
+    if listed != sorted(listed, key=order):
+        found.append("not sorted")
+    return found
+
+
+def order(name: str) -> tuple[int, str]:
+    """Constants, then types, then the rest, as the linter has it."""
+    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_lists_what_it_offers(module: str) -> None:
+    assert complaints((PACKAGE / module).read_text(encoding="utf-8")) == []
+
+
+WRONG = [
+    ("x = 1", "no __all__"),
+    ("__all__ = ['_x']\n_x = 1", "_x is private"),
+    ("__all__ = ['x']", "x does not exist"),
+    ("__all__ = ['x', 'x']\nx = 1", "x is listed twice"),
+    ("__all__ = []\ndef x(): ...", "x is public and not listed"),
+    ("__all__ = []\nasync def x(): ...", "x is public and not listed"),
+    ("__all__ = []\nclass X: ...", "X is public and not listed"),
+    ("__all__: list[str] = []\nif True:\n    def x(): ...", "x is public and not listed"),
+    ("__all__ = ['b', 'a']\na = b = 1", "not sorted"),
+    ("__all__ = ['a', 'B']\nclass B: ...\na = 1", "not sorted"),
+]
+
+
+@pytest.mark.parametrize(("source", "complaint"), WRONG)
+def test_planted_faults_are_found(source: str, complaint: str) -> None:
+    assert complaints(source) == [complaint]
+
+
+RIGHT = [
+    "__all__ = ['A', 'Bc', 'd']\nfrom x import Bc, d, e\nA = 1",
+    "__all__: list[str] = []\nT = TypeVar('T')\nlog = x()\nMAX = 1\n_y = 2\ndef _f(): ...",
+    "__all__: list[str] = []\n@group.command()\ndef pull(): ...",
+    "__all__ = ['X']\ntry:\n    import y\nexcept ImportError:\n    pass\nclass X:\n    def f(self): ...\n    Y = 1",
+]
+
+
+@pytest.mark.parametrize("source", RIGHT)
+def test_sound_modules_pass(source: str) -> None:
+    assert complaints(source) == []
+
+
+# --- the package ------------------------------------------------------------------------------------
+
+DEMANDED = [
+    *["System", "User", "Assistant", "ToolResult"],
+    *["Text", "Image", "Url", "Inline", "Document", "Thinking", "RedactedThinking", "ToolCall", "Opaque"],
+    *["Continuity", "Issuer", "Tool", "ForceTool", "RuntimeConfig", "Request", "Response", "Usage", "LossWarning"],
+    *["ToolIntent", "MessageStart", "TextDelta", "ThinkingDelta", "ToolUseStart", "ToolUseInputDelta", "ToolUseEnd"],
+    *["MessageComplete", "check_events", "fold"],
+    *["Provider", "EventStream", "connect", "parse_messages", "plan"],
+]
+
+
+def test_the_package_lists_what_is_visible() -> None:
+    visible = {
+        name
+        for name in dir(dragoman)
+        if not name.startswith("_") and not isinstance(getattr(dragoman, name), types.ModuleType)
+    }
+    # a function may bear the name of a module: ``dragoman.plan`` is the function
+    assert visible == set(dragoman.__all__)
+    assert all(getattr(dragoman, name) is not None for name in dragoman.__all__)
+
+
+@pytest.mark.parametrize("name", DEMANDED)
+def test_everyday_names_come_from_the_package(name: str) -> None:
+    assert name in dragoman.__all__
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
+def test_every_error_comes_from_the_package(name: str) -> None:
+    assert getattr(dragoman, name) is getattr(errors, name)

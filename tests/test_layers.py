@@ -1,0 +1,327 @@
+"""The direction of imports, and the words that must not occur, held against every file of the package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+import dragoman
+
+PACKAGE = Path(dragoman.__file__).parent
+
+# A module may import only from lines above its own. A folder is one layer.
+LAYERS = [
+    "errors",
+    "messages",
+    "capabilities",
+    "events",
+    "validate",
+    "tokens",
+    "sse",
+    "wire",
+    "transport",
+    "provider",
+    "middleware",
+    "prices",
+    "log",
+    "registry",
+    "session",
+    "tools",
+    "permission",
+    "replay",
+    "conformance",
+    "gateway",
+    "sim",
+    "sync",
+    "local",
+    "testing",
+    "cli",
+]
+FRONT = ["__init__", "__main__"]  # the package itself, and ``python -m``: they stand before all layers
+NAMELESS = {"utils", "helpers", "common", "base", "types"}
+
+# Vendors are rows of the catalogue. A wire's name (openai, anthropic, gemini, responses) is not a vendor's.
+VENDORS = [
+    "alibaba",
+    "azure",
+    "baseten",
+    "cerebras",
+    "cloudflare",
+    "databricks",
+    "dashscope",
+    "deepinfra",
+    "deepseek",
+    "fireworks",
+    "githubcopilot",
+    "groq",
+    "huggingface",
+    "hyperbolic",
+    "litellm",
+    "llamacpp",
+    "lmstudio",
+    "mistral",
+    "moonshot",
+    "nebius",
+    "novita",
+    "nvidia",
+    "ollama",
+    "openrouter",
+    "perplexity",
+    "pollinations",
+    "sambanova",
+    "sglang",
+    "siliconflow",
+    "snowflake",
+    "togetherai",
+    "vllm",
+    "watsonx",
+]
+VENDOR_WORDS = ["xai", "zai", "qwen", "kimi"]  # too short to be looked for inside other words
+_VENDOR = re.compile("|".join(VENDORS))
+_VENDOR_WORD = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(VENDOR_WORDS)})(?![a-z0-9])")
+ALLOWED = {
+    ("errors.py", "xai"): "the beginning of a key, which must be known to be hidden",
+    ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
+}
+# Below the session nothing can run a tool. The log runs SQL, and the word is the database driver's.
+MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("session") :]]
+
+
+# --- the checks -----------------------------------------------------------------------------------
+
+
+class Module:
+    """One file of the package."""
+
+    def __init__(self, root: Path, path: Path) -> None:
+        self.path = path.relative_to(root)
+        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+        parts = self.path.with_suffix("").parts
+        self.layer = parts[0]
+        self.is_package = parts[-1] == "__init__"
+        self.name = parts[:-1] if self.is_package else parts
+
+    @cached_property
+    def statements(self) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+        """Every import, and whether it is inside a function."""
+        found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+
+        def walk(node: ast.AST, inside: bool) -> None:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.Import | ast.ImportFrom):
+                    found.append((child, inside))
+                elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                    walk(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+        walk(self.tree, False)
+        return found
+
+    def imports(self, known: set[tuple[str, ...]]) -> Iterator[tuple[int, bool, tuple[str, ...]]]:
+        """First-party imports: the line, whether it is inside a function, and the module it means."""
+        for node, inside in self.statements:
+            for alias in node.names:
+                if isinstance(node, ast.Import):
+                    first, *rest = alias.name.split(".")
+                    if first == "dragoman":
+                        yield node.lineno, inside, tuple(rest)
+                elif (target := self._target(node)) is not None:
+                    deeper = (*target, alias.name)
+                    yield node.lineno, inside, deeper if deeper in known else target
+
+    def _target(self, node: ast.ImportFrom) -> tuple[str, ...] | None:
+        words = tuple(node.module.split(".")) if node.module else ()
+        if not node.level:
+            return words[1:] if words[:1] == ("dragoman",) else None
+        package = self.name if self.is_package else self.name[:-1]
+        return (*package[: len(package) - node.level + 1], *words)
+
+    @cached_property
+    def identifiers(self) -> set[tuple[int, str]]:
+        """Every name that is written as a name, with its line."""
+        found: set[tuple[int, str]] = set()
+        for node in ast.walk(self.tree):
+            for field in ("id", "attr", "arg", "name", "asname", "module"):
+                value = getattr(node, field, None)
+                if isinstance(value, str):
+                    found.add((getattr(node, "lineno", 0), value))
+        return found
+
+    @cached_property
+    def literals(self) -> set[tuple[int, str]]:
+        """Texts that are data, with their lines: not docstrings, nor the strings that explain a field."""
+        said = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
+        found: set[tuple[int, str]] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in said:
+                text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+                found.add((node.lineno, text))
+        return found
+
+    @cached_property
+    def vendors(self) -> list[tuple[int, str]]:
+        """The vendors named outside docstrings and comments, with the lines."""
+        found: list[tuple[int, str]] = []
+        for line, text in self.identifiers | self.literals | {(0, self.path.as_posix())}:
+            low = text.lower()
+            names = _VENDOR.findall(re.sub(r"[^a-z0-9]+", "", low)) + _VENDOR_WORD.findall(low)
+            found += [(line, name) for name in names]
+        return found
+
+
+def read_package(root: Path) -> list[Module]:
+    return [Module(root, path) for path in sorted(root.rglob("*.py"))]
+
+
+def wrong_directions(modules: list[Module]) -> list[str]:
+    known = {module.name for module in modules}
+    found: list[str] = []
+    for module in modules:
+        if module.layer not in LAYERS + FRONT:
+            found.append(f"{module.path}: a layer of this name is not in the list")
+            continue
+        for _, _, target in module.imports(known):
+            layer = target[0] if target else "__init__"
+            if module.layer == "__main__" or layer == module.layer:
+                continue
+            if layer == "cli" or (module.layer in LAYERS and layer not in LAYERS[: LAYERS.index(module.layer)]):
+                found.append(f"{module.path}: imports {layer}")
+    return found
+
+
+def cycles(modules: list[Module]) -> list[str]:
+    """Files that import each other in a circle; what a folder's front re-exports from its own files is none."""
+    known = {module.name for module in modules}
+    edges = {module.name: {target for _, _, target in module.imports(known)} & known for module in modules}
+    found: list[str] = []
+    done: set[tuple[str, ...]] = set()
+
+    def walk(name: tuple[str, ...], above: tuple[tuple[str, ...], ...]) -> None:
+        if name in above:
+            found.append(" -> ".join(".".join(each) or "dragoman" for each in (*above[above.index(name) :], name)))
+        elif name not in done:
+            for target in sorted(edges[name]):
+                walk(target, (*above, name))
+            done.add(name)
+
+    for name in sorted(edges):
+        walk(name, ())
+    return found
+
+
+def hidden_imports(modules: list[Module]) -> list[str]:
+    known = {module.name for module in modules}
+    return [f"{m.path}:{line}" for m in modules for line, inside, _ in m.imports(known) if inside]
+
+
+def nameless(modules: list[Module]) -> list[str]:
+    return [str(module.path) for module in modules if NAMELESS & set(module.path.with_suffix("").parts)]
+
+
+def executors(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.path}:{line}"
+        for module in modules
+        if module.layer not in MAY_EXECUTE
+        for line, name in module.identifiers
+        if "execute" in name.lower().split("_")
+    ]
+
+
+def vendors(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.path}:{line}: {name}"
+        for module in modules
+        for line, name in module.vendors
+        if (module.path.as_posix(), name) not in ALLOWED
+    ]
+
+
+Check = Callable[[list[Module]], list[str]]
+CHECKS: list[Check] = [wrong_directions, cycles, hidden_imports, nameless, executors, vendors]
+
+
+PRESENT = read_package(PACKAGE)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_package_keeps_its_shape(check: Check) -> None:
+    assert check(PRESENT) == []
+
+
+def test_every_allowance_is_needed() -> None:
+    used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
+    assert set(ALLOWED) <= used
+
+
+def test_the_front_page_lists_the_layers_in_this_order() -> None:
+    assert dragoman.__doc__ is not None
+    drawn = re.findall(r"^    (\w+(?:  \w+)*)  ", dragoman.__doc__, re.MULTILINE)
+    names = [name for line in drawn for name in line.split()]
+    assert len(names) > 10
+    assert names == [name for name in LAYERS if name in names]
+
+
+# --- planted violations -----------------------------------------------------------------------------
+
+PLANTED = [
+    (wrong_directions, "errors.py", "from .messages import User", "errors.py: imports messages"),
+    (wrong_directions, "wire/plan.py", "from ..transport import Transport", "wire/plan.py: imports transport"),
+    (wrong_directions, "wire/openai/reply.py", "from ... import transport", "wire/openai/reply.py: imports transport"),
+    (wrong_directions, "events/check.py", "import dragoman.provider", "events/check.py: imports provider"),
+    (wrong_directions, "validate/reply.py", "from dragoman.wire import Codec", "validate/reply.py: imports wire"),
+    (wrong_directions, "provider.py", "from . import connect", "provider.py: imports __init__"),
+    (wrong_directions, "sync.py", "from .cli import main", "sync.py: imports cli"),
+    (wrong_directions, "__init__.py", "from .cli import main", "__init__.py: imports cli"),
+    (wrong_directions, "sse.py", "if True:\n    from .wire import Codec", "sse.py: imports wire"),
+    (wrong_directions, "helpful.py", "x = 1", "helpful.py: a layer of this name is not in the list"),
+    (cycles, "events/values.py", "from .check import check_events", "events.values -> events.check"),
+    (hidden_imports, "sse.py", "def late() -> None:\n    from .errors import scrub", "sse.py:"),
+    (hidden_imports, "sse.py", "async def late() -> None:\n    import dragoman.errors", "sse.py:"),
+    (nameless, "wire/utils.py", "x = 1", "wire/utils.py"),
+    (nameless, "types/__init__.py", "x = 1", "types/__init__.py"),
+    (executors, "provider.py", "def execute() -> None: ...", "provider.py:"),
+    (executors, "wire/plan.py", "x.execute()", "wire/plan.py:"),
+    (executors, "messages.py", "def run(execute_tool): ...", "messages.py:"),
+    (executors, "tokens.py", "from concurrent import execute", "tokens.py:"),
+    (vendors, "sse.py", "OPENROUTER = 1", "openrouter"),
+    (vendors, "sse.py", "class LlamaCppQuirks: ...", "llamacpp"),
+    (vendors, "sse.py", "x = 'https://api.mistral.ai'", "mistral"),
+    (vendors, "sse.py", "x = f'{x} is vLLM'", "vllm"),
+    (vendors, "sse.py", "x = b'x_groq'", "groq"),
+    (vendors, "sse.py", "x = 'api.x.ai xai'", "xai"),
+    (vendors, "sse.py", "def f(together_ai): ...", "togetherai"),
+    (vendors, "wire/deepseek.py", "x = 1", "deepseek"),
+]
+
+
+@pytest.mark.parametrize(("check", "name", "code", "complaint"), PLANTED)
+def test_planted_violations_are_found(check: Check, name: str, code: str, complaint: str, tmp_path: Path) -> None:
+    original, copy = PACKAGE / name, tmp_path / name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text((original.read_text() if original.exists() else "") + f"\n\n{code}\n")
+    others = [module for module in PRESENT if module.path != Path(name)]
+    before, after = check(PRESENT), check([*others, Module(tmp_path, copy)])
+    assert [found for found in after if found not in before and complaint in found]
+
+
+INNOCENT = [
+    (vendors, '"""Ollama says so."""'),
+    (vendors, 'x: int = 1\n"""What Groq and vLLM send."""'),
+    (vendors, "# OpenRouter does this\nx = 'openai anthropic gemini responses'"),
+    (vendors, "x = 'a maximum'\ny = 'relaxai'"),
+    (hidden_imports, "def late() -> None:\n    import aiohttp"),
+    (wrong_directions, "from .errors import scrub\nimport msgspec"),
+    (executors, "x = 'execute'\ny.executed()"),
+]
+
+
+@pytest.mark.parametrize(("check", "code"), INNOCENT)
+def test_innocent_code_is_left_alone(check: Check, code: str, tmp_path: Path) -> None:
+    (tmp_path / "sse.py").write_text(code)
+    (tmp_path / "errors.py").write_text("")
+    assert check(read_package(tmp_path)) == []

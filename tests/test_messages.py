@@ -1,0 +1,455 @@
+"""Messages, blocks, tools and settings: plain values that survive JSON, and ids that sort by time."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import pickle
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from pydantic import BaseModel, Field
+
+from dragoman import messages
+from dragoman.messages import (
+    Assistant,
+    AssistantBlock,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    LossWarning,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Url,
+    User,
+    UserBlock,
+    join_system,
+    new_ulid,
+    schema_of,
+)
+from tests import strategies as some
+
+VALUES = [
+    (Issuer, some.issuers),
+    (Continuity, some.continuities),
+    (Url | Inline, some.sources),
+    (UserBlock, some.user_blocks),
+    (AssistantBlock, some.assistant_blocks),
+    (Message, some.messages),
+    (Tool, some.tools),
+    (ToolChoice | None, some.tool_choices),
+    (RuntimeConfig, some.configs),
+    (LossWarning, some.warnings),
+    (Request, some.requests),
+]
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "strategy"), VALUES)
+@given(data=st.data())
+def test_json_round_trip(kind: Any, strategy: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    value = data.draw(strategy)
+    again = msgspec.json.decode(msgspec.json.encode(value), type=kind)
+    assert again == value
+    assert type(again) is type(value)
+    assert msgspec.json.encode(again) == msgspec.json.encode(value)
+
+
+@given(st.one_of(some.messages, some.requests))
+def test_copies_are_equal(value: Message | Request) -> None:
+    assert copy.deepcopy(value) == value
+    assert pickle.loads(pickle.dumps(value)) == value
+
+
+FROZEN = [
+    Issuer("openai"),
+    Continuity(),
+    Url("u"),
+    Inline("aGk="),
+    Text("t"),
+    Image(Url("u")),
+    Document(Url("u")),
+    Thinking("t"),
+    RedactedThinking("d"),
+    ToolCall("i", "n", {}),
+    Opaque(1),
+    System("s"),
+    User("u"),
+    Assistant("a"),
+    ToolResult("i", "r"),
+    Tool("t"),
+    ForceTool("t"),
+    RuntimeConfig(),
+    LossWarning("c", "p", "d"),
+    Request([]),
+]
+
+
+@pytest.mark.parametrize("value", FROZEN)
+def test_values_cannot_be_changed(value: msgspec.Struct) -> None:
+    for name in value.__struct_fields__:
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(value, name, None)
+    with pytest.raises(AttributeError):
+        value.extra = 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", FROZEN)
+def test_equality_is_by_value(value: msgspec.Struct) -> None:
+    assert value == type(value)(**{name: getattr(value, name) for name in value.__struct_fields__})
+    for name in value.__struct_fields__:
+        assert value != replace(value, **{name: ("something", "else")})
+
+
+def test_every_struct_is_in_the_table_of_frozen_ones() -> None:
+    structs = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
+    assert structs - {msgspec.Struct} == {type(value) for value in FROZEN}
+
+
+LISTS = [
+    (User([Text("a")]), "content", (Text("a"),)),
+    (ToolResult("i", [Text("a")]), "content", (Text("a"),)),
+    (Assistant([Text("a")]), "content", (Text("a"),)),
+    (RuntimeConfig(stop_sequences=["a"]), "stop_sequences", ("a",)),
+    (Request([User("u")]), "messages", (User("u"),)),
+    (Request([], [Tool("t")]), "tools", (Tool("t"),)),
+]
+
+
+@pytest.mark.parametrize(("value", "name", "kept"), LISTS)
+def test_lists_are_kept_as_tuples(value: Any, name: str, kept: tuple[Any, ...]) -> None:
+    assert getattr(value, name) == kept
+    assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+
+
+def test_a_list_handed_in_may_change_afterwards() -> None:
+    blocks: list[UserBlock] = [Text("a")]
+    message = User(blocks)
+    blocks.append(Text("b"))
+    assert message.text == "a"
+
+
+ON_THE_WIRE = [
+    (System("s"), b'{"role":"system","content":"s"}'),
+    (User("u"), b'{"role":"user","content":"u"}'),
+    (User([Text("u")]), b'{"role":"user","content":[{"type":"text","text":"u"}]}'),
+    (Assistant("a"), b'{"role":"assistant","content":[{"type":"text","text":"a"}]}'),
+    (ToolResult("i", "r"), b'{"role":"tool","tool_call_id":"i","content":"r"}'),
+    (ToolCall("i", "n", None), b'{"type":"tool_call","id":"i","name":"n","arguments":null}'),
+    (Image(Inline("aGk=")), b'{"type":"image","source":{"type":"inline","base64_data":"aGk="}}'),
+    (Document(Url("u")), b'{"type":"document","source":{"type":"url","url":"u"}}'),
+    (RuntimeConfig(temperature=0.0), b'{"temperature":0.0}'),
+    (ForceTool("t"), b'{"type":"tool","name":"t"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "written"), ON_THE_WIRE)
+def test_as_json(value: Any, written: bytes) -> None:
+    assert msgspec.json.encode(value) == written
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+CALL = ToolCall("1", "search", {"q": "x"})
+FORMS = [
+    (Assistant(), ()),
+    (Assistant(""), ()),
+    (Assistant(None), ()),
+    (Assistant(()), ()),
+    (Assistant("hi"), (Text("hi"),)),
+    (Assistant(content="hi"), (Text("hi"),)),
+    (Assistant([Thinking("hm"), CALL, Text("hi")]), (Thinking("hm"), CALL, Text("hi"))),
+    (Assistant("hi", tool_calls=[CALL]), (Text("hi"), CALL)),
+    (Assistant(tool_calls=[CALL]), (CALL,)),
+    (Assistant(None, tool_calls=None), ()),
+    (Assistant((Text("a"), CALL), tool_calls=(CALL,)), (Text("a"), CALL, CALL)),
+]
+
+
+@pytest.mark.parametrize(("message", "content"), FORMS)
+def test_forms_of_an_assistant(message: Assistant, content: tuple[AssistantBlock, ...]) -> None:
+    assert message.content == content
+    assert type(message.content) is tuple
+
+
+@given(st.lists(some.assistant_blocks, max_size=6))
+def test_views_of_an_assistant(blocks: list[AssistantBlock]) -> None:
+    message = Assistant(blocks)
+    assert message.text == "".join(block.text for block in blocks if isinstance(block, Text))
+    assert message.thinking == "".join(block.text for block in blocks if isinstance(block, Thinking))
+    assert message.tool_calls == tuple(block for block in blocks if isinstance(block, ToolCall))
+
+
+@pytest.mark.parametrize("kind", [User, lambda content: ToolResult("i", content)])
+def test_text_of_blocks(kind: Any) -> None:
+    assert kind("plain").text == "plain"
+    assert kind([Text("a"), Image(Url("u")), Text("b"), Document(Url("d"))]).text == "ab"
+    assert kind(()).text == ""
+
+
+S, U = System, User
+JOINS: list[tuple[Sequence[Message], str | None, Sequence[Message]]] = [
+    ([], None, []),
+    ([U("u")], None, [U("u")]),
+    ([S("a")], "a", []),
+    ([S("a"), S("b"), U("u"), Assistant("x")], "a\n\nb", [U("u"), Assistant("x")]),
+    ((S("a"), U("u"), S("late")), "a", (U("u"), S("late"))),
+]
+
+
+@pytest.mark.parametrize(("conversation", "system", "rest"), JOINS)
+def test_join_system(conversation: Sequence[Message], system: str | None, rest: Sequence[Message]) -> None:
+    assert join_system(conversation) == (system, rest)
+
+
+def test_loss_warning_reads_as_a_sentence() -> None:
+    assert str(LossWarning("order_lost", "messages[1]", "said earlier")) == "messages[1]: said earlier [order_lost]"
+
+
+# --- media ----------------------------------------------------------------------------------------
+
+
+def test_image_from_file(tmp_path: Path) -> None:
+    path = tmp_path / "dot.png"
+    path.write_bytes(b"\x89PNG")
+    source = Inline(base64.b64encode(b"\x89PNG").decode())
+    assert Image.from_file(path) == Image(source, "image/png")
+    assert Image.from_file(str(path), detail="low") == Image(source, "image/png", "low")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.pdf", "application/pdf"), ("a.txt", "text/plain"), ("a", "application/pdf")]
+)
+def test_document_from_file(tmp_path: Path, name: str, kind: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    assert Document.from_file(tmp_path / name) == Document(Inline("eA=="), kind, name)
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def weather(
+    city: Annotated[str, "a city"],
+    days: Annotated[int, msgspec.Meta(ge=1)] = 3,
+    units: list[str] = ["C"],  # noqa: B006
+    *,
+    anything=None,  # type: ignore[no-untyped-def]
+) -> str:
+    """Tell the weather."""
+    raise AssertionError("a Tool never calls its function")
+
+
+def test_tool_from_function() -> None:
+    tool = Tool.from_function(weather)
+    assert (tool.name, tool.description) == ("weather", "Tell the weather.")
+    assert tool.parameters == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "a city"},
+            "days": {"type": "integer", "minimum": 1, "default": 3},
+            "units": {"type": "array", "items": {"type": "string"}},
+            "anything": {"default": None},
+        },
+        "required": ["city"],
+    }
+    assert weather not in [getattr(tool, name) for name in tool.__struct_fields__]
+
+
+def test_tool_from_function_by_another_name() -> None:
+    def bare() -> None: ...
+
+    assert Tool.from_function(bare, name="other") == Tool(
+        "other", "", {"type": "object", "properties": {}, "required": []}
+    )
+    assert Tool("plain").parameters == {"type": "object", "properties": {}}
+
+
+def star(*args: int) -> None: ...
+def stars(**kwargs: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [star, stars])
+def test_parameters_without_a_name_have_no_schema(function: Any) -> None:
+    with pytest.raises(TypeError, match=rf"{function.__name__}: \*args and \*\*kwargs"):
+        Tool.from_function(function)
+
+
+class Place(msgspec.Struct):
+    """A place."""
+
+    city: str
+    zip: int | None = None
+
+
+@dataclass
+class PlaceData:
+    """A place."""
+
+    city: str
+    zip: int | None = None
+
+
+class PlaceDict(TypedDict):
+    city: str
+
+
+class PlaceModel(BaseModel):
+    """A place."""
+
+    city: str = Field(description="its name")
+
+
+class Tree(msgspec.Struct):
+    """A tree."""
+
+    children: list[Tree] = []
+
+
+class Forest(msgspec.Struct):
+    """Trees."""
+
+    trees: list[Tree]
+    place: Place
+
+
+PROPERTIES = {"city": {"type": "string"}, "zip": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}}
+
+
+@pytest.mark.parametrize("model", [Place, PlaceData])
+def test_tool_from_struct_and_dataclass(model: type) -> None:
+    schema = {
+        "title": model.__name__,
+        "description": "A place.",
+        "type": "object",
+        "properties": PROPERTIES,
+        "required": ["city"],
+    }
+    assert Tool.from_model(model) == Tool(model.__name__, "A place.", schema)
+
+
+def test_tool_from_typed_dict() -> None:
+    schema = {"title": "PlaceDict", "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    assert Tool.from_model(PlaceDict, name="place", description="Where.") == Tool("place", "Where.", schema)
+    assert Tool.from_model(PlaceDict).description == ""
+
+
+def test_tool_from_pydantic() -> None:
+    tool = Tool.from_model(PlaceModel)
+    assert (tool.name, tool.description) == ("PlaceModel", "A place.")
+    assert tool.parameters == PlaceModel.model_json_schema()
+    assert tool.parameters["properties"]["city"]["description"] == "its name"
+
+
+def test_schema_of_a_plain_type() -> None:
+    assert schema_of(int) == {"type": "integer"}
+    assert schema_of(list[Place])["items"] == {"$ref": "#/$defs/Place"}
+
+
+def test_schema_of_a_recursive_type_keeps_its_definition() -> None:
+    schema = schema_of(Tree)
+    assert (schema["type"], schema["title"]) == ("object", "Tree")
+    assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
+    assert schema["$defs"] == {"Tree": {name: value for name, value in schema.items() if name != "$defs"}}
+
+
+def test_schema_of_a_type_that_holds_others() -> None:
+    schema = schema_of(Forest)
+    assert schema["$defs"].keys() == {"Tree", "Place"}
+    assert schema["properties"]["place"] == {"$ref": "#/$defs/Place"}
+
+
+@dataclass
+class Odd:
+    """Its field bears the name of a keyword of JSON Schema."""
+
+    ref: int = field(default=1)
+
+
+def test_schema_of_one_definition_has_none_left() -> None:
+    assert "$defs" not in schema_of(Odd)
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+ALPHABET = set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+
+
+def milliseconds(ulid: str) -> int:
+    number = 0
+    for letter in ulid[:10]:
+        number = number * 32 + "0123456789ABCDEFGHJKMNPQRSTVWXYZ".index(letter)
+    return number
+
+
+def test_ulids_are_26_letters_that_sort_by_time() -> None:
+    ids = [new_ulid() for _ in range(5000)]
+    assert {len(each) for each in ids} == {26}
+    assert set("".join(ids)) <= ALPHABET
+    assert ids == sorted(set(ids))
+
+
+def test_ulid_begins_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_last", 0)
+    monkeypatch.setattr(messages.time, "time_ns", lambda: 1_469_918_176_385_000_000)
+    assert new_ulid().startswith("01ARYZ6S41")  # the ULID specification's own example
+
+
+def test_ulid_of_a_clock_set_back_still_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = new_ulid()
+    monkeypatch.setattr(messages.time, "time_ns", lambda: 1)
+    after = [new_ulid(), new_ulid()]
+    assert before < after[0] < after[1]
+    assert milliseconds(after[1]) >= milliseconds(before)
+
+
+def test_ulid_that_runs_out_of_chance_goes_into_the_next_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_last", (5 << 80) + (1 << 80) - 1)
+    monkeypatch.setattr(messages.time, "time_ns", lambda: 5_000_000)
+    assert milliseconds(new_ulid()) == 6
+
+
+def test_two_ulids_of_different_milliseconds_differ_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = set()
+    for moment in range(1, 6):
+        monkeypatch.setattr(messages, "_last", 0)
+        monkeypatch.setattr(messages.time, "time_ns", lambda now=moment: now * 1_000_000)
+        ends.add(new_ulid()[10:])
+    assert len(ends) == 5
+
+
+def test_ulids_are_unique_across_threads() -> None:
+    made: list[list[str]] = []
+
+    def mint() -> None:
+        made.append([new_ulid() for _ in range(2000)])
+
+    threads = [threading.Thread(target=mint) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(ids == sorted(ids) for ids in made)
+    assert len({each for ids in made for each in ids}) == 8000

@@ -1,0 +1,236 @@
+"""The boundary between the model's translator and whoever executes: a provider proposes, and that is all it does.
+
+The six categories that the article on provider runtimes asks for, by their names.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import Assistant, Provider, Tool, ToolCall, ToolResult, User, check_events, to_model_events
+from dragoman.errors import RateLimitError
+from dragoman.events import Event, ModelEvent, ProviderErrorEvent, ToolIntentProposed, ToolUseEnd
+from dragoman.transport import FixtureTransport
+
+Reply = tuple[int, dict[str, str], list[bytes]]
+executions: list[Any] = []
+
+
+def bash(command: str) -> str:
+    """Run a command."""
+    executions.append(command)
+    return "ran"
+
+
+TOOLS = [Tool.from_function(bash)]
+
+
+@pytest.fixture(autouse=True)
+def no_executions() -> Iterator[None]:
+    """Whatever a test here does, the tool is never run."""
+    executions.clear()
+    yield
+    assert executions == []
+
+
+def provider(*replies: Reply) -> tuple[Provider, FixtureTransport]:
+    transport = FixtureTransport(*replies)
+    model = dragoman.connect("m1", base_url="http://127.0.0.1:9/v1", name="acme", api_key="k", transport=transport)
+    return model, transport
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + json.dumps({"model": "m1", "choices": [choice]}).encode() + b"\n\n"
+
+
+def call_delta(call_id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "id": call_id, "function": {"name": name, "arguments": arguments}}]}
+
+
+def stream_of(*chunks: bytes) -> Reply:
+    return 200, {"content-type": "text/event-stream"}, [*chunks, b"data: [DONE]\n\n"]
+
+
+def body_of(message: dict[str, Any], finish: str) -> Reply:
+    body = {"model": "m1", "choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+    return 200, {"content-type": "application/json"}, [json.dumps(body).encode()]
+
+
+WHOLE_CALL = stream_of(chunk(call_delta("call_1", "bash", '{"command": "npm test"}')), chunk({}, "tool_calls"))
+ANSWER = stream_of(chunk({"content": "Two tests fail."}), chunk({}, "stop"))
+
+
+async def collect(model: Provider, messages: Any, **settings: Any) -> list[ModelEvent]:
+    return [event async for event in to_model_events(model.stream(messages, TOOLS, **settings))]
+
+
+# --- the six ----------------------------------------------------------------------------------------
+
+
+async def test_normalizes_provider_tool_calls_into_intents() -> None:
+    model, _ = provider(WHOLE_CALL)
+    events = await collect(model, "fix the tests")
+    [proposed] = [event for event in events if isinstance(event, ToolIntentProposed)]
+    assert proposed.type == "tool_intent.proposed"
+    assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
+    assert (proposed.intent.provider_call_id, proposed.intent.status) == ("call_1", "proposed")
+    assert (proposed.intent.source.provider, proposed.intent.source.model) == ("acme", "m1")
+
+
+async def test_does_not_execute_tools() -> None:
+    model, transport = provider(WHOLE_CALL, body_of({"tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    ]}, "tool_calls"))  # fmt: skip
+    await collect(model, "fix the tests")
+    response = await model.complete("fix the tests", TOOLS)
+    assert [call.name for call in response.tool_calls] == ["bash"]
+    assert len(transport.requests) == 2  # one each: no loop around the model either
+    assert executions == []
+    for name in ("execute", "execute_tool", "run_loop", "continue_until_done", "approve_tool", "append_tool_result"):
+        assert not hasattr(model, name)
+
+
+async def test_assembles_streamed_deltas_before_proposing_intent() -> None:
+    model, _ = provider(
+        stream_of(
+            chunk(call_delta("call_1", "bash", '{"command": ')),
+            chunk(call_delta(None, None, '"npm test"}')),
+            chunk({}, "tool_calls"),
+        )
+    )
+    events = await collect(model, "fix the tests")
+    assert [event.type for event in events] == [
+        "model.started",
+        "tool_intent.delta",
+        "tool_intent.delta",
+        "tool_intent.proposed",
+        "model.finished",
+    ]
+
+
+async def test_maps_provider_errors_without_creating_tool_observations() -> None:
+    refusal = json.dumps({"error": {"message": "slow down", "type": "rate_limit_error"}}).encode()
+    model, _ = provider((429, {"retry-after": "3"}, [refusal]), (429, {"retry-after": "3"}, [refusal]))
+    events = await collect(model, "fix the tests")
+    [error] = events
+    assert isinstance(error, ProviderErrorEvent)
+    assert (error.type, error.kind, error.retryable) == ("provider.error", "rate_limit", True)
+    assert (error.provider, error.model) == ("acme", "m1")
+    assert not [event for event in events if event.type.startswith("tool")]
+    with pytest.raises(RateLimitError) as caught:
+        await model.complete("fix the tests", TOOLS)
+    assert caught.value.retry_after == 3
+
+
+async def test_keeps_provider_request_scoped() -> None:
+    model, transport = provider(WHOLE_CALL, ANSWER)
+    first = await collect(model, "the first question")
+    second = await collect(model, "the second question")
+    alone, _ = provider(ANSWER)
+    assert shape(second) == shape(await collect(alone, "the second question"))
+    assert shape(first) != shape(second)
+    assert b"first" in transport.requests[0].body
+    assert b"first" not in transport.requests[1].body
+    assert "question" not in repr(reachable(model, transport))
+
+
+async def test_sends_projected_observations_as_messages_without_executing() -> None:
+    model, transport = provider(ANSWER)
+    messages = [
+        User("fix the tests"),
+        Assistant(tool_calls=[ToolCall("call_1", "bash", {"command": "npm test"})]),
+        ToolResult("call_1", "npm test failed with exit code 1"),
+    ]
+    await collect(model, messages)
+    [request] = transport.requests
+    sent = json.loads(request.body)
+    assert sent["messages"][-1] == {
+        "role": "tool",
+        "tool_call_id": "call_1",
+        "content": "npm test failed with exit code 1",
+    }
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["bash"]
+    assert executions == []
+
+
+# --- and what follows from them -----------------------------------------------------------------------
+
+
+def shape(events: list[ModelEvent]) -> list[Any]:
+    """Events without the ids that are new each time."""
+    return [(event.type, getattr(event, "text", None), getattr(event, "raw_input_text", None)) for event in events]
+
+
+def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:
+    """What a provider holds on to, the transport of the test apart."""
+    seen: dict[int, Any] = {id(transport): None}
+    waiting: list[Any] = [vars(model)]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+        elif type(value).__module__.startswith("dragoman"):
+            waiting += vars(value).values() if hasattr(value, "__dict__") else []
+    return [value for value in seen.values() if isinstance(value, str | bytes)]
+
+
+async def test_the_holder_is_searched_well() -> None:
+    model, transport = provider(ANSWER)
+    model.history = [User("a question")]  # type: ignore[attr-defined]
+    vars(model)["more"] = {"said": ["a question"]}
+    assert "question" in repr(reachable(model, transport))
+
+
+CUTS = [
+    stream_of(chunk(call_delta("call_1", "bash", '{"command": '))),
+    stream_of(chunk(call_delta("call_1", "bash", '{"command": ')), chunk({}, "length")),
+    stream_of(chunk(call_delta("call_1", "bash", '{"command": "rm -rf /'))),
+    stream_of(chunk(call_delta("call_1", "reboot", "{}")), chunk({}, "tool_calls")),
+    stream_of(chunk(call_delta("call_1", "bash", "{}")), chunk({}, "tool_calls")),
+]
+
+
+@pytest.mark.parametrize("reply", CUTS)
+async def test_half_a_call_is_never_proposed(reply: Reply) -> None:
+    model, _ = provider(reply)
+    events = await collect(model, "fix the tests")
+    assert not [event for event in events if event.type == "tool_intent.proposed"]
+    assert events[-1].type == "provider.error"
+
+
+@pytest.mark.parametrize("cancelled_after", [1, 2, 3])
+async def test_a_cancelled_call_is_never_proposed(cancelled_after: int) -> None:
+    model, _ = provider(WHOLE_CALL)
+    events: list[Event] = []
+    async with model.stream("fix the tests", TOOLS) as stream:
+        async for event in stream:
+            events.append(event)
+            if len(events) == cancelled_after:
+                assert await stream.cancel()
+    check_events(events)
+    assert not [event for event in events if isinstance(event, ToolUseEnd) and event.intent]
+    assert stream.response is not None
+    assert stream.response.finish_reason == "cancelled"
+
+
+async def test_an_error_crosses_processes_with_what_had_arrived() -> None:
+    model, _ = provider((200, {}, [chunk({"content": "half"})]))
+    with pytest.raises(dragoman.ProviderError) as caught:
+        async for _ in model.stream("fix the tests"):
+            pass
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy)) == (type(caught.value), str(caught.value))
+    assert copy.response.text == "half"
+    assert copy.response.raw == caught.value.response.raw

@@ -1,0 +1,224 @@
+"""Server-sent events by the rules of the WHATWG, however the bytes are cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import sse
+from dragoman.sse import Frame, SseDecoder, SseError
+
+
+def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
+    decoder = SseDecoder(limit)
+    return [frame for chunk in chunks for frame in decoder.feed(chunk)] + decoder.end()
+
+
+def cuts(body: bytes) -> Iterable[list[bytes]]:
+    """Whole, in two at every place, byte by byte, and with empty reads between."""
+    yield [body]
+    yield from ([body[:at], body[at:]] for at in range(1, len(body)))
+    yield [body[at : at + 1] for at in range(len(body))]
+    yield [piece for at in range(len(body)) for piece in (b"", body[at : at + 1], b"")]
+
+
+BOM = b"\xef\xbb\xbf"
+CASES: dict[str, tuple[bytes, list[Frame]]] = {
+    "nothing": (b"", []),
+    "LF": (b"data: a\n\n", [Frame(b"a")]),
+    "CR": (b"data: a\r\r", [Frame(b"a")]),
+    "CRLF": (b"data: a\r\n\r\n", [Frame(b"a")]),
+    "LF, CR and CRLF mixed": (
+        b"data: a\rdata: b\r\ndata: c\n\rdata: d\n\n",
+        [Frame(b"a\nb\nc"), Frame(b"d", offset=26)],
+    ),
+    "CR then CRLF is one blank line": (b"data: a\r\r\ndata: b\n\n", [Frame(b"a"), Frame(b"b", offset=10)]),
+    "two events": (b"data: a\n\ndata: b\n\n", [Frame(b"a"), Frame(b"b", offset=9)]),
+    "byte order mark": (BOM + b"data: a\n\n", [Frame(b"a", offset=3)]),
+    "byte order mark alone": (BOM, []),
+    "beginning of a byte order mark": (BOM[:2], []),
+    "almost a byte order mark": (BOM[:2] + b"data: a\n\n", []),
+    "a second byte order mark is part of the name": (BOM + BOM + b"data: a\n\ndata: b\n\n", [Frame(b"b", offset=15)]),
+    "a byte order mark later on": (b"data: a\n\n" + BOM + b"data: b\n\n", [Frame(b"a")]),
+    "a byte order mark in data": (b"data: " + BOM + b"a\n\n", [Frame(BOM + b"a")]),
+    "blank lines before": (b"\n\r\n\rdata: a\n\n", [Frame(b"a", offset=4)]),
+    "several data lines": (b"data: a\ndata: b\ndata:\ndata: c\n\n", [Frame(b"a\nb\n\nc")]),
+    "comment": (b": hello\n:\ndata: a\n: in between\ndata: b\n\n", [Frame(b"a\nb", offset=10)]),
+    "comments alone": (b": ping\n\n: ping\n\n", []),
+    "event": (b"event: ping\ndata: a\n\ndata: b\n\n", [Frame(b"a", b"ping", 12), Frame(b"b", offset=21)]),
+    "event after the data": (b"data: a\nevent: ping\n\n", [Frame(b"a", b"ping")]),
+    "the last event wins": (b"event: a\nevent: b\ndata\n\n", [Frame(b"", b"b", 18)]),
+    "event without a value": (b"event: a\nevent\ndata: x\n\n", [Frame(b"x", offset=15)]),
+    "event without data is forgotten": (b"event: ping\n\ndata: a\n\n", [Frame(b"a", offset=13)]),
+    "id stays": (b"id: 7\ndata: a\n\ndata: b\n\n", [Frame(b"a", offset=6, id=b"7"), Frame(b"b", offset=15, id=b"7")]),
+    "empty id resets": (
+        b"id: 7\ndata: a\n\nid\ndata: b\n\n",
+        [Frame(b"a", offset=6, id=b"7"), Frame(b"b", offset=18)],
+    ),
+    "id with NUL is ignored": (b"id: 7\nid: \x008\ndata: a\n\n", [Frame(b"a", offset=13, id=b"7")]),
+    "id without data stays": (b"id: 7\n\ndata: a\n\n", [Frame(b"a", offset=7, id=b"7")]),
+    "retry": (b"retry: 1500\ndata: a\n\n", [Frame(b"a", offset=12, retry=1500)]),
+    "retry is digits only": (b"retry: 1s\nretry: -1\nretry: 1.5\nretry:\nretry\ndata: a\n\n", [Frame(b"a", offset=44)]),
+    "retry of absurd length": (
+        b"retry: " + b"1" * 5000 + b"\ndata: a\n\n",
+        [Frame(b"a", offset=5008, retry=111_111_111_111_111_111)],
+    ),
+    "retry in other digits": ("retry: ٣\ndata: a\n\n".encode(), [Frame(b"a", offset=10)]),
+    "field without colon": (b"data\n\n", [Frame(b"")]),
+    "two data lines without colon": (b"data\ndata\n\n", [Frame(b"\n")]),
+    "empty data": (b"data:\n\n", [Frame(b"")]),
+    "data of one space": (b"data: \n\n", [Frame(b"")]),
+    "one leading space goes": (b"data:  a \n\n", [Frame(b" a ")]),
+    "no leading space": (b"data:a\n\n", [Frame(b"a")]),
+    "a leading tab stays": (b"data:\ta\n\n", [Frame(b"\ta")]),
+    "colons in the value": (b"data: a: b:c\n\n", [Frame(b"a: b:c")]),
+    "unknown fields": (b"foo: 1\ndata : 2\nDATA: 3\n data: 4\ndata: a\n\n", [Frame(b"a", offset=33)]),
+    "no last blank line": (b"data: a\n", [Frame(b"a")]),
+    "no last line end": (b"data: a", [Frame(b"a")]),
+    "no last line end after a frame": (b"data: a\n\nevent: e\ndata: b", [Frame(b"a"), Frame(b"b", b"e", 18)]),
+    "ends between CR and LF": (b"data: a\r\n\r", [Frame(b"a")]),
+    "other line ends are text": (
+        b"data: a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\xe2\x80\xa8h\xe2\x80\xa9i\xc2\x85j\n\n",
+        [Frame(b"a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\xe2\x80\xa8h\xe2\x80\xa9i\xc2\x85j")],
+    ),
+    "bytes that are not UTF-8": (b"data: \xff\xfe\x00\n\n", [Frame(b"\xff\xfe\x00")]),
+}
+
+
+@pytest.mark.parametrize(("body", "frames"), CASES.values(), ids=CASES)
+def test_rules(body: bytes, frames: list[Frame]) -> None:
+    for chunks in cuts(body):
+        assert decode(chunks) == frames, chunks
+
+
+@pytest.mark.parametrize(("body", "frames"), CASES.values(), ids=CASES)
+def test_offset_is_that_of_the_first_data_line(body: bytes, frames: list[Frame]) -> None:
+    for frame in frames:
+        assert body[frame.offset :].startswith(b"data")
+        assert frame.offset in (0, 3) or body[frame.offset - 1] in b"\r\n"
+
+
+def test_frames_come_with_the_read_that_completes_them() -> None:
+    decoder = SseDecoder()
+    assert decoder.feed(b"data: a\n") == []
+    assert decoder.feed(b"\ndata: b\n\ndata: c") == [Frame(b"a"), Frame(b"b", offset=9)]
+    assert decoder.feed(b"\r") == []
+    assert decoder.feed(b"\r") == [Frame(b"c", offset=18)]
+    assert decoder.end() == []
+
+
+# --- against the specification ----------------------------------------------------------------------
+
+
+def reference(body: str) -> list[Frame]:
+    """The specification's own algorithm over the whole text; ``end()``'s liberty is to add the missing blank line."""
+    frames: list[Frame] = []
+    offset = 0
+    if body.startswith("\ufeff"):
+        body, offset = body[1:], 3
+    data, event, last_id, retry, first = "", "", "", None, 0
+    rest = body + "\n\n"
+    while rest:
+        ends = [at for at in (rest.find("\r"), rest.find("\n")) if at >= 0]
+        end = min(ends, default=len(rest))
+        line = rest[:end]
+        size = end + (2 if rest[end : end + 2] == "\r\n" else 1)
+        if line == "":
+            if data != "":
+                frame = Frame(data[:-1].encode(), event.encode() or b"message", first, last_id.encode(), retry)
+                frames.append(frame)
+            data, event = "", ""
+        elif line[0] != ":":
+            name, _, value = line.partition(":")
+            value = value[1:] if value[:1] == " " else value
+            if name == "data":
+                first = first if data else offset
+                data += value + "\n"
+            elif name == "event":
+                event = value
+            elif name == "id" and "\0" not in value:
+                last_id = value
+            elif name == "retry" and value and all("0" <= digit <= "9" for digit in value):
+                retry = int(value)
+        offset += len(rest[:size].encode())
+        rest = rest[size:]
+    return frames
+
+
+pieces = st.sampled_from(
+    [
+        "data",
+        "event",
+        "id",
+        "retry",
+        "data: ",
+        "x",
+        "7",
+        ":",
+        " ",
+        "\n",
+        "\n",
+        "\r",
+        "\r\n",
+        "\n\n",
+        "\0",
+        "\u2028",
+        "é",
+    ]
+)
+bodies = st.builds(str.__add__, st.sampled_from(["", "", "\ufeff"]), st.lists(pieces, max_size=25).map("".join))
+
+
+@given(bodies, st.data())
+def test_as_the_specification_reads_it(body: str, data: st.DataObject) -> None:
+    encoded = body.encode()
+    marks = sorted(data.draw(st.sets(st.integers(0, len(encoded)), max_size=6)))
+    chunks = [encoded[a:b] for a, b in zip([0, *marks], [*marks, len(encoded)], strict=True)]
+    assert decode(chunks) == reference(body)
+    assert decode([encoded[at : at + 1] for at in range(len(encoded))]) == reference(body)
+
+
+# --- bounds -----------------------------------------------------------------------------------------
+
+BOUNDED = {
+    "a data line": (b"data: " + b"x" * 14 + b"\n\n", 20),
+    "a comment": (b":" + b"x" * 19 + b"\n\n", 20),
+    "an unknown field": (b"x" * 20 + b"\n\n", 20),
+    "an event of many lines": (b"data: 1234\n" * 4 + b"\n", 20),
+    "an event of empty lines": (b"data\n" * 20 + b"\n", 20),
+    "a line that never ends": (b"x" * 20, 20),
+    "a line after a byte order mark": (BOM + b"x" * 20 + b"\n", 20),
+    "an event that ends with CR": (b"data: 1234\r" * 4 + b"\r", 20),
+}
+
+
+@pytest.mark.parametrize(("body", "limit"), BOUNDED.values(), ids=BOUNDED)
+def test_bounds(body: bytes, limit: int) -> None:
+    for chunks in cuts(body):
+        assert len(decode(chunks, limit)) <= 1
+        with pytest.raises(SseError, match=f"an event of the stream is longer than {limit - 1} bytes"):
+            decode(chunks, limit - 1)
+
+
+def test_the_bound_is_on_each_event_and_not_on_the_stream() -> None:
+    for line_end in (b"\n", b"\r", b"\r\n"):
+        body = b": ping\ndata: 123456\n\n".replace(b"\n", line_end) * 1000
+        assert len(decode([body], 20)) == len(decode([body[at : at + 7] for at in range(0, len(body), 7)], 20)) == 1000
+
+
+def test_a_frame_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Frame(b"a").data = b"b"  # type: ignore[misc]
+
+
+def test_a_long_line_in_small_reads_costs_its_length() -> None:
+    """A megabyte in 64-byte reads: joining at each read would move 8 GB."""
+    body = b"data: " + b"x" * 1_000_000 + b"\n\n"
+    began = time.process_time()
+    [frame] = decode([body[at : at + 64] for at in range(0, len(body), 64)])
+    assert time.process_time() - began < 0.5
+    assert frame == Frame(b"x" * 1_000_000)

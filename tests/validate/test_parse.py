@@ -1,0 +1,618 @@
+"""The caller's own shapes: read without loss, or refused with the place named."""
+
+from __future__ import annotations
+
+import copy
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from dragoman.errors import InvalidRequestError, ProviderError, UnsupportedContentError
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.validate import build_request, parse_config, parse_messages, parse_tool_choice, parse_tools
+from tests import strategies as some
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def assistant(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", **fields}
+
+
+READ: dict[str, tuple[Any, list[Message]]] = {
+    "text": ("hi", [User("hi")]),
+    "one value": (User("hi"), [User("hi")]),
+    "values": ([System("s"), User("u")], [System("s"), User("u")]),
+    "a tuple of values": ((System("s"), User("u")), [System("s"), User("u")]),
+    "values and records": ([System("s"), {"role": "user", "content": "u"}], [System("s"), User("u")]),
+    "no message": ([], []),
+    "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [User("u")]),
+    # the seed's records
+    "seed: a conversation": (
+        [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "f", "arguments": {"a": 1}}]},
+            {"role": "tool", "content": "r", "tool_call_id": "1"},
+        ],
+        [System("s"), User("u"), Assistant(tool_calls=[ToolCall("1", "f", {"a": 1})]), ToolResult("1", "r")],
+    ),
+    "seed: arguments that could not be read": (
+        [assistant(content="x", tool_calls=[{"id": "1", "name": "f", "arguments": None}])],
+        [Assistant("x", tool_calls=[ToolCall("1", "f", None)])],
+    ),
+    "seed: images": (
+        [
+            user(
+                {"type": "text", "text": "t"},
+                {"type": "image", "source": {"type": "url", "url": "https://x"}},
+                {
+                    "type": "image",
+                    "source": {"type": "inline", "base64_data": "aGk="},
+                    "media_type": "image/png",
+                    "detail": "low",
+                },
+                {"type": "image", "source": Inline("aGk="), "media_type": "image/png"},
+            )
+        ],
+        [
+            User(
+                [
+                    Text("t"),
+                    Image(Url("https://x")),
+                    Image(Inline("aGk="), "image/png", "low"),
+                    Image(Inline("aGk="), "image/png"),
+                ]
+            )
+        ],
+    ),
+    "seed: signed blocks": (
+        [
+            assistant(
+                content=[
+                    {"type": "thinking", "text": "hm", "signature": "s1"},
+                    {"type": "thinking", "thinking": "hm too"},
+                    {"type": "redacted_thinking", "data": "xx"},
+                    {"type": "text", "text": "t", "signature": "s2"},
+                ],
+                tool_calls=[{"id": "1", "name": "f", "arguments": {}, "signature": "s3"}],
+            )
+        ],
+        [
+            Assistant(
+                [
+                    Thinking("hm", Continuity("s1")),
+                    Thinking("hm too"),
+                    RedactedThinking("xx"),
+                    Text("t", Continuity("s2")),
+                    ToolCall("1", "f", {}, Continuity("s3")),
+                ]
+            )
+        ],
+    ),
+    # chat-completion dictionaries
+    "chat: developer": ([{"role": "developer", "content": "s"}], [System("s")]),
+    "chat: system in parts": (
+        [{"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+        [System("ab")],
+    ),
+    "chat: parts": (
+        [
+            user(
+                {"type": "text", "text": "t"},
+                {"type": "image_url", "image_url": {"url": "https://x", "detail": "high"}},
+                {"type": "image_url", "image_url": "https://y"},
+                {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}},
+                {"type": "file", "file": {"file_data": "data:text/plain;base64,a\nGk="}},
+            )
+        ],
+        [
+            User(
+                [
+                    Text("t"),
+                    Image(Url("https://x"), detail="high"),
+                    Image(Url("https://y")),
+                    Document(Inline("aGk="), "application/pdf", "a.pdf"),
+                    Document(Inline("a\nGk="), "text/plain"),
+                ]
+            )
+        ],
+    ),
+    "chat: calls": (
+        [
+            assistant(
+                content=None,
+                tool_calls=[
+                    {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}, "index": 0},
+                    {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}},
+                    {"id": "3", "type": "function", "function": {"name": "h", "arguments": " \n"}},
+                    {"id": "4", "type": "function", "function": {"name": "i"}},
+                ],
+            )
+        ],
+        [
+            Assistant(
+                tool_calls=[
+                    ToolCall("1", "f", {"a": 1}),
+                    ToolCall("2", "g", {}),
+                    ToolCall("3", "h", {}),
+                    ToolCall("4", "i", None),
+                ]
+            )
+        ],
+    ),
+    "chat: a refusal": ([assistant(content=None, refusal="no")], [Assistant("no")]),
+    "chat: a refusal among parts": ([assistant(content=[{"type": "refusal", "refusal": "no"}])], [Assistant("no")]),
+    "chat: reasoning": ([assistant(content="t", reasoning_content="hm")], [Assistant([Thinking("hm"), Text("t")])]),
+    "chat: reasoning under another name": (
+        [assistant(content="t", reasoning="hm", reasoning_content="")],
+        [Assistant([Thinking("hm"), Text("t")])],
+    ),
+    "chat: a result in parts": (
+        [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "r"}]}],
+        [ToolResult("1", [Text("r")])],
+    ),
+    "chat: an SDK's dump of every field it has": (
+        [
+            assistant(
+                content="t",
+                refusal=None,
+                annotations=[],
+                audio=None,
+                function_call=None,
+                tool_calls=None,
+                reasoning_content=None,
+            ),
+            {"role": "user", "content": "u", "name": None},
+        ],
+        [Assistant("t"), User("u")],
+    ),
+    # other shapes
+    "responses: output_text": ([assistant(content=[{"type": "output_text", "text": "t"}])], [Assistant("t")]),
+    "a failed result": (
+        [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": True}],
+        [ToolResult("1", "r", is_error=True)],
+    ),
+    "is_error of none": (
+        [{"role": "tool", "tool_call_id": "1", "content": "", "is_error": None}],
+        [ToolResult("1", "")],
+    ),
+    "documents": (
+        [
+            user(
+                {"type": "document", "source": {"type": "url", "url": "https://x"}},
+                {"type": "document", "source": Url("u"), "media_type": "text/plain", "name": "n"},
+            )
+        ],
+        [User([Document(Url("https://x")), Document(Url("u"), "text/plain", "n")])],
+    ),
+    "state with its issuer": (
+        [
+            assistant(
+                content=[
+                    {"type": "opaque", "data": [1], "continuity": Continuity(opaque=2)},
+                    {"type": "opaque"},
+                    {
+                        "type": "tool_call",
+                        "id": "1",
+                        "name": "f",
+                        "arguments": {},
+                        "continuity": {"signature": "s", "issuer": {"wire": "gemini"}, "replayable": False},
+                    },
+                ]
+            )
+        ],
+        [
+            Assistant(
+                [
+                    Opaque([1], Continuity(opaque=2)),
+                    Opaque(None),
+                    ToolCall("1", "f", {}, Continuity("s", issuer=Issuer("gemini"), replayable=False)),
+                ]
+            )
+        ],
+    ),
+    "state on a user's text": (
+        [user({"type": "text", "text": "t", "signature": "s"})],
+        [User([Text("t", Continuity("s"))])],
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "messages"), READ.values(), ids=READ)
+def test_shapes_that_are_read(given: Any, messages: list[Message]) -> None:
+    before = copy.deepcopy(given) if not isinstance(given, list) or MappingProxyType not in map(type, given) else given
+    assert parse_messages(given) == tuple(messages)
+    assert given == before
+
+
+@given(st.lists(some.messages, max_size=4))
+def test_our_own_records_are_read_without_loss(messages: list[Message]) -> None:
+    assert parse_messages(msgspec.to_builtins(messages)) == tuple(messages)
+    assert parse_messages(msgspec.json.decode(msgspec.json.encode(messages))) == tuple(messages)
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (None, "messages must be text or a list of messages, not NoneType"),
+    (5, "messages must be text or a list of messages, not int"),
+    ({"role": "user", "content": "u"}, "messages must be text or a list of messages, not dict"),
+    (iter([User("u")]), "messages must be text or a list of messages, not list_iterator"),
+    (["u"], "messages[0] must be a mapping, not str"),
+    ([User("u"), 5], "messages[1] must be a mapping, not int"),
+    (b"u", "messages[0] must be a mapping, not int"),
+    ([{}], "messages[0].role must be system, user, assistant or tool, not None"),
+    ([{"role": "function"}], "messages[0].role must be system, user, assistant or tool, not 'function'"),
+    ([{"role": ["user"]}], "messages[0].role must be system, user, assistant or tool, not ['user']"),
+    ([{"role": "system", "content": 5}], "messages[0].content must be a list"),
+    ([{"role": "system", "content": "s", "name": "n"}], "messages[0].name has no place in a message"),
+    (
+        [{"role": "system", "content": [{"type": "text", "text": "s", "cache_control": {}}]}],
+        "messages[0].content[0].cache_control has no place in a message",
+    ),
+    ([{"role": "system", "content": [{"type": "text"}]}], "messages[0].content[0].text must be text"),
+    ([{"role": "user"}], "messages[0].content is missing"),
+    ([{"role": "user", "content": 5}], "messages[0].content must be a list"),
+    ([{"role": "user", "content": {"type": "text"}}], "messages[0].content must be a list"),
+    (
+        [{"role": "user", "content": "u", "name": "n"}],
+        "messages[0].name has no place in a message; remove it or use extras",
+    ),
+    ([{"role": "user", "content": "u", "count": 0}], "messages[0].count has no place in a message"),
+    ([{"role": "user", "content": "u", "tags": {}}], "messages[0].tags has no place in a message"),
+    ([user("u")], "messages[0].content[0] must be a mapping, not str"),
+    ([user({"type": "text"})], "messages[0].content[0].text must be text"),
+    ([user({"type": "text", "text": 5})], "messages[0].content[0].text must be text"),
+    ([user({"type": "text", "text": "t", "citations": [1]})], "messages[0].content[0].citations has no place"),
+    ([user({"type": "image"})], "messages[0].content[0].source must be a mapping, not NoneType"),
+    ([user({"type": "image", "source": {}})], "messages[0].content[0].source.type must be url or inline"),
+    ([user({"type": "image", "source": {"type": "url"}})], "messages[0].content[0].source.url must be text"),
+    (
+        [user({"type": "image", "source": {"type": "url", "url": "u", "x": 1}})],
+        "messages[0].content[0].source.x has no place",
+    ),
+    (
+        [user({"type": "image", "source": {"type": "inline"}})],
+        "messages[0].content[0].source.base64_data must be text",
+    ),
+    (
+        [user({"type": "image", "source": {"type": "inline", "base64_data": "x", "x": 1}})],
+        "messages[0].content[0].source.x has no place",
+    ),
+    ([user({"type": "image", "source": Url("u"), "detail": "max"})], "messages[0].content[0].detail must be auto"),
+    ([user({"type": "image", "source": Url("u"), "media_type": 5})], "messages[0].content[0].media_type must be text"),
+    ([user({"type": "image", "source": Url("u"), "alt": "x"})], "messages[0].content[0].alt has no place"),
+    ([user({"type": "image_url"})], "messages[0].content[0].image_url must be a mapping, not NoneType"),
+    ([user({"type": "image_url", "image_url": {}})], "messages[0].content[0].image_url.url must be text"),
+    ([user({"type": "image_url", "image_url": "u", "x": 1})], "messages[0].content[0].x has no place"),
+    (
+        [user({"type": "image_url", "image_url": {"url": "u", "x": 1}})],
+        "messages[0].content[0].image_url.x has no place",
+    ),
+    (
+        [user({"type": "image_url", "image_url": {"url": "u", "detail": "max"}})],
+        "messages[0].content[0].image_url.detail must be auto, low or high",
+    ),
+    ([user({"type": "document", "source": Url("u"), "title": "x"})], "messages[0].content[0].title has no place"),
+    ([user({"type": "document", "source": Url("u"), "name": 5})], "messages[0].content[0].name must be text"),
+    ([user({"type": "file"})], "messages[0].content[0].file must be a mapping, not NoneType"),
+    ([user({"type": "file", "file": {}})], "messages[0].content[0].file.file_data must be text"),
+    ([user({"type": "file", "file": {"file_id": "x"}})], "messages[0].content[0].file.file_id has no place"),
+    ([user({"type": "file", "file": {}, "x": 1})], "messages[0].content[0].x has no place"),
+    (
+        [user({"type": "file", "file": {"file_data": "aGk="}})],
+        "messages[0].content[0].file.file_data must be a base64 data URL",
+    ),
+    ([user({"type": "input_audio"})], "messages[0].content[0]: content of type 'input_audio' is not supported"),
+    ([user({})], "messages[0].content[0]: content of type None is not supported"),
+    ([user({"type": "tool_call"})], "messages[0].content[0]: content of type 'tool_call' is not supported"),
+    ([assistant(content=5)], "messages[0].content must be a list"),
+    ([assistant(content="t", function_call={"name": "f"})], "messages[0].function_call has no place in a message"),
+    ([assistant(content="t", audio={"id": "x"})], "messages[0].audio has no place in a message"),
+    ([assistant(content="t", refusal=5)], "messages[0].refusal must be text"),
+    ([assistant(content="t", reasoning=5)], "messages[0].reasoning must be text"),
+    ([assistant(content=[{"type": "image"}])], "messages[0].content[0]: content of type 'image' cannot be said by an"),
+    ([assistant(content=[{"type": "text", "text": "t", "x": 1}])], "messages[0].content[0].x has no place"),
+    ([assistant(content=[{"type": "refusal", "refusal": "t", "x": 1}])], "messages[0].content[0].x has no place"),
+    ([assistant(content=[{"type": "refusal"}])], "messages[0].content[0].refusal must be text"),
+    ([assistant(content=[{"type": "thinking"}])], "messages[0].content[0].thinking must be text"),
+    ([assistant(content=[{"type": "thinking", "text": "t", "x": 1}])], "messages[0].content[0].x has no place"),
+    ([assistant(content=[{"type": "redacted_thinking"}])], "messages[0].content[0].data must be text"),
+    ([assistant(content=[{"type": "redacted_thinking", "x": 1}])], "messages[0].content[0].x has no place"),
+    ([assistant(content=[{"type": "opaque", "x": 1}])], "messages[0].content[0].x has no place"),
+    (
+        [assistant(content=[{"type": "text", "text": "t", "signature": 5}])],
+        "messages[0].content[0].signature must be text",
+    ),
+    (
+        [assistant(content=[{"type": "text", "text": "t", "continuity": "s"}])],
+        "messages[0].content[0].continuity must be a mapping, not str",
+    ),
+    (
+        [assistant(content=[{"type": "text", "text": "t", "continuity": {"x": 1}}])],
+        "messages[0].content[0].continuity.x has no place",
+    ),
+    (
+        [assistant(content=[{"type": "text", "text": "t", "continuity": {"signature": 5}}])],
+        "messages[0].content[0].continuity: Expected `str | null`, got `int` - at `$.signature`",
+    ),
+    ([assistant(tool_calls={})], "messages[0].tool_calls must be a list"),
+    ([assistant(tool_calls="f")], "messages[0].tool_calls must be a list"),
+    ([assistant(tool_calls=[5])], "messages[0].tool_calls[0] must be a mapping, not int"),
+    ([assistant(tool_calls=[{"name": "f", "arguments": {}}])], "messages[0].tool_calls[0].id must be text"),
+    ([assistant(tool_calls=[{"id": "1", "arguments": {}}])], "messages[0].tool_calls[0].name must be text"),
+    ([assistant(tool_calls=[{"id": "1", "name": "f", "x": 1}])], "messages[0].tool_calls[0].x has no place"),
+    ([assistant(tool_calls=[{"id": "1", "function": {}, "x": 1}])], "messages[0].tool_calls[0].x has no place"),
+    (
+        [assistant(tool_calls=[{"id": "1", "function": 5}])],
+        "messages[0].tool_calls[0].function must be a mapping, not int",
+    ),
+    (
+        [assistant(tool_calls=[{"id": "1", "function": {"name": "f", "x": 1}}])],
+        "messages[0].tool_calls[0].function.x has no place",
+    ),
+    ([assistant(tool_calls=[{"id": "1", "function": {}}])], "messages[0].tool_calls[0].function.name must be text"),
+    (
+        [assistant(tool_calls=[{"id": "1", "name": "f", "arguments": "{"}])],
+        "messages[0].tool_calls[0].arguments is not JSON",
+    ),
+    (
+        [assistant(tool_calls=[{"id": "1", "function": {"name": "f", "arguments": "[]"}}])],
+        "messages[0].tool_calls[0].function.arguments must be an object",
+    ),
+    (
+        [assistant(tool_calls=[{"id": "1", "name": "f", "arguments": 5}])],
+        "messages[0].tool_calls[0].arguments must be an object",
+    ),
+    ([{"role": "tool", "content": "r"}], "messages[0].tool_call_id must be text"),
+    ([{"role": "tool", "tool_call_id": "1"}], "messages[0].content is missing"),
+    ([{"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"}], "messages[0].name has no place"),
+    (
+        [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": "yes"}],
+        "messages[0].is_error must be true or false",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED)
+def test_shapes_that_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(ProviderError) as caught:
+        parse_messages(given)
+    assert caught.value.message.startswith(message)
+    unreadable = "content of type" in message
+    assert type(caught.value) is (UnsupportedContentError if unreadable else InvalidRequestError)
+
+
+records = st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), some.json_values)
+
+
+@given(some.json_values | st.lists(records))
+def test_any_json_is_read_or_refused(given: Any) -> None:
+    outcome: Any
+    try:
+        outcome = parse_messages(given)
+    except (InvalidRequestError, UnsupportedContentError) as error:
+        outcome = error.message
+    assert isinstance(outcome, tuple) or outcome.startswith("messages")
+
+
+# --- tools ------------------------------------------------------------------------------------------
+
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
+TOOLS: list[tuple[Any, list[Tool]]] = [
+    (None, []),
+    ([], []),
+    ((Tool("t"),), [Tool("t")]),
+    ([{"name": "t"}], [Tool("t")]),
+    ([{"name": "t", "description": None, "parameters": None}], [Tool("t")]),
+    ([{"name": "t", "description": "d", "parameters": SCHEMA}], [Tool("t", "d", SCHEMA)]),
+    ([{"name": "t", "parameters": MappingProxyType(SCHEMA)}], [Tool("t", "", SCHEMA)]),
+    ([{"type": "function", "function": {"name": "t", "parameters": SCHEMA, "strict": True}}], [Tool("t", "", SCHEMA)]),
+    ([{"function": {"name": "t"}}], [Tool("t")]),
+    ([{"type": "function", "name": "t", "parameters": SCHEMA, "strict": False}], [Tool("t", "", SCHEMA)]),
+    ([Tool("a"), {"name": "b"}], [Tool("a"), Tool("b")]),
+]
+
+
+@pytest.mark.parametrize(("given", "tools"), TOOLS)
+def test_tools(given: Any, tools: list[Tool]) -> None:
+    assert parse_tools(given) == tuple(tools)
+
+
+def search(q: str) -> str:
+    raise AssertionError("never called")
+
+
+TOOLS_REFUSED: list[tuple[Any, str]] = [
+    (5, "tools must be a list of tools, not int"),
+    (Tool("t"), "tools must be a list of tools, not Tool"),
+    ({"name": "t"}, "tools must be a list of tools, not dict"),
+    ({"t"}, "tools must be a list of tools, not set"),
+    ([search], "tools[0] is a callable; describe it with Tool.from_function"),
+    ([5], "tools[0] must be a mapping, not int"),
+    ([{"name": "t"}, {}], "tools[1].name must be text"),
+    ([{"name": 5}], "tools[0].name must be text"),
+    ([{"name": "t", "description": 5}], "tools[0].description must be text"),
+    ([{"name": "t", "parameters": []}], "tools[0].parameters must be a JSON Schema object"),
+    ([{"name": "t", "input_schema": SCHEMA}], "tools[0].input_schema has no place"),
+    ([{"name": "t", "execute": "x"}], "tools[0].execute has no place"),
+    ([{"type": "function", "function": 5}], "tools[0].function must be a mapping, not int"),
+    ([{"type": "function", "function": {}}], "tools[0].function.name must be text"),
+    ([{"type": "function", "function": {"name": "t", "x": 1}}], "tools[0].function.x has no place"),
+    ([{"type": "function", "function": {"name": "t"}, "x": 1}], "tools[0].x has no place"),
+    (
+        [{"type": "function", "function": {"name": "t", "parameters": 5}}],
+        "tools[0].function.parameters must be a JSON Schema object",
+    ),
+    ([{"type": "web_search", "function": {"name": "t"}}], "tools[0].function has no place"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), TOOLS_REFUSED)
+def test_tools_that_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_tools(given)
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize("kind", [5, None, ["function"]])
+def test_a_type_that_is_no_word_is_read_as_a_function(kind: Any) -> None:
+    assert parse_tools([{"type": kind, "function": {"name": "t"}}]) == (Tool("t"),)
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+CONFIGS: list[tuple[Any, RuntimeConfig]] = [
+    (None, RuntimeConfig()),
+    ({}, RuntimeConfig()),
+    (RuntimeConfig(seed=1), RuntimeConfig(seed=1)),
+    (MappingProxyType({"seed": 1}), RuntimeConfig(seed=1)),
+    (
+        {"temperature": 1, "stop_sequences": ["a"], "reasoning": "low", "extras": {"top_k": 5}},
+        RuntimeConfig(1.0, stop_sequences=["a"], reasoning="low", extras={"top_k": 5}),
+    ),
+    ({"reasoning": 1024, "seed": None}, RuntimeConfig(reasoning=1024)),
+]
+
+
+@pytest.mark.parametrize(("given", "config"), CONFIGS)
+def test_config(given: Any, config: RuntimeConfig) -> None:
+    assert parse_config(given) == config
+
+
+CONFIGS_REFUSED: list[tuple[Any, str]] = [
+    (5, "config must be a RuntimeConfig or a mapping, not int"),
+    ([], "config must be a RuntimeConfig or a mapping, not list"),
+    ({"top_k": 5}, "config.top_k is not a setting; provider-specific ones go into config.extras"),
+    ({"temperature": "hot"}, "config: Expected `float | null`, got `str` - at `$.temperature`"),
+    ({"max_tokens": 1.5}, "config: Expected `int | null`, got `float` - at `$.max_tokens`"),
+    ({"reasoning": "extreme"}, "config: Invalid enum value 'extreme' - at `$.reasoning`"),
+    ({"stop_sequences": "a"}, "config: Expected `array | null`, got `str` - at `$.stop_sequences`"),
+    ({"extras": 5}, "config: Expected `object`, got `int` - at `$.extras`"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), CONFIGS_REFUSED)
+def test_config_that_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_config(given)
+    assert caught.value.message == message
+
+
+@given(some.configs)
+def test_settings_as_a_record(config: RuntimeConfig) -> None:
+    assert parse_config(msgspec.to_builtins(config)) == config
+
+
+# --- tool choice ----------------------------------------------------------------------------------------
+
+CHOICES: list[tuple[Any, Any]] = [
+    (None, None),
+    ("auto", "auto"),
+    ("required", "required"),
+    ("none", "none"),
+    (ForceTool("t"), ForceTool("t")),
+    ({"type": "tool", "name": "t"}, ForceTool("t")),
+    ({"type": "function", "function": {"name": "t"}}, ForceTool("t")),
+]
+
+
+@pytest.mark.parametrize(("given", "choice"), CHOICES)
+def test_tool_choice(given: Any, choice: Any) -> None:
+    assert parse_tool_choice(given) == choice
+
+
+CHOICES_REFUSED: list[tuple[Any, str]] = [
+    ("any", "tool_choice must be auto, required, none or a forced tool, not 'any'"),
+    (5, "tool_choice must be a mapping, not int"),
+    ({}, 'tool_choice must be {"type": "tool", "name": ...} to force a tool'),
+    ({"type": "auto"}, 'tool_choice must be {"type": "tool", "name": ...} to force a tool'),
+    ({"type": 5}, 'tool_choice must be {"type": "tool", "name": ...} to force a tool'),
+    ({"type": "tool"}, "tool_choice.name must be text"),
+    ({"type": "tool", "name": "t", "x": 1}, "tool_choice.x has no place"),
+    ({"type": "function"}, "tool_choice.function must be a mapping, not NoneType"),
+    ({"type": "function", "function": {}}, "tool_choice.function.name must be text"),
+    ({"type": "function", "function": {"name": "t"}, "x": 1}, "tool_choice.x has no place"),
+    ({"type": "function", "function": {"name": "t", "x": 1}}, "tool_choice.function.x has no place"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), CHOICES_REFUSED)
+def test_tool_choice_that_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_tool_choice(given)
+    assert caught.value.message.startswith(message)
+
+
+# --- the request ------------------------------------------------------------------------------------------
+
+
+class Answer(msgspec.Struct):
+    n: int
+
+
+class AnswerModel(BaseModel):
+    n: int
+
+
+def test_the_arguments_of_a_call() -> None:
+    made = build_request(
+        "hi", [{"name": "t"}], {"seed": 1}, {"type": "object"}, "auto", model="m", request_id="r", stream=True
+    )
+    assert made == Request(
+        (User("hi"),), (Tool("t"),), RuntimeConfig(seed=1), {"type": "object"}, "auto", "m", "r", stream=True
+    )
+
+
+def test_a_call_of_messages_alone() -> None:
+    first, second = build_request("hi"), build_request("hi")
+    assert first == Request((User("hi"),), request_id=first.request_id)
+    assert len(first.request_id) == 26
+    assert first.request_id < second.request_id
+
+
+def test_the_schema_is_a_copy() -> None:
+    schema = {"type": "object"}
+    assert build_request("hi", response_schema=schema).response_schema is not schema
+
+
+@pytest.mark.parametrize("kind", [Answer, AnswerModel])
+def test_the_schema_of_a_type(kind: type) -> None:
+    schema = build_request("hi", response_schema=kind).response_schema
+    assert schema is not None
+    assert schema["properties"]["n"]["type"] == "integer"
+
+
+@pytest.mark.parametrize("kind", [5, "text", object(), object])
+def test_what_has_no_schema(kind: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="response_schema must be a JSON Schema or a type that has one, not"):
+        build_request("hi", response_schema=kind)

@@ -1,0 +1,340 @@
+"""Error bodies and waiting times as servers write them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import strategies as some
+
+from dragoman import errors
+from dragoman.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    TimedOutError,
+    UnavailableError,
+)
+from dragoman.wire.failure import Failure, Row, build_error, read_failure, read_retry_after
+
+# --- waiting --------------------------------------------------------------------------------------
+
+NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
+EPOCH = 1_445_428_800.0  # of NOON
+WAITS: list[tuple[dict[str, str], float | None]] = [
+    ({}, None),
+    ({"Retry-After": "30"}, 30),
+    ({"retry-after": " 30 "}, 30),
+    ({"retry-after": "0"}, 0),
+    ({"retry-after": "1.5"}, 1.5),
+    ({"retry-after": "6m0s"}, 360),
+    ({"retry-after": "14m24s"}, 864),
+    ({"retry-after": "17.28s"}, 17.28),
+    ({"retry-after": "12ms"}, 0.012),
+    ({"retry-after": "1s500ms"}, 1.5),
+    ({"retry-after": "2h"}, 7200),
+    ({"retry-after": "1d1h1m1s"}, 90061),
+    ({"retry-after-ms": "1500"}, 1.5),
+    ({"Retry-After-Ms": "12.5"}, 0.0125),
+    ({"retry-after": "60", "retry-after-ms": "1500"}, 1.5),
+    ({"retry-after": "60", "retry-after-ms": "soon"}, 60),
+    # dates, measured by the server's own clock where it tells
+    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "date": NOON}, 10),
+    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "Date": "Wed, 21 Oct 2015 12:00:04 GMT"}, 6),
+    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT"}, 10),
+    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "date": "today"}, 10),
+    ({"retry-after": "Wed, 21 Oct 2015 13:00:10 +0100", "date": NOON}, 10),
+    ({"retry-after": "Wed, 21 Oct 2015 12:00:10", "date": NOON}, 10),
+    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 -0000"}, 10),
+    ({"retry-after": "Wed, 21 Oct 2015 11:00:00 GMT", "date": NOON}, 0),
+    # the moment at which a limit resets
+    ({"x-ratelimit-reset": "1445428805000"}, 5),
+    ({"X-RateLimit-Reset": "1445428700000"}, 0),
+    ({"x-ratelimit-reset": "1445428805"}, None),
+    ({"x-ratelimit-reset": "14454288050000"}, None),
+    ({"x-ratelimit-reset": "6m0s"}, None),
+    ({"retry-after": "7", "x-ratelimit-reset": "1445428805000"}, 7),
+    ({"retry-after": "soon", "x-ratelimit-reset": "1445428805000"}, 5),
+    # anything else
+    *[
+        ({"retry-after": text}, None)
+        for text in ("", "soon", "-5", "+5", "1e3", "NaN", "inf", "s", "ms", "5 s", "5x", "1,5", "1.", ".5", "5m5h")
+    ],
+    ({"retry-after": "1" * 13}, None),
+    ({"retry-after": "1" * 40 + "s"}, None),
+    ({"retry-after": "Wed, 99 Oct 2015 12:00:10 GMT"}, None),
+    ({"retry-after": "Wed, 21 Oct 99999 12:00:10 GMT"}, None),
+    ({"retry-after-ms": "-1"}, None),
+]
+
+
+@pytest.mark.parametrize(("headers", "seconds"), WAITS)
+def test_read_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert read_retry_after(headers, EPOCH) == pytest.approx(seconds)
+
+
+def test_without_a_clock_a_moment_says_nothing() -> None:
+    assert read_retry_after({"retry-after": NOON}) is None
+    assert read_retry_after({"x-ratelimit-reset": "1445428805000"}) is None
+    assert read_retry_after({"retry-after": NOON, "date": NOON}) == 0
+
+
+def test_a_date_does_not_depend_on_where_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert read_retry_after({"retry-after": "Wed, 21 Oct 2015 12:00:10"}, EPOCH) == 10
+    monkeypatch.undo()
+    time.tzset()
+
+
+words = st.sampled_from(["1", "5", ".", "-", "d", "h", "m", "s", "ms", " ", ",", "Oct", "GMT", "2015", ":", "é", "\0"])
+phrases = st.text(max_size=20) | st.lists(words, max_size=12).map("".join)
+names = st.sampled_from(["retry-after", "retry-after-ms", "Date", "x-ratelimit-reset", "X-Other"])
+
+
+@given(st.dictionaries(names, phrases), st.none() | st.just(EPOCH))
+def test_any_header_is_a_wait_or_none(headers: dict[str, str], now: float | None) -> None:
+    wait = read_retry_after(headers, now)
+    assert wait is None or 0 <= wait < float("inf")
+
+
+# --- bodies -----------------------------------------------------------------------------------------
+
+HTML = """<!DOCTYPE html><html><head><title>401 Authorization Required</title>
+<style>body { color: red }</style><script type="x">var a = "<b>";</script></head>
+<body><center><h1>401 Authorization Required</h1></center><hr>openresty</body></html>"""
+BODIES: dict[str, tuple[Any, Failure]] = {
+    "object with a code": (
+        {"error": {"message": "m", "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}},
+        Failure("m", "invalid_api_key", "invalid_request_error"),
+    ),
+    "object with a null code": (
+        {"error": {"message": "m", "type": "t", "code": None}, "request_id": "r"},
+        Failure("m", "", "t"),
+    ),
+    "object without a code": ({"error": {"message": "m", "type": "t"}}, Failure("m", "", "t")),
+    "code as a number": ({"error": {"message": "m", "code": 429}}, Failure("m", "429")),
+    "code as digits": ({"error": {"message": "m", "type": "", "code": "400"}}, Failure("m", "400")),
+    "code as nonsense": ({"error": {"message": "m", "type": True, "code": [1]}}, Failure("m")),
+    "a router's upstream body": (
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {"raw": '{"error":"context too long"}', "provider_name": "x"},
+            }
+        },
+        Failure('Provider returned error: {"error":"context too long"}', "400"),
+    ),
+    "a router's upstream body alone": (
+        {"error": {"code": 502, "metadata": {"raw": "boom"}}},
+        Failure("boom", "502"),
+    ),
+    "a router's upstream body said twice": (
+        {"error": {"message": "a boom", "metadata": {"raw": "boom"}}},
+        Failure("a boom"),
+    ),
+    "a router's upstream body as an object": ({"error": {"message": "m", "metadata": {"raw": {}}}}, Failure("m")),
+    "a router's wait": (
+        {"error": {"message": "m", "code": 429, "metadata": {"retry_after_seconds": 12}}},
+        Failure("m", "429", "", 12.0),
+    ),
+    "a router's wait of no sense": (
+        {"error": {"message": "m", "metadata": {"retry_after_seconds": -1}}},
+        Failure("m"),
+    ),
+    "a router's wait of a word": ({"error": {"message": "m", "metadata": {"retry_after_seconds": "1"}}}, Failure("m")),
+    "a router's wait of truth": ({"error": {"message": "m", "metadata": {"retry_after_seconds": True}}}, Failure("m")),
+    "metadata of no sense": ({"error": {"message": "m", "metadata": "x"}}, Failure("m")),
+    "error as text": ({"error": "m"}, Failure("m")),
+    "error as text with a code beside it": (
+        {"code": "The caller is not allowed", "error": "m"},
+        Failure("m", "The caller is not allowed"),
+    ),
+    "error as text with a type beside it": ({"error": "m", "type": "t", "code": 5}, Failure("m", "5", "t")),
+    "error as a list": ({"error": ["a", 1]}, Failure("['a', 1]")),
+    "error as nothing": ({"error": None, "message": "m"}, Failure("m")),
+    "error as an empty object": ({"error": {}}, Failure()),
+    "top level": ({"message": "m", "type": "t", "param": "p", "code": "c"}, Failure("m", "c", "t")),
+    "top level with an object kind": (
+        {"object": "error", "message": "m", "type": "t", "code": "3051"},
+        Failure("m", "3051", "t"),
+    ),
+    "top level with a reason": (
+        {"code": 5, "reason": "MODEL_NOT_FOUND", "message": "m", "metadata": {}},
+        Failure("m", "5"),
+    ),
+    "reason alone": ({"reason": "r"}, Failure("r")),
+    "detail": ({"detail": "Unauthorized"}, Failure("Unauthorized")),
+    "detail as a list": ({"detail": [{"loc": ["body"]}]}, Failure("[{'loc': ['body']}]")),
+    "message alone": ({"message": "m"}, Failure("m")),
+    "id and message": ({"id": "x", "message": "m"}, Failure("m")),
+    "code, status and details": (
+        {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "m", "details": [{}]}},
+        Failure("m", "400", "INVALID_ARGUMENT"),
+    ),
+    "in an array": ([{"error": {"code": 400, "message": "m", "status": "S"}}], Failure("m", "400", "S")),
+    "details as text": (
+        {"error": {"code": "Invalid input", "message": "m", "details": "d"}},
+        Failure("m", "Invalid input"),
+    ),
+    "empty object": ({}, Failure()),
+    "empty array": ([], Failure()),
+    "array of text": (["a"], Failure("['a']")),
+    "null": (None, Failure()),
+    "a number": (5, Failure("5")),
+    "a text": ("m", Failure("m")),
+}
+
+
+@pytest.mark.parametrize(("body", "failure"), BODIES.values(), ids=BODIES)
+def test_read_failure(body: Any, failure: Failure) -> None:
+    written = json.dumps(body)
+    assert read_failure(written) == read_failure(written.encode()) == failure
+    if not isinstance(body, str):
+        assert read_failure(body) == failure
+
+
+TEXTS: list[tuple[bytes | str, str]] = [
+    (b"", ""),
+    (b" upstream connect error \n", "upstream connect error"),
+    (b"\xff not text", "\ufffd not text"),
+    (HTML, "401 Authorization Required 401 Authorization Required openresty"),
+    (HTML.encode(), "401 Authorization Required 401 Authorization Required openresty"),
+    ("<p>a<script>b</script>c<style>d</style>e<script>f</p>", "a c e f"),
+    ("x" * 5000, "x" * 2000),
+    ("<p>" + "x " * 5000, ("x " * 250)[:500]),
+    ("x" * 300 + "<b>", "x" * 300 + "<b>"),
+    ("{not json}", "{not json}"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), TEXTS)
+def test_bodies_that_are_not_json(body: bytes | str, message: str) -> None:
+    assert read_failure(body) == Failure(message)
+
+
+def test_long_messages_are_cut() -> None:
+    assert len(read_failure({"error": {"message": "x" * 9000}}).message) == 4000
+    assert len(read_failure({"error": "x" * 9000}).message) == 2000
+    assert len(read_failure(json.dumps("x" * 9000)).message) == 2000
+
+
+@pytest.mark.parametrize("body", [b"<script" * 6000, b"<script>" * 5000, b"<" * 40000, b"<p>" + b"<style " * 9000])
+def test_a_page_made_to_take_long_does_not(body: bytes) -> None:
+    began = time.process_time()
+    assert len(read_failure(body).message) <= 500
+    assert time.process_time() - began < 0.25
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60) | some.json_values.map(lambda value: json.dumps(value).encode()))
+def test_any_body_is_a_failure(body: bytes | str) -> None:
+    failure = read_failure(body)
+    assert all(isinstance(part, str) for part in (failure.message, failure.code, failure.kind))
+    assert failure.words == f"{failure.code} {failure.kind} {failure.message}"
+
+
+keys = st.sampled_from(["error", "message", "detail", "reason", "code", "type", "status", "metadata", "raw", "x"])
+shapes = st.recursive(
+    some.json_leaves, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner), max_leaves=9
+)
+
+
+@given(shapes)
+def test_any_shape_is_a_failure(body: Any) -> None:
+    failure = read_failure(json.dumps(body))
+    assert failure.retry_after is None or failure.retry_after >= 0
+    assert len(failure.message) <= 4000
+
+
+# --- classes ------------------------------------------------------------------------------------------
+
+STATUSES: list[tuple[int, type[ProviderError], str]] = [
+    (300, InvalidRequestError, "the provider refused the request"),
+    (400, InvalidRequestError, "the provider refused the request"),
+    (401, AuthenticationError, "the provider refused the credentials"),
+    (402, QuotaExceededError, "the account's quota or credit is used up"),
+    (403, AuthenticationError, "the provider refused the credentials"),
+    (404, InvalidRequestError, "the provider refused the request"),
+    (408, TimedOutError, "the provider gave up waiting"),
+    (422, InvalidRequestError, "the provider refused the request"),
+    (429, RateLimitError, "the provider's rate limit is reached"),
+    (499, InvalidRequestError, "the provider refused the request"),
+    (500, UnavailableError, "the provider failed"),
+    (503, UnavailableError, "the provider failed"),
+    (529, OverloadedError, "the provider is overloaded"),
+    (599, UnavailableError, "the provider failed"),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "message"), STATUSES)
+def test_the_status_decides(status: int, kind: type[ProviderError], message: str) -> None:
+    error = build_error(status, {"X-Request-Id": "r"}, Failure("said"), ())
+    assert (type(error), error.message, error.status) == (kind, message, status)
+    assert (error.provider_message, error.provider_code, error.headers) == ("said", None, {"x-request-id": "r"})
+
+
+ROWS = [
+    Row(frozenset({400}), re.compile("context"), ContextOverflowError, "a record"),
+    Row(None, re.compile("no such model"), InvalidModelError),
+    Row(frozenset({400, 500}), re.compile("."), OverloadedError),
+]
+BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
+    (400, Failure("the context is too long"), ContextOverflowError),
+    (400, Failure(code="context_length"), ContextOverflowError),
+    (400, Failure(kind="context_length"), ContextOverflowError),
+    (413, Failure("the context is too long"), InvalidRequestError),
+    (500, Failure("the context is too long"), OverloadedError),
+    (404, Failure("no such model"), InvalidModelError),
+    (500, Failure("no such model"), InvalidModelError),
+    (429, Failure("slow"), RateLimitError),
+]
+
+
+@pytest.mark.parametrize(("status", "failure", "kind"), BY_ROWS)
+def test_the_first_row_that_fits_decides(status: int, failure: Failure, kind: type[ProviderError]) -> None:
+    assert type(build_error(status, {}, failure, ROWS)) is kind
+
+
+def test_the_code_is_the_more_exact_word() -> None:
+    assert build_error(400, {}, Failure("m", "c", "k"), ()).provider_code == "c"
+    assert build_error(400, {}, Failure("m", "", "k"), ()).provider_code == "k"
+    assert build_error(400, {}, Failure(), ()).provider_message is None
+
+
+def test_the_header_knows_the_wait_better_than_the_body() -> None:
+    failure = Failure("m", retry_after=9.0)
+    assert build_error(429, {"retry-after": "0"}, failure, ()).retry_after == 0
+    assert build_error(429, {}, failure, ()).retry_after == 9
+    assert build_error(429, {"retry-after": NOON}, Failure(), (), EPOCH - 5).retry_after == 5
+    assert build_error(429, {}, Failure(), ()).retry_after is None
+
+
+@pytest.mark.parametrize("kind", [Failure, Row])
+def test_failures_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+    assert kind.__struct_config__.frozen
+
+
+CLASSES = {getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
+
+
+@given(
+    st.integers(300, 599), st.binary(max_size=40) | some.json_values.map(lambda v: json.dumps({"error": v}).encode())
+)
+def test_any_status_and_body_is_one_class_of_the_tree(status: int, body: bytes) -> None:
+    error = build_error(status, {}, read_failure(body), ROWS)
+    assert type(error) in CLASSES
+    assert (error.status, error.transient) == (status, type(error).transient)
+    assert str(error)

@@ -1,0 +1,147 @@
+"""What would become of a conversation elsewhere, told from the notes of the codec that would send it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import UnsupportedContentError
+from dragoman.messages import (
+    Assistant,
+    Image,
+    Message,
+    Request,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.wire import Encoded, HttpRequest, Note, PlanItem, SwapPlan, make_plan
+from dragoman.wire.codec import Notes
+
+TALK: list[Message] = [
+    System("s"),
+    User("u"),
+    User([Text("look"), Image(Url("u"))]),
+    Assistant([Thinking("hm"), Text("t"), ToolCall("1", "f", {})]),
+    ToolResult("1", "r"),
+]
+PARTS = [
+    ("messages[0]", "system"),
+    ("messages[1]", "user"),
+    ("messages[2].content[0]", "text"),
+    ("messages[2].content[1]", "image"),
+    ("messages[3].content[0]", "thinking"),
+    ("messages[3].content[1]", "text"),
+    ("messages[3].content[2]", "tool_call"),
+    ("messages[4]", "tool"),
+]
+
+
+class Codec:
+    """Encodes by saying what it is told to say."""
+
+    def __init__(self, *notes: Note, error: Exception | None = None) -> None:
+        self._notes = notes
+        self._error = error
+
+    def encode(self, request: Request) -> Encoded:
+        if self._error is not None:
+            raise self._error
+        return Encoded(HttpRequest("POST", "http://x.example", {}), self._notes)
+
+
+def plan(*notes: Note, **settings: Any) -> SwapPlan:
+    codec: Any = Codec(*notes, error=settings.pop("error", None))
+    return make_plan(codec, Request(TALK), "there:m", **settings)
+
+
+def noted(collect: Any) -> tuple[Note, ...]:
+    notes = Notes()
+    collect(notes)
+    return tuple(notes.items)
+
+
+@pytest.mark.parametrize("kind", [PlanItem, SwapPlan, Note, Encoded, HttpRequest])
+def test_plans_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+    assert kind.__struct_config__.frozen
+
+
+def test_without_notes_everything_is_kept() -> None:
+    kept = tuple(PlanItem(path, kind, "kept") for path, kind in PARTS)
+    assert plan() == SwapPlan("there:m", kept)
+    assert plan().losses == ()
+
+
+def test_without_a_codec_everything_is_kept() -> None:
+    assert make_plan(None, Request(TALK), "there:m") == plan()
+
+
+def test_notes_take_the_place_of_what_they_are_about() -> None:
+    notes = noted(
+        lambda notes: (
+            notes.drop("messages[3].content[0]", "thinking_dropped", "no place"),
+            notes.rewrite("messages[3].content[2].id", "id_projected", "too long"),
+            notes.rewrite("messages[3].content[2]", "order_lost", "said earlier", loss=True),
+            notes.rewrite("config.reasoning", "renamed", "another word"),
+            notes.drop("messages[9]", "message_dropped", "not a part of it"),
+        )
+    )
+    made = plan(*notes)
+    assert [item.path for item in made.items if item.outcome == "kept"] == [
+        path for path, _ in PARTS if path not in ("messages[3].content[0]", "messages[3].content[2]")
+    ]
+    dropped = PlanItem("messages[3].content[0]", "thinking", "dropped", "thinking_dropped", "no place", loss=True)
+    lost = PlanItem("messages[3].content[2]", "tool_call", "rewritten", "order_lost", "said earlier", loss=True)
+    assert made.items[4:8] == (
+        dropped,
+        PlanItem("messages[3].content[1]", "text", "kept"),
+        lost,
+        PlanItem("messages[3].content[2].id", "tool_call", "rewritten", "id_projected", "too long"),
+    )
+    assert made.items[9:] == (
+        PlanItem("config.reasoning", "request", "rewritten", "renamed", "another word"),
+        PlanItem("messages[9]", "request", "dropped", "message_dropped", "not a part of it", loss=True),
+    )
+    assert made.losses == (dropped, lost, made.items[10])
+
+
+def test_a_message_is_not_charged_with_its_blocks() -> None:
+    note = Note("dropped", "c", "messages[1].content[0]", "d", loss=True)
+    assert PlanItem("messages[1]", "user", "kept") in plan(note).items
+    assert plan(note).items[-1] == PlanItem("messages[1].content[0]", "request", "dropped", "c", "d", loss=True)
+
+
+def test_a_message_is_charged_with_its_fields() -> None:
+    note = Note("rewritten", "is_error_dropped", "messages[4].is_error", "d", loss=True)
+    assert plan(note).items[-1] == PlanItem(
+        "messages[4].is_error", "tool", "rewritten", "is_error_dropped", "d", loss=True
+    )
+    assert len(plan(note).items) == len(PARTS)
+
+
+def test_what_is_refused_is_said_and_nothing_raised() -> None:
+    made = plan(error=UnsupportedContentError("messages[2].content[1]: no images"))
+    assert made.refused == "messages[2].content[1]: no images"
+    assert {item.outcome for item in made.items} == {"kept"}
+    assert plan().refused is None
+
+
+def test_a_bug_of_the_codec_is_not_a_refusal() -> None:
+    with pytest.raises(KeyError):
+        plan(error=KeyError("bug"))
+
+
+@pytest.mark.parametrize(
+    ("estimated", "context", "fits"),
+    [(None, None, None), (5, None, None), (None, 5, None), (5, 5, True), (4, 5, True), (6, 5, False)],
+)
+def test_fits(estimated: int | None, context: int | None, fits: bool | None) -> None:
+    made = plan(estimated_tokens=estimated, context_tokens=context)
+    assert made.fits is fits
+    assert (made.estimated_tokens, made.context_tokens) == (estimated, context)
