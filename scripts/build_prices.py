@@ -1,0 +1,466 @@
+"""Build src/dragoman/catalog/prices.json from genai-prices, and compare it with litellm's table.
+
+Run by hand when prices are to be refreshed, in an environment made for it and thrown away after:
+
+    python -m venv /tmp/prices && /tmp/prices/bin/pip install -e . genai-prices
+    /tmp/prices/bin/pip download --no-deps litellm -d /tmp/prices
+    /tmp/prices/bin/python scripts/build_prices.py --litellm /tmp/prices/litellm-*.whl
+
+The counts it prints go into docs/concepts/prices.md.
+
+Nothing of litellm is copied but the fact that it disagrees (`disputed`). The output is read back by
+the library itself, and its answers are compared with those of the source, before it is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from genai_prices.data import providers as source_providers
+from genai_prices.types import (
+    ClauseAnd,
+    ClauseContains,
+    ClauseEndsWith,
+    ClauseEquals,
+    ClauseOr,
+    ClauseRegex,
+    ClauseStartsWith,
+    ModelInfo,
+    ModelPrice,
+    StartDateConstraint,
+    TieredPrices,
+    TimeOfDateConstraint,
+)
+from genai_prices.types import Usage as SourceUsage
+
+from dragoman.events import Usage
+from dragoman.prices import Cost, Match, PriceRow, PriceTable, cost
+
+OUTPUT = Path(__file__).parents[1] / "src" / "dragoman" / "catalog" / "prices.json"
+
+# Our name of a provider, the source's, and litellm's (its `litellm_provider`, and the prefix of its keys).
+PROVIDERS = [
+    ("openai", "openai", ("openai", "text-completion-openai"), ""),
+    ("anthropic", "anthropic", ("anthropic",), ""),
+    ("google", "google", ("gemini",), "gemini/"),
+    ("openrouter", "openrouter", ("openrouter",), "openrouter/"),
+    ("groq", "groq", ("groq",), "groq/"),
+    ("deepseek", "deepseek", ("deepseek",), "deepseek/"),
+    ("mistral", "mistral", ("mistral",), "mistral/"),
+    ("xai", "x-ai", ("xai",), "xai/"),
+    ("together", "together", ("together_ai",), "together_ai/"),
+    ("fireworks", "fireworks", ("fireworks_ai",), "fireworks_ai/"),
+    ("cerebras", "cerebras", ("cerebras",), "cerebras/"),
+    ("azure", "azure", ("azure",), "azure/"),
+]
+# The source lets azure fall back to five makers. Only this one could be confirmed with litellm's own azure rows.
+FALLBACK = {"azure": ["openai"]}
+
+RATES = {
+    "input_mtok": "input",
+    "output_mtok": "output",
+    "cache_read_mtok": "cache_read",
+    "cache_write_mtok": "cache_write",
+    "output_reasoning_mtok": "reasoning",
+}
+MEDIA_OUTPUT = ("output_image_mtok", "output_audio_mtok", "output_video_mtok")
+UNIT = re.compile(r"_(mtok|kcount|hours|mchars|kpages)$")
+NOT_TEXT = re.compile(
+    r"(?:^|[-/:])(audio|realtime|transcribe|image|tts|embed(?:ding)?|rerank|moderation|ocr|whisper|live|lyria|music)(?:$|[-/:\d])"
+)
+
+
+# --- from the source's shapes to ours -------------------------------------------------------------
+
+
+def flatten(clause: Any) -> Iterator[tuple[str, str]]:
+    """A clause tree as (kind, text) pairs of which any may hold."""
+    match clause:
+        case ClauseOr():
+            for inner in clause.or_:
+                yield from flatten(inner)
+        case ClauseEquals():
+            yield "equals", clause.equals.lower()
+        case ClauseStartsWith():
+            yield "starts_with", clause.starts_with.lower()
+        case ClauseContains():
+            yield "contains", clause.contains.lower()
+        case ClauseRegex():
+            yield "regex", clause.regex
+        case ClauseEndsWith():
+            yield "regex", re.escape(clause.ends_with.lower()) + r"\Z"
+        case ClauseAnd():
+            yield "regex", "^" + "".join(f"(?={look})" for inner in clause.and_ for look in [look_ahead(inner)])
+        case _:
+            raise TypeError(f"unknown clause {clause!r}")
+
+
+def look_ahead(clause: Any) -> str:
+    [(kind, text)] = flatten(clause)
+    if kind == "regex":
+        return f".*(?:{text})"
+    quoted = re.escape(text)
+    return {"equals": quoted + r"\Z", "starts_with": quoted, "contains": ".*" + quoted}[kind]
+
+
+def match_of(model: ModelInfo) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {"equals": [], "starts_with": [], "contains": [], "regex": []}
+    for kind, text in flatten(model.match):
+        if text not in found[kind]:
+            found[kind].append(text)
+    loose = {kind: texts for kind, texts in found.items() if kind != "equals" and texts}
+    if loose:
+        cover = Match(**{kind: tuple(texts) for kind, texts in loose.items()})
+        found["equals"] = [name for name in found["equals"] if not cover.covers(name)]
+    return {kind: texts for kind, texts in found.items() if texts}
+
+
+def literals(model: ModelInfo) -> list[str]:
+    """Every name the source spells out for a model."""
+    names = [text for kind, text in flatten(model.match) if kind in ("equals", "starts_with")]
+    return list(dict.fromkeys([*names, model.id.lower()]))
+
+
+Span = tuple[date | None, date | None, tuple[time, time] | None, ModelPrice]
+
+
+def spans(model: ModelInfo) -> Iterator[Span]:
+    """The model's prices as (from, until, hours, price); prices for some hours go before the rest of the day."""
+    if isinstance(model.prices, ModelPrice):
+        yield None, None, None, model.prices
+        return
+    entries = model.prices
+    starts = sorted({entry.constraint.start_date for entry in entries if is_dated(entry)})
+    for place, begin in enumerate([None, *starts]):
+        until = starts[place] if place < len(starts) else None
+        for index in reversed(range(len(entries))):
+            entry = entries[index]
+            if isinstance(entry.constraint, TimeOfDateConstraint):
+                # The source gives hours no date and so applies them to all the past. They are twice the
+                # dated price they follow in the list, so that is when we let them begin.
+                since = max([e.constraint.start_date for e in entries[:index] if is_dated(e)], default=None)
+                if since is None or (begin is not None and begin >= since):
+                    hours = entry.constraint.start_time, entry.constraint.end_time
+                    yield begin, until, hours, entry.prices
+            elif entry.constraint is None or (begin is not None and entry.constraint.start_date <= begin):
+                yield begin, until, None, entry.prices
+                break
+        else:
+            raise ValueError(f"{model.id}: no price for {begin}")
+
+
+def is_dated(entry: Any) -> bool:
+    return isinstance(entry.constraint, StartDateConstraint)
+
+
+def given(price: ModelPrice) -> dict[str, Any]:
+    return {key: value for key, value in vars(price).items() if value is not None}
+
+
+def rates_of(price: ModelPrice) -> dict[str, Any]:
+    """The rates of a price as our row has them."""
+    base: dict[str, Any] = {}
+    tiers: dict[int, dict[str, Any]] = {}
+    for key, name in RATES.items():
+        value = given(price).get(key)
+        if isinstance(value, TieredPrices):
+            for tier in value.tiers:
+                tiers.setdefault(tier.start, {"above": tier.start})[name] = plain(tier.price)
+            value = value.base
+        if value is not None:
+            base[name] = plain(value)
+    if tiers:
+        base["tiers"] = complete([tiers[start] for start in sorted(tiers)])
+    ignored = sorted({UNIT.sub("", key) for key in given(price) if key not in RATES})
+    return base | ({"ignored": ignored} if ignored else {})
+
+
+def complete(tiers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A rate a tier does not name stays as it was in the tier below (ours would take the row's own)."""
+    known: dict[str, Any] = {}
+    for tier in tiers:
+        known |= tier
+        tier |= known
+    return tiers
+
+
+def plain(number: Decimal) -> str:
+    return format(number.normalize(), "f")
+
+
+def why_not(model: ModelInfo) -> str | None:
+    """Why a model is no row of ours, if it is not."""
+    prices = [given(price) for _, _, _, price in spans(model)]
+    if NOT_TEXT.search(model.id.lower()):
+        return "not a text model"
+    if any(key in price for price in prices for key in MEDIA_OUTPUT):
+        return "the media it makes are billed at rates of their own"
+    if all(not price for price in prices) and model.id.endswith(":free"):
+        return None
+    if any("input_mtok" not in price or "output_mtok" not in price for price in prices):
+        return "the source has no input and output price"
+    return None
+
+
+def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    last: dict[tuple[str, ...], dict[str, Any]] = {}
+    for begin, until, hours, price in spans(model):
+        rates = rates_of(price) or {"input": "0", "output": "0", "free": True}
+        clock = tuple(str(end.replace(tzinfo=None)) for end in hours) if hours else ()
+        before = last.get(clock)
+        # A date at which only something we do not count changed is no new row.
+        follows = before is not None and before["valid_until"] == str(begin)
+        if before and follows and all(before.get(key) == rates.get(key) for key in (*RATES.values(), "tiers", "free")):
+            before["valid_until"] = until and str(until)
+            before["ignored"] = sorted({*before.get("ignored", ()), *rates.get("ignored", ())})
+            continue
+        row = {"provider": provider, "match": match, **rates}
+        row |= {"valid_from": begin and str(begin), "valid_until": until and str(until), "hours": list(clock)}
+        rows.append(row)
+        last[clock] = row
+    # Prices for some hours first: the first row that fits holds.
+    rows.sort(key=lambda row: not row["hours"])
+    return [{key: value for key, value in row.items() if value not in (None, [], ())} for row in rows]
+
+
+def collect() -> tuple[list[dict[str, Any]], list[str]]:
+    """All rows, in the source's order, and what was left out or changed on the way."""
+    by_id = {provider.id: provider for provider in source_providers}
+    ours_to_source = {ours: theirs for ours, theirs, _, _ in PROVIDERS}
+    rows: list[dict[str, Any]] = []
+    remarks: list[str] = []
+    for ours, theirs, _, _ in PROVIDERS:
+        models = by_id[theirs].models
+        sellers = [theirs, *[ours_to_source[name] for name in FALLBACK.get(ours, ())]]
+        kept = [model for seller in sellers for model in by_id[seller].models if why_not(model) is None]
+        for place, model in enumerate(models):
+            reason, match = why_not(model), match_of(model)
+            if reason is None:
+                alive = [name for name in match.get("equals", []) if not any(m.is_match(name) for m in models[:place])]
+                for name in set(match.get("equals", [])) - set(alive):
+                    remarks.append(f"{ours}: {name!r} of {model.id} is taken by an earlier row")
+                match = {kind: texts for kind, texts in (match | {"equals": alive}).items() if texts}
+                if match:
+                    rows += rows_of(ours, model, match)
+                continue
+            remarks.append(f"{ours}: {model.id} left out: {reason}")
+            # Where a wider row would take the name, a row without a price keeps it.
+            if any(other.is_match(name) for name in literals(model) for other in kept):
+                rows.append({"provider": ours, "match": match, "unpriced": reason})
+    rows.append({"provider": "local", "match": {"starts_with": [""]}, "input": "0", "output": "0", "free": True})
+    return rows, remarks
+
+
+# --- the second opinion ---------------------------------------------------------------------------
+
+
+def read_litellm(wheel: Path) -> tuple[str, dict[str, dict[str, Any]]]:
+    with zipfile.ZipFile(wheel) as archive:
+        table = json.loads(archive.read("litellm/model_prices_and_context_window_backup.json"))
+    return wheel.name.split("-")[1], table
+
+
+def litellm_names(key: str, prefix: str) -> list[str]:
+    """The names under which a litellm entry may be known to us."""
+    name = key.removeprefix(prefix)
+    return [name, name.removeprefix("accounts/fireworks/models/")]
+
+
+def litellm_rate(entry: dict[str, Any], key: str) -> Decimal | None:
+    value = entry.get(key)
+    return None if value is None else (Decimal(repr(value)) * 10**6).normalize()
+
+
+LITELLM_RATES = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+}
+
+
+# A model, our rows for it, and what litellm says instead.
+Dispute = tuple[str, list[PriceRow], dict[str, Decimal]]
+
+
+def rows_today(table: PriceTable, model: str, today: date) -> list[PriceRow]:
+    """The rows that hold for a model today, one for each hour that matters."""
+    found: list[PriceRow] = []
+    for hour in range(24):
+        row = table.find(model, datetime.combine(today, time(hour, 45), UTC))
+        if isinstance(row, PriceRow) and row not in found:
+            found.append(row)
+    return found
+
+
+def cross_check(
+    table: PriceTable, litellm: dict[str, dict[str, Any]], today: date
+) -> tuple[dict[str, Counter[str]], list[Dispute]]:
+    counts: dict[str, Counter[str]] = {}
+    disputes: list[Dispute] = []
+    for ours, _, theirs, prefix in PROVIDERS:
+        tally = counts.setdefault(ours, Counter())
+        for key, entry in litellm.items():
+            if entry.get("litellm_provider") not in theirs or entry.get("mode") not in (
+                "chat",
+                "completion",
+                "responses",
+            ):
+                continue
+            other = {name: rate for name, k in LITELLM_RATES.items() if (rate := litellm_rate(entry, k)) is not None}
+            if not (other.get("input") or other.get("output")):
+                continue  # its zeros may mean "not known"
+            for name in litellm_names(key, prefix):
+                if rows := rows_today(table, f"{ours}:{name}", today):
+                    break
+            else:
+                tally["only litellm"] += 1
+                continue
+            tally["compared"] += 1
+            if any((r.input, r.output) == (other.get("input"), other.get("output")) for r in rows):
+                tally["agree"] += 1
+                caches = [n for n in ("cache_read", "cache_write") if other.get(n) and getattr(rows[0], n) is not None]
+                if not all(any(getattr(r, n) == other[n] for r in rows) for n in caches):
+                    tally["cache rate differs"] += 1
+                    disputes.append((f"{ours}:{name}", rows, {n: other[n] for n in caches}))
+            else:
+                tally["differ"] += 1
+                disputes.append((f"{ours}:{name}", rows, {n: other[n] for n in ("input", "output") if n in other}))
+    return counts, disputes
+
+
+def print_check(counts: dict[str, Counter[str]], disputes: list[Dispute]) -> None:
+    columns = ("compared", "agree", "differ", "cache rate differs", "only litellm")
+    print("| provider | " + " | ".join(columns) + " |")
+    print("|---|" + "---|" * len(columns))
+    whole: Counter[str] = Counter()
+    for provider, tally in counts.items():
+        whole += tally
+        print(f"| {provider} | " + " | ".join(str(tally[column]) for column in columns) + " |")
+    print("| all | " + " | ".join(str(whole[column]) for column in columns) + " |")
+    for model, rows, other in disputes:
+        mine = " or ".join(", ".join(f"{name} {getattr(row, name)}" for name in other) for row in rows)
+        print(f"  {model}: ours {mine}; litellm {', '.join(f'{n} {plain(r)}' for n, r in other.items())}")
+
+
+# --- proof and output -----------------------------------------------------------------------------
+
+
+def moments(model: ModelInfo, today: date) -> list[datetime]:
+    """Times worth asking about: either side of each date, and several hours of today."""
+    starts = [begin for begin, _, _, _ in spans(model) if begin is not None]
+    days = {today, *starts, *[start - timedelta(days=1) for start in starts]}
+    if starts and any(hours for _, _, hours, _ in spans(model)):
+        # What the source says about hours before the last date is the flaw described in `spans`.
+        days = {day for day in days if day >= max(starts)}
+    return [datetime.combine(day, time(hour, 45), UTC) for day in sorted(days) for hour in (0, 2, 5, 7, 12, 20)]
+
+
+def prove(table: PriceTable, today: date) -> int:
+    """Ask both tables the same questions; return how many answers there were, or fail on the first that differs."""
+    answers = 0
+    by_id = {provider.id: provider for provider in source_providers}
+    sizes = [(1_000, 200, 100), (150_000, 30_000, 7), (900_000, 0, 0)]
+    for ours, theirs, _, _ in PROVIDERS:
+        provider = by_id[theirs]
+        for name in dict.fromkeys(name for model in provider.models for name in literals(model)):
+            model = provider.find_model(name)
+            if model is None or why_not(model) is not None:
+                continue
+            for at in moments(model, today):
+                for whole, cached, written in sizes:
+                    usage = Usage(whole, 5_000, cached, written, 0)
+                    mine = cost(usage, f"{ours}:{name}", at, table=table)
+                    assert isinstance(mine, Cost), (ours, name, at, mine)
+                    price = model.get_prices(at)
+                    # The source has no opinion on cache rates it does not list: it bills those tokens as input.
+                    theirs_usage = SourceUsage(
+                        input_tokens=whole, output_tokens=5_000, cache_read_tokens=cached, cache_write_tokens=written
+                    )
+                    total = price.calc_price(theirs_usage)["total_price"]
+                    assert mine.total == total, (ours, name, at, usage, mine.total, total)
+                    answers += 1
+    return answers
+
+
+def serialise(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
+    """One row a line, so that a refresh reads well as a diff."""
+    lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
+    return json.dumps(head, indent=0, ensure_ascii=False)[:-2] + ',\n"rows": [\n' + lines + "\n]\n}\n"
+
+
+def digest(rows: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()[:8]
+
+
+def read_licence() -> str:
+    package = distribution("genai-prices")
+    [path] = [
+        path for path in package.files or [] if "licenses" in path.parts and path.name.upper().startswith("LICENSE")
+    ]
+    return Path(str(package.locate_file(path))).read_text("utf-8").strip()
+
+
+def mark_disputes(rows: list[dict[str, Any]], table: PriceTable, disputes: Iterable[Dispute], by: str) -> int:
+    """Note on each disputed row what the other table says; return how many there are."""
+    marked = set()
+    for model, mine, other in disputes:
+        provider, _, name = model.partition(":")
+        says = f"{by} has " + ", ".join(f"{rate} {plain(value)}" for rate, value in other.items()) + f" for {name}"
+        for place, row in enumerate(table.rows):
+            # A row that was only fallen back to is another provider's, and nobody disputes that one.
+            if row.provider == provider and any(row is one for one in mine):
+                rows[place].setdefault("disputed", says)
+                marked.add(place)
+    return len(marked)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--litellm", type=Path, required=True, help="a litellm wheel, to compare with")
+    parser.add_argument("--date", type=date.fromisoformat, default=datetime.now(UTC).date())
+    parser.add_argument("--out", type=Path, default=OUTPUT)
+    parser.add_argument("--quiet", action="store_true", help="leave out the list of models that were left out")
+    options = parser.parse_args(arguments)
+
+    rows, remarks = collect()
+    version, litellm = read_litellm(options.litellm)
+    source = f"genai-prices {distribution('genai-prices').version}"
+    head = {"generated_at": str(options.date), "source": source, "licence": read_licence(), "fallback": FALLBACK}
+
+    draft = read_back(serialise(rows, head))
+    counts, disputes = cross_check(draft, litellm, options.date)
+    marked = mark_disputes(rows, draft, disputes, f"litellm {version}")
+    text = serialise(rows, {"version": f"{options.date}.{digest(rows)}", **head})
+    answers = prove(read_back(text), options.date)
+
+    if not options.quiet:
+        print("\n".join(remarks))
+    print_check(counts, disputes)
+    print(f"rows by provider: {dict(Counter(row['provider'] for row in rows))}; {len(remarks)} remarks")
+    print(f"{len(rows)} rows, {marked} of them disputed by litellm {version}; {answers} answers equal to {source}'s")
+    options.out.write_text(text, "utf-8")
+    print(f"{options.out.name}: {len(text.encode())} bytes")
+    return 0
+
+
+def read_back(text: str) -> PriceTable:
+    return msgspec.json.decode(text, type=PriceTable)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,814 @@
+"""What a call costs: the bundled table, the arithmetic, user tables, and pricing again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+import subprocess
+import sys
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.events import Usage
+from dragoman.prices import Cost, Match, PricedUse, PriceRow, PriceTable, Tier, Unpriced, cost, reprice
+
+D = Decimal
+PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
+PROVIDERS = [
+    "anthropic",
+    "azure",
+    "cerebras",
+    "deepseek",
+    "fireworks",
+    "google",
+    "groq",
+    "local",
+    "mistral",
+    "openai",
+    "openrouter",
+    "together",
+    "xai",
+]
+JUNE = date(2026, 6, 1)
+
+
+def row(name: str = "m", provider: str = "p", **fields: Any) -> PriceRow:
+    for key, value in fields.items():
+        if isinstance(value, str) and key not in ("unpriced", "disputed"):
+            fields[key] = D(value)
+    return PriceRow(provider, Match(equals=(name,)), **fields)
+
+
+def table(*rows: PriceRow, **fields: Any) -> PriceTable:
+    return PriceTable(rows, version="t", **fields)
+
+
+def price(usage: Usage, *rows: PriceRow, model: str = "p:m", at: date | datetime = JUNE) -> Cost:
+    bill = cost(usage, model, at, table=table(*rows))
+    assert isinstance(bill, Cost), bill
+    return bill
+
+
+def refusal(usage: Usage, *rows: PriceRow, model: str = "p:m", at: date | datetime = JUNE) -> str:
+    bill = cost(usage, model, at, table=table(*rows))
+    assert isinstance(bill, Unpriced)
+    assert not bill
+    return bill.reason
+
+
+def exact(values: Any) -> Fraction:
+    return sum((Fraction(value) for value in values), Fraction(0))
+
+
+PLAIN = row(input="3", output="15", cache_read="0.3", cache_write="3.75")
+BARE = row(input="3", output="15")
+# A dollar for every token, so that a bill is a count.
+COUNTING = row(input="1000000", output="1000000", cache_read="1000000", cache_write="1000000")
+
+
+# --- the bundled table ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bundled() -> PriceTable:
+    return PriceTable.bundled()
+
+
+def test_the_bundled_table_is_dated_versioned_and_unedited(bundled: PriceTable) -> None:
+    text = (importlib.resources.files("dragoman") / "catalog" / "prices.json").read_text("utf-8")
+    rows = json.loads(text)["rows"]
+    digest = hashlib.sha256(json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()[:8]
+    assert bundled.generated_at is not None
+    assert bundled.generated_at > date(2026, 1, 1)
+    assert bundled.version == f"{bundled.generated_at}.{digest}"
+    assert bundled.source.startswith("genai-prices ")
+    assert "MIT License" in bundled.licence
+    assert "Copyright" in bundled.licence
+    assert len(bundled.rows) == len(rows) > 1000
+
+
+def test_every_provider_has_rows(bundled: PriceTable) -> None:
+    assert sorted({row.provider for row in bundled.rows}) == PROVIDERS
+    for provider in PROVIDERS:
+        assert any(row.input is not None for row in bundled.rows if row.provider == provider)
+
+
+def test_every_bundled_rate_is_finite_and_not_negative(bundled: PriceTable) -> None:
+    count = 0
+    for entry in bundled.rows:
+        for holder in (entry, *entry.tiers):
+            for name in ("input", "output", "cache_read", "cache_write", "reasoning"):
+                rate = getattr(holder, name)
+                if rate is not None:
+                    assert rate.is_finite()
+                    assert rate >= 0
+                    count += 1
+        if not entry.free and not entry.unpriced:
+            assert entry.input or entry.output
+    assert count > 3000
+
+
+CLAUSES = ("equals", "starts_with", "contains", "regex")
+
+
+def overlap(one: PriceRow, other: PriceRow) -> bool:
+    """Do both rows hold at the same time, with nothing to tell them apart?"""
+    first, last = date.min, date.max
+    later = max(one.valid_from or first, other.valid_from or first)
+    if later >= min(one.valid_until or last, other.valid_until or last):
+        return False
+    if one.hours and other.hours:
+        return one.holds_at(other.hours[0]) or other.holds_at(one.hours[0])
+    return one.hours is other.hours  # a row for some hours stands before the one for the rest of the day
+
+
+def ambiguous(rows: tuple[PriceRow, ...]) -> list[tuple[PriceRow, PriceRow]]:
+    """Pairs of rows that name the same clause of the same provider for the same time."""
+    sharing: dict[tuple[str, str, str], list[PriceRow]] = {}
+    for entry in rows:
+        for kind in CLAUSES:
+            for text in getattr(entry.match, kind):
+                sharing.setdefault((entry.provider, kind, text), []).append(entry)
+    return [pair for group in sharing.values() for pair in combinations(group, 2) if overlap(*pair)]
+
+
+def test_no_two_bundled_rows_are_for_the_same_name_at_the_same_time(bundled: PriceTable) -> None:
+    assert ambiguous(bundled.rows) == []
+    assert len(ambiguous((*bundled.rows, bundled.rows[0]))) >= 1
+
+
+def test_the_ambiguity_check_sees_an_ambiguity() -> None:
+    first = date(2026, 1, 1)
+    later, sooner = row(input="1", output="1", valid_from=first), row(input="1", output="1", valid_until=first)
+    peak = row(input="1", output="1", hours=(time(1), time(4)))
+    peak_2 = row(input="1", output="1", hours=(time(3), time(5)))
+    assert ambiguous((BARE, PLAIN)) == [(BARE, PLAIN)]
+    assert ambiguous((later, sooner)) == ambiguous((peak, BARE)) == []
+    assert ambiguous((later, BARE)) == [(later, BARE)]
+    assert ambiguous((peak, peak_2)) == [(peak, peak_2)]
+
+
+def test_every_bundled_row_is_reached_by_each_of_its_names(bundled: PriceTable) -> None:
+    """No row is dead: each exact name and each prefix finds its own row on its own day and hour."""
+    asked = 0
+    for entry in bundled.rows:
+        first = entry.valid_from or (entry.valid_until or date(2026, 11, 15)) - timedelta(days=1)
+        for name in (*entry.match.equals, *entry.match.starts_with):
+            clocks = [entry.hours[0]] if entry.hours else [time(hour, 50) for hour in range(24)]
+            found = [bundled.find(f"{entry.provider}:{name or 'x'}", datetime.combine(first, t)) for t in clocks]
+            if entry.unpriced:
+                assert all(isinstance(one, Unpriced) and entry.unpriced in one.reason for one in found)
+            else:
+                assert any(one is entry for one in found), (entry, name)
+            asked += 1
+    assert asked > 1500
+
+
+def test_known_prices(bundled: PriceTable) -> None:
+    """A few that are common knowledge, as a guard against a slipped decimal point."""
+    at = date(2026, 11, 1)
+    for model, rates in {
+        "openai:gpt-4o": ("2.5", "10", "1.25", None),
+        "openai:gpt-5": ("1.25", "10", "0.125", None),
+        "anthropic:claude-sonnet-4-6": ("3", "15", "0.3", "3.75"),
+        "anthropic:claude-opus-4-8": ("5", "25", "0.5", "6.25"),
+        "google:gemini-2.5-flash": ("0.3", "2.5", "0.03", None),
+    }.items():
+        found = bundled.find(model, at)
+        assert isinstance(found, PriceRow), found
+        expected = tuple(rate and D(rate) for rate in rates)
+        assert (found.input, found.output, found.cache_read, found.cache_write) == expected
+
+
+def test_a_price_changes_on_its_day(bundled: PriceTable) -> None:
+    usage = Usage(1_000_000, 0, 0)
+    before = cost(usage, "openai:o3", date(2025, 6, 9))
+    after = cost(usage, "openai:o3", date(2025, 6, 10))
+    assert isinstance(before, Cost)
+    assert isinstance(after, Cost)
+    assert (before.total, after.total) == (D(10), D(2))
+    assert before.row.valid_until == after.row.valid_from == date(2025, 6, 10)
+
+
+# What xAI and OpenRouter themselves said the call cost (`cost_in_usd_ticks`, `usage.cost`), from
+# recordings: reads and writes of a cache, reasoning, and days on which the price was another one.
+RECORDED_BILLS = [
+    ("xai:grok-3-mini", datetime(2026, 2, 11, tzinfo=UTC), Usage(12, 322, 2, None, 320, 334), "0.00016415"),
+    ("xai:grok-4-fast-reasoning", date(2026, 3, 12), Usage(468, 659, 467, None, 582, 1127), "0.00035305"),
+    ("xai:grok-code-fast-1", date(2026, 3, 12), Usage(496, 333, 320, None, 256, 829), "0.0005411"),
+    ("openrouter:x-ai/grok-4-fast", date(2025, 11, 2), Usage(173, 104, 150, None, 90, 277), "0.0000641"),
+    ("openrouter:z-ai/glm-4.5v", date(2025, 11, 2), Usage(226, 105, 4, None, 65, 331), "0.00032264"),
+    (
+        "openrouter:anthropic/claude-4.6-sonnet-20260217",
+        date(2026, 3, 8),
+        Usage(2572, 63, 0, 2569, 0, 2635),
+        "0.01058775",
+    ),
+    ("openrouter:z-ai/glm-5-turbo-20260315", date(2026, 4, 27), Usage(359, 55, 256, 0, 21, 414), "0.00040504"),
+]
+
+
+@pytest.mark.parametrize(("model", "at", "usage", "bill"), RECORDED_BILLS, ids=lambda value: str(value)[:40])
+def test_our_bill_is_the_provider_s_own(model: str, at: date, usage: Usage, bill: str) -> None:
+    mine = cost(usage, model, at)
+    assert isinstance(mine, Cost)
+    assert mine.total == D(bill)
+
+
+def test_a_local_model_is_free_and_says_so() -> None:
+    for usage in (Usage(10, 20), Usage()):
+        bill = cost(usage, "local:some/model:with-colons.gguf")
+        assert isinstance(bill, Cost)
+        assert bill.row.free
+        assert bill.total == 0
+        assert bill.parts == dict.fromkeys(PARTS, D(0))
+        assert bill
+
+
+def test_nothing_is_read_before_it_is_needed() -> None:
+    code = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+import dragoman.prices as prices
+assert not [path for path in opened if path.endswith("prices.json")]
+table = prices.PriceTable.bundled()
+assert prices.PriceTable.bundled() is table
+assert len([path for path in opened if path.endswith("prices.json")]) == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+# As each wire reports it, already read into inclusive totals and named subsets.
+WIRES = {
+    # openai: prompt_tokens 10000 of which cached_tokens 9000, completion_tokens 300 of which reasoning 200
+    "openai": (Usage(10_000, 300, 9_000, None, 200, 10_300), {"input": 1_000, "cached_input": 9_000}),
+    # anthropic: input_tokens 504, cache_read 1000, cache_creation 123, output_tokens 50
+    "anthropic": (
+        Usage(1_627, 50, 1_000, 123, None, 1_677),
+        {"input": 504, "cached_input": 1_000, "cache_write": 123},
+    ),
+    # gemini: promptTokenCount 700 of which cachedContent 600, candidates 40, thoughts 260 beside them
+    "gemini": (Usage(700, 300, 600, None, 260, 1_000), {"input": 100, "cached_input": 600}),
+    # responses: input_tokens 42, nothing cached, output_tokens 7
+    "responses": (Usage(42, 7, 0, None, 0, 49), {"input": 42}),
+    # a server that reports no subsets at all
+    "plain": (Usage(42, 7), {"input": 42}),
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_every_input_token_is_billed_once(wire: str) -> None:
+    usage, expected = WIRES[wire]
+    parts = price(usage, COUNTING).parts
+    billed = {part: parts[part] for part in ("input", "cached_input", "cache_write")}
+    assert billed == {"input": 0, "cached_input": 0, "cache_write": 0} | expected
+    assert sum(billed.values()) == usage.input_tokens
+    assert parts["output"] + parts["reasoning"] == usage.output_tokens
+    assert parts["reasoning"] == (usage.reasoning_tokens or 0)
+
+
+def test_cached_tokens_are_not_billed_twice() -> None:
+    """The figures of a public double-billing bug: 10,000 in, 9,000 of them cached."""
+    gpt_5 = row(input="1.25", output="10", cache_read="0.125")
+    cached = price(Usage(10_000, 225, 9_000), gpt_5).total
+    plain = price(Usage(10_000, 225, 0), gpt_5).total
+    assert cached == D("0.00125") + D("0.001125") + D("0.00225")
+    assert plain == D("0.0125") + D("0.00225")
+
+
+def test_the_parts_of_a_bill() -> None:
+    bill = price(Usage(1_000_000, 200_000, 600_000, 100_000, 50_000), PLAIN)
+    assert bill.parts == {
+        "input": D("0.9"),
+        "cached_input": D("0.18"),
+        "cache_write": D("0.375"),
+        "output": D("2.25"),
+        "reasoning": D("0.75"),
+    }
+    assert bill.total == D("4.455")
+    assert (bill.currency, bill.pricing_version, bill.row, bill.notes) == ("USD", "t", PLAIN, ())
+    assert bill
+
+
+def test_reasoning_has_its_own_rate_only_where_the_row_has_one() -> None:
+    usage = Usage(0, 1_000_000, 0, 0, 400_000)
+    own = row(input="2", output="8", reasoning="3")
+    assert price(usage, own).parts["reasoning"] == D("1.2")
+    assert price(usage, BARE).parts["reasoning"] == D("6")
+    assert price(usage, own).parts["output"] == D("4.8")
+
+
+@pytest.mark.parametrize(
+    ("usage", "entry", "notes"),
+    [
+        (Usage(9, 1, 4), BARE, ["no cache_read rate: cached_input is billed at the input rate"]),
+        (Usage(9, 1, 0, 4), BARE, ["no cache_write rate: cache_write is billed at the input rate"]),
+        (Usage(9, 1, 0, 0), BARE, []),
+        (Usage(9, 1), BARE, []),
+        (Usage(9, 1), PLAIN, ["cached_input_tokens not reported: all input is billed as not cached"]),
+        (Usage(9, 1, 0, estimated=True), BARE, ["the token counts are estimates"]),
+        (Usage(9, 1, 0, total_tokens=10), BARE, []),
+        (Usage(9, 1, 0, total_tokens=12), BARE, ["total_tokens is 12, but input and output add up to 10"]),
+        (
+            Usage(9, 1, 0, 4),
+            row(input="1", output="2", cache_write="1.25", ignored=("cache_write_1h",)),
+            ["cache writes are billed at the rate of the shortest lifetime; longer ones cost more"],
+        ),
+        (
+            Usage(9, 1, 0),
+            row(input="1", output="2", reasoning="3"),
+            ["reasoning_tokens not reported: all output is billed at the output rate"],
+        ),
+        (
+            Usage(9, 1, 0),
+            row(input="1", output="2", disputed="another table has input 2"),
+            ["sources disagree: another table has input 2"],
+        ),
+    ],
+)
+def test_what_was_assumed_is_noted(usage: Usage, entry: PriceRow, notes: list[str]) -> None:
+    assert list(price(usage, entry).notes) == notes
+
+
+def test_a_missing_cache_rate_is_the_input_rate() -> None:
+    assert price(Usage(1_000_000, 0, 400_000, 100_000), BARE).total == D(3)
+
+
+@pytest.mark.parametrize(
+    ("usage", "reason"),
+    [
+        (Usage(None, 5), "usage not reported: input_tokens"),
+        (Usage(5, None), "usage not reported: output_tokens"),
+        (Usage(), "usage not reported: input_tokens"),
+        (Usage(5, 5, 6), "usage contradicts itself: cached_input_tokens 6 and cache_creation_input_tokens 0 are more "),
+        (Usage(5, 5, 3, 3), "usage contradicts itself: cached_input_tokens 3 and cache_creation_input_tokens 3 are "),
+        (Usage(5, 5, 0, 0, 6), "usage contradicts itself: reasoning_tokens 6 are more than output_tokens 5"),
+        (Usage(-5, 5), "usage is negative: input_tokens"),
+        (Usage(5, -1), "usage is negative: output_tokens"),
+        (Usage(5, 5, -1), "usage is negative: cached_input_tokens"),
+        (Usage(5, 5, 0, -1), "usage is negative: cache_creation_input_tokens"),
+        (Usage(5, 5, 0, 0, -1), "usage is negative: reasoning_tokens"),
+    ],
+)
+def test_usage_that_cannot_be_billed(usage: Usage, reason: str) -> None:
+    assert refusal(usage, PLAIN).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("p:other", "no price for p:other on 2026-06-01"),
+        ("other:m", "no price for other:m on 2026-06-01"),
+        ("m", "not a model of the form provider:name: 'm'"),
+        (":m", "not a model of the form provider:name: ':m'"),
+        ("p:", "not a model of the form provider:name: 'p:'"),
+    ],
+)
+def test_an_unknown_price_is_a_reason_and_never_zero(model: str, reason: str) -> None:
+    assert refusal(Usage(1, 1), PLAIN, model=model) == reason
+
+
+def test_only_the_first_colon_splits_a_model_and_case_does_not_matter() -> None:
+    entry = row("maker/model:free:x", "Router", input="1", output="1")
+    assert price(Usage(1, 1), entry, model="router:maker/Model:FREE:x").row is entry
+    assert price(Usage(1, 1), entry, model="ROUTER:maker/model:free:x").notes == ()
+
+
+# --- tiers, days and hours ------------------------------------------------------------------------
+
+TIERED = row(
+    input="1",
+    output="10",
+    cache_read="0.1",
+    tiers=(Tier(100, D(2), D(20)), Tier(200, D(4), cache_read=D("0.4"))),
+)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rates"),
+    [(100, ("1", "0.1", "10")), (101, ("2", "0.1", "20")), (200, ("2", "0.1", "20")), (201, ("4", "0.4", "10"))],
+)
+def test_a_tier_holds_for_the_whole_call_above_its_size(tokens: int, rates: tuple[str, ...]) -> None:
+    parts = price(Usage(tokens, 7, 50), TIERED).parts
+    million = Decimal(10**6)
+    assert parts["input"] == (tokens - 50) * D(rates[0]) / million
+    assert parts["cached_input"] == 50 * D(rates[1]) / million
+    assert parts["output"] == 7 * D(rates[2]) / million
+
+
+@pytest.mark.parametrize(
+    ("at", "rate"),
+    [
+        (date(2025, 12, 31), None),
+        (date(2026, 1, 1), 1),
+        (date(2026, 2, 28), 1),
+        (date(2026, 3, 1), 2),
+        (datetime(2026, 2, 28, 23, 59), 1),
+        (datetime(2026, 3, 1, 0, 30, tzinfo=timezone(timedelta(hours=2))), 1),  # still February in UTC
+        (datetime(2026, 2, 28, 23, 30, tzinfo=timezone(timedelta(hours=-2))), 2),
+    ],
+)
+def test_the_row_that_is_valid_then(at: date, rate: int | None) -> None:
+    rows = [
+        row(input="1", output="1", valid_from=date(2026, 1, 1), valid_until=date(2026, 3, 1)),
+        row(input="2", output="2", valid_from=date(2026, 3, 1)),
+    ]
+    if rate is None:
+        assert refusal(Usage(1, 1), *rows, at=at) == "no price for p:m on 2025-12-31"
+    else:
+        assert price(Usage(1_000_000, 0), *rows, at=at).total == rate
+
+
+def test_without_a_time_the_price_is_today_s() -> None:
+    today = datetime.now(UTC).date()
+    days = table(row(input="1", output="1", valid_until=today - timedelta(days=1)), row(input="2", output="2"))
+    assert cost(Usage(1_000_000, 0), "p:m", table=days).total == 2  # type: ignore[union-attr]
+
+
+def test_at_must_be_a_time() -> None:
+    with pytest.raises(TypeError, match=r"at: must be a date or a datetime, not str"):
+        cost(Usage(1, 1), "p:m", "2026-01-01", table=table(BARE))  # type: ignore[arg-type]
+
+
+def hourly(start: int, end: int) -> list[PriceRow]:
+    peak = row(input="2", output="2", hours=(time(start), time(end)))
+    return [peak, row(input="1", output="1")]
+
+
+@pytest.mark.parametrize(
+    ("span", "hour", "rate"),
+    [
+        ((1, 4), 0, 1),
+        ((1, 4), 1, 2),
+        ((1, 4), 3, 2),
+        ((1, 4), 4, 1),
+        ((22, 2), 23, 2),
+        ((22, 2), 1, 2),
+        ((22, 2), 2, 1),
+    ],
+)
+def test_a_price_for_some_hours(span: tuple[int, int], hour: int, rate: int) -> None:
+    at = datetime(2026, 6, 1, hour)
+    assert price(Usage(1_000_000, 0), *hourly(*span), at=at).total == rate
+
+
+def test_a_bare_day_does_not_choose_between_hours() -> None:
+    assert refusal(Usage(1, 1), *hourly(1, 4)) == "the price of p:m depends on the hour; give `at` as a datetime"
+
+
+def test_a_row_without_a_price_keeps_a_name_from_a_wider_row() -> None:
+    wide = PriceRow("p", Match(starts_with=("m",)), D(1), D(1))
+    kept = row("m-image", unpriced="not a text model")
+    assert refusal(Usage(1, 1), kept, wide, model="p:m-image") == "p:m-image: not a text model"
+    assert price(Usage(1, 1), kept, wide, model="p:m-other").row is wide
+
+
+def test_a_reseller_falls_back_and_says_so() -> None:
+    resold = table(row(provider="maker", input="1", output="1"), fallback={"reseller": ("maker",)})
+    bill = cost(Usage(1, 1), "reseller:m", JUNE, table=resold)
+    assert isinstance(bill, Cost)
+    assert bill.notes == ("reseller has no row for this model; the price is that of maker",)
+    assert not cost(Usage(1, 1), "stranger:m", JUNE, table=resold)
+
+
+def test_the_clauses_of_a_match() -> None:
+    match = Match(("Exact",), ("pre-",), ("mid",), ("^a.c$",))
+    for name in ("exact", "EXACT", "pre-", "Pre-x", "x-MID-y", "abc", "ABC"):
+        assert match.covers(name), name
+    for name in ("exact2", "xpre-", "mi", "abcd", ""):
+        assert not match.covers(name), name
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+amounts = st.decimals(min_value=0, max_value=10**6, places=6)
+counts = st.integers(0, 10**15)
+
+
+@st.composite
+def usages(draw: st.DrawFn, largest: int = 10**15) -> Usage:
+    whole = draw(st.integers(0, largest))
+    cached = draw(st.integers(0, whole))
+    written = draw(st.integers(0, whole - cached))
+    out = draw(st.integers(0, largest))
+    reasoned = draw(st.integers(0, out))
+    hide = st.sampled_from([True, False])
+    return Usage(
+        whole,
+        out,
+        None if not cached and draw(hide) else cached,
+        None if not written and draw(hide) else written,
+        None if not reasoned and draw(hide) else reasoned,
+    )
+
+
+@st.composite
+def rows(draw: st.DrawFn, *, tiered: bool = True) -> PriceRow:
+    rates: dict[str, Any] = {name: draw(amounts) for name in ("input", "output")}
+    rates |= {name: draw(st.none() | amounts) for name in ("cache_read", "cache_write", "reasoning")}
+    if not (rates["input"] or rates["output"]):
+        rates["output"] = D("0.01")
+    limits = sorted(draw(st.sets(counts, max_size=3))) if tiered else []
+    tiers = tuple(Tier(above, *[draw(st.none() | amounts) for _ in range(5)]) for above in limits)
+    return PriceRow("p", Match(("m",)), **rates, tiers=tiers)
+
+
+@settings(deadline=None)
+@given(usages(10**40), rows())
+def test_parts_add_up_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
+    with localcontext(prec=3):  # the caller's own precision must not matter
+        bill = price(usage, entry)
+    assert list(bill.parts) == PARTS
+    assert exact(bill.parts.values()) == Fraction(bill.total)
+    assert all(part >= 0 for part in bill.parts.values())
+
+
+@settings(deadline=None)
+@given(usages(10**40), rows(tiered=False))
+def test_each_part_is_count_times_rate_exactly(usage: Usage, entry: PriceRow) -> None:
+    cached, written = usage.cached_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    reasoned = usage.reasoning_tokens or 0
+    assert usage.input_tokens is not None
+    assert usage.output_tokens is not None
+
+    def rate(*names: str) -> Fraction:
+        return Fraction(next(value for name in names if (value := getattr(entry, name)) is not None)) / 10**6
+
+    assert {part: Fraction(value) for part, value in price(usage, entry).parts.items()} == {
+        "input": (usage.input_tokens - cached - written) * rate("input"),
+        "cached_input": cached * rate("cache_read", "input"),
+        "cache_write": written * rate("cache_write", "input"),
+        "output": (usage.output_tokens - reasoned) * rate("output"),
+        "reasoning": reasoned * rate("reasoning", "output"),
+    }
+
+
+@settings(deadline=None)
+@given(usages(), rows(tiered=False), st.integers(0, 10**9), st.integers(0, 10**9))
+def test_more_tokens_never_cost_less(usage: Usage, entry: PriceRow, more_in: int, more_out: int) -> None:
+    grown = msgspec.structs.replace(
+        usage,
+        input_tokens=(usage.input_tokens or 0) + more_in,
+        output_tokens=(usage.output_tokens or 0) + more_out,
+    )
+    less, more = price(usage, entry).total, price(grown, entry).total
+    assert entry.input is not None
+    assert entry.output is not None
+    assert less <= more
+    assert (
+        Fraction(more) - Fraction(less) == (more_in * Fraction(entry.input) + more_out * Fraction(entry.output)) / 10**6
+    )
+
+
+@settings(deadline=None)
+@given(usages(), rows(tiered=False))
+def test_a_cache_read_is_never_dearer_where_its_rate_is_not(usage: Usage, entry: PriceRow) -> None:
+    uncached = msgspec.structs.replace(usage, cached_input_tokens=0)
+    hit, miss = price(usage, entry).total, price(uncached, entry).total
+    assert entry.input is not None
+    rate = entry.input if entry.cache_read is None else entry.cache_read
+    if rate <= entry.input:
+        assert hit <= miss
+    else:
+        assert hit >= miss
+
+
+@settings(deadline=None)
+@given(usages())
+def test_the_billed_tokens_are_the_input_and_output_tokens(usage: Usage) -> None:
+    parts = price(usage, COUNTING).parts
+    assert exact([parts["input"], parts["cached_input"], parts["cache_write"]]) == usage.input_tokens
+    assert exact([parts["output"], parts["reasoning"]]) == usage.output_tokens
+
+
+@settings(deadline=None)
+@given(usages(), st.sampled_from([model for model, *_ in RECORDED_BILLS]), st.dates(date(2024, 1, 1), date(2027, 1, 1)))
+def test_the_bundled_table_never_answers_zero_for_tokens(usage: Usage, model: str, day: date) -> None:
+    bill = cost(usage, model, day)
+    if bill:
+        assert (bill.total > 0) == bool(usage.input_tokens or usage.output_tokens)
+    else:
+        assert bill.reason
+
+
+# --- tables of one's own --------------------------------------------------------------------------
+
+GOOD_YAML = """
+version: mine-1
+rows:
+  - provider: openai
+    match: {equals: [gpt-5], starts_with: [ft:gpt-5]}
+    input: 1
+    output: 2.10
+    cache_read: "0.1"
+    tiers: [{above: 1000, input: 3}]
+    valid_from: 2026-01-01
+    hours: ["01:00:00", "04:00:00"]
+  - {provider: lab, match: {starts_with: [""]}, free: true}
+"""
+
+
+def test_a_yaml_table(tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(GOOD_YAML)
+    mine = PriceTable.load(file)
+    assert mine.version == "mine-1"
+    first, free = mine.rows
+    assert (first.input, first.output, first.cache_read) == (D(1), D("2.1"), D("0.1"))
+    assert first.tiers == (Tier(1000, D(3)),)
+    assert (first.valid_from, first.hours) == (date(2026, 1, 1), (time(1), time(4)))
+    assert free.free
+    assert free.input == free.output == 0
+
+
+def test_a_json_table_is_the_same_table(tmp_path: Path) -> None:
+    yaml_file, json_file = tmp_path / "prices.yml", tmp_path / "prices.json"
+    yaml_file.write_text(GOOD_YAML)
+    from_yaml = PriceTable.load(yaml_file)
+    json_file.write_bytes(msgspec.json.encode(from_yaml))
+    assert PriceTable.load(json_file) == from_yaml
+    json_file.write_text(
+        '{"rows": [{"provider": "p", "match": {"equals": ["m"]}, "input": 0.100000000000000001, "output": 1}]}'
+    )
+    assert PriceTable.load(str(json_file)).rows[0].input == D("0.100000000000000001")
+
+
+def test_an_override_wins_and_shows_in_the_version(tmp_path: Path, bundled: PriceTable) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text("rows: [{provider: openai, match: {contains: [gpt]}, input: 7, output: 9, valid_from: 2026-01-01}]")
+    mine = bundled.with_overrides(PriceTable.load(file).rows)
+    usage = Usage(1_000_000, 0, 0)
+    new = cost(usage, "openai:gpt-5", JUNE, table=mine)
+    assert isinstance(new, Cost)
+    assert new.total == 7
+    assert new.pricing_version == mine.version != bundled.version
+    assert mine.version.startswith(bundled.version + "+")
+    assert cost(usage, "openai:gpt-5", date(2025, 12, 31), table=mine).total == D("1.25")  # type: ignore[union-attr]
+    assert cost(usage, "openai:gpt-5", JUNE).total == D("1.25")  # type: ignore[union-attr]
+    assert len(mine.rows) == len(bundled.rows) + 1
+    assert mine.generated_at == bundled.generated_at
+
+
+def test_other_overrides_are_another_version() -> None:
+    base = table(BARE)
+    versions = {base.with_overrides(rows).version for rows in ([BARE], [PLAIN], [BARE, PLAIN])}
+    assert len(versions) == 3
+    assert base.with_overrides([BARE]).version in versions
+    assert PriceTable((BARE,)).version != PriceTable((PLAIN,)).version != ""
+
+
+BAD_FIELDS = [
+    ({"input": "-1"}, "rows[1]: input: must be a finite number of at least 0, not -1"),
+    ({"output": -0.5}, "rows[1]: output: must be a finite number of at least 0, not -0.5"),
+    ({"cache_read": "NaN"}, "rows[1]: cache_read: must be a finite number of at least 0, not NaN"),
+    ({"cache_write": "Infinity"}, "rows[1]: cache_write: must be a finite number of at least 0, not Infinity"),
+    ({"input": "cheap"}, "rows[1].input: Invalid decimal string"),
+    ({"input": True}, "rows[1].input: Expected `decimal | null`, got `bool`"),
+    ({"input": [1]}, "rows[1].input: Expected `decimal | null`, got `array`"),
+    ({"input": None}, "rows[1]: input: is missing"),
+    ({"output": None}, "rows[1]: output: is missing"),
+    ({"input": "1e12"}, "rows[1]: input: 1E+12 is no price per million tokens"),
+    ({"input": "1e-30"}, "rows[1]: input: 1E-30 is no price per million tokens"),
+    ({"input": 0, "output": 0}, "rows[1]: input: input and output are both 0; say `free: true`"),
+    ({"free": True}, "rows[1]: free: the row has a rate above 0"),
+    ({"unpriced": "unknown"}, "rows[1]: unpriced: the row also has input"),
+    ({"provider": "a:b"}, "rows[1]: provider: must be a name without a colon, not 'a:b'"),
+    ({"provider": ""}, "rows[1]: provider: must be a name without a colon, not ''"),
+    ({"provider": 3}, "rows[1].provider: Expected `str`, got `int`"),
+    ({"match": {}}, "rows[1].match: match: at least one of equals, starts_with, contains, regex is needed"),
+    ({"match": {"regex": ["("]}}, "rows[1].match: match.regex: '(' is not a regular expression"),
+    ({"match": {"equal": ["x"]}}, "rows[1].match: Object contains unknown field `equal`"),
+    ({"cached": "1"}, "rows[1]: Object contains unknown field `cached`"),
+    ({"tiers": [{"above": 5, "input": "-2"}]}, "rows[1].tiers[0]: tiers.input: must be a finite number"),
+    ({"tiers": [{"above": -5}]}, "rows[1].tiers[0]: tiers.above: must be a whole number of at least 0, not -5"),
+    ({"tiers": [{"above": 5}, {"above": 5}]}, "rows[1]: tiers: must rise strictly in `above`, not [5, 5]"),
+    ({"valid_from": "soon"}, "rows[1].valid_from: Invalid RFC3339 encoded date"),
+    (
+        {"valid_from": "2026-02-01", "valid_until": "2026-02-01"},
+        "rows[1]: valid_until: 2026-02-01 is not after valid_from 2026-02-01",
+    ),
+    ({"hours": ["01:00:00", "01:00:00"]}, "rows[1]: hours: must be two different times of day"),
+    ({"hours": ["01:00:00Z", "02:00:00Z"]}, "rows[1]: hours: must be two different times of day"),
+]
+
+
+@pytest.mark.parametrize(("fields", "problem"), BAD_FIELDS, ids=lambda value: str(value)[:50])
+def test_a_bad_row_is_refused_by_file_and_field(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
+    good = {"provider": "p", "match": {"equals": ["m"]}, "input": "1", "output": "2"}
+    bad = {key: value for key, value in {**good, **fields}.items() if value is not None}
+    for name in ("mine.json", "mine.yaml"):  # JSON of this kind is YAML too
+        file = tmp_path / name
+        file.write_text(json.dumps({"rows": [good, bad]}))
+        with pytest.raises(ValueError) as caught:
+            PriceTable.load(file)
+        assert str(caught.value).startswith(f"{file}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        (
+            "a.json",
+            '{"rows": [{"provider": "p", "match": {"equals": ["m"]}, "input": NaN, "output": 1}]}',
+            "rows[0]: inp",
+        ),
+        ("a.yaml", "rows: [{provider: p, match: {equals: [m]}, input: .inf, output: 1}]", "rows[0]: input: must be"),
+        ("a.json", '{"rows": [], "rows": []}', "rows: is written twice"),
+        ("a.yaml", "rows: []\nrows: []\n", "rows: is written twice"),
+        ("a.yaml", "rows: [{provider: p, input: 1, input: 2}]", "input: is written twice"),
+        ("a.json", "{}", "Object missing required field `rows`"),
+        ("a.yaml", "rows: [{provider: p}]", "rows[0]: Object missing required field `match`"),
+        ("a.json", "[]", "Expected `object`, got `array`"),
+        ("a.json", "{", "Expecting property name"),
+        ("a.yaml", "rows: [", "while parsing a flow"),
+        ("a.yaml", "rows: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("a.yaml", "", "Expected `object`, got `null`"),
+        ("a.json", '{"rows": [], "row": 1}', "Object contains unknown field `row`"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, name: str, text: str, problem: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(ValueError) as caught:
+        PriceTable.load(file)
+    assert str(caught.value).startswith(f"{file}: {problem}")
+
+
+def test_a_row_made_in_code_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="input: must be a Decimal, not float"):
+        PriceRow("p", Match(("m",)), 0.1, D(1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"tiers\.above: must be a whole number"):
+        Tier(1.5)  # type: ignore[arg-type]
+
+
+# --- pricing again --------------------------------------------------------------------------------
+
+
+def test_reprice_gives_old_new_and_difference() -> None:
+    old_table, new_table = table(row(input="2", output="2")), PriceTable((row(input="3", output="1"),), version="n")
+    usage = Usage(1_000_000, 500_000)
+    before = cost(usage, "p:m", JUNE, table=old_table)
+    assert isinstance(before, Cost)
+    records: list[Any] = [
+        PricedUse(usage, "p:m", JUNE, before),
+        (usage, "p:m", JUNE, D(5)),
+        (usage, "p:m", JUNE, None),
+        (usage, "p:m", JUNE, Unpriced("then unknown")),
+        (usage, "p:gone", JUNE, D(1)),
+        (usage, "p:m", None, D(1)),
+    ]
+    results = list(reprice(iter(records), new_table))
+    assert [result.old for result in results] == [D(3), D(5), None, None, D(1), D(1)]
+    assert [result.difference for result in results] == [D("0.5"), D("-1.5"), None, None, None, None]
+    assert [result.new.total if result.new else None for result in results] == [D("3.5")] * 4 + [None] * 2
+    assert results[0].new.pricing_version == "n"  # type: ignore[union-attr]
+    assert results[4].new == Unpriced("no price for p:gone on 2026-06-01")
+    assert results[5].new == Unpriced("the record has no time")
+    assert results[1].use == PricedUse(usage, "p:m", JUNE, D(5))
+
+
+def test_reprice_uses_the_rows_of_the_call_s_own_day() -> None:
+    dated = table(
+        row(input="1", output="1", valid_until=date(2026, 1, 1)),
+        row(input="2", output="2", valid_from=date(2026, 1, 1)),
+    )
+    usage = Usage(1_000_000, 0)
+    uses = [PricedUse(usage, "p:m", day, D(1)) for day in (date(2025, 12, 31), date(2026, 1, 1))]
+    assert [result.difference for result in reprice(uses, dated)] == [0, 1]
+
+
+def test_reprice_is_lazy() -> None:
+    def endless() -> Any:
+        while True:
+            yield (Usage(1, 1), "p:m", JUNE, None)
+
+    assert next(reprice(endless(), table(BARE))).new
+
+
+@settings(deadline=None)
+@given(st.lists(usages(), max_size=5))
+def test_repricing_with_the_same_table_changes_nothing(log: list[Usage]) -> None:
+    same = table(PLAIN)
+    records = [PricedUse(usage, "p:m", JUNE, cost(usage, "p:m", JUNE, table=same)) for usage in log]
+    assert [result.difference for result in reprice(records, same)] == [0] * len(log)
+
+
+def test_a_cost_survives_json() -> None:
+    bill = price(Usage(1_000, 200, 100), PLAIN)
+    assert msgspec.json.decode(msgspec.json.encode(bill), type=Cost | Unpriced) == bill
+    unknown = Unpriced("why")
+    assert msgspec.json.decode(msgspec.json.encode(unknown), type=Cost | Unpriced) == unknown
