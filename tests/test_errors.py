@@ -215,6 +215,22 @@ def test_every_class_says_what_to_do_next(kind: type[ProviderError]) -> None:
     assert str(kind("It went wrong")) == f"It went wrong. {kind.advice}".removesuffix(". ")
 
 
+def test_who_gives_advice() -> None:
+    """All but those whose message already says which field or text is to blame."""
+    silent = {kind for kind in CLASSES if not kind.advice}
+    assert silent == {
+        ProviderError,
+        InvalidRequestError,
+        UnsupportedFeatureError,
+        UnsupportedContentError,
+        InvalidResponseError,
+        StructuredOutputError,
+        CallCancelledError,
+    }
+    assert len({kind.advice for kind in CLASSES}) == len(CLASSES) - len(silent)  # "" is one, and two are the same
+    assert all(kind.advice.endswith(".") for kind in set(CLASSES) - silent)
+
+
 @pytest.mark.parametrize(("length", "ending"), [(300, "x"), (301, "…")])
 def test_long_quotes_are_cut(length: int, ending: str) -> None:
     quote = str(ProviderError("no", provider_message="x" * length)).removeprefix("no. The provider says: ")
@@ -278,6 +294,8 @@ ECHOES = [
     ("x" * 20, "x" * 20, True),
     ("x" * 20, "x" * 19, False),
     (LONG, LONG, True),
+    (LONG, LONG[:20], True),
+    (LONG[:29], LONG[10:29], False),
     (LONG, f"refused: {LONG[7:37]}...", True),  # any stretch of 30 is noticed
     (LONG, f"refused: {LONG[-20:]}", False),
     (LONG, "the quick brown fox", False),

@@ -8,8 +8,13 @@ One typed contract over language models, in layers; each imports only from those
     wire                                one codec per wire, pure
     transport                           the only file that opens a socket
     provider                            encode, send, decode
+    middleware  prices  log             providers around providers; what a call cost; what happened
+    registry                            names to providers
     sync  local  cli                    for people without an event loop; a model in a box; the command
 """
+
+import importlib
+import typing
 
 from .capabilities import Capabilities
 from .errors import (
@@ -51,7 +56,6 @@ from .events import (
     fold,
     to_model_events,
 )
-from .local import LocalProvider
 from .messages import (
     Assistant,
     Continuity,
@@ -82,6 +86,41 @@ from .wire import SwapPlan
 
 __version__ = "0.1.0"
 
+_LATER = {
+    "Cost": "prices",
+    "Fallback": "middleware",
+    "LocalProvider": "local",
+    "Observe": "middleware",
+    "PriceTable": "prices",
+    "RateLimit": "middleware",
+    "Record": "middleware",
+    "Registry": "registry",
+    "Retry": "middleware",
+    "cost": "prices",
+    "describe": "middleware",
+    "reprice": "prices",
+}
+
+
+def __getattr__(name: str) -> object:
+    """What not every program needs is loaded when it is first named."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LATER])
+
+
+if typing.TYPE_CHECKING:
+    from .local import LocalProvider
+    from .middleware import Fallback, Observe, RateLimit, Record, Retry, describe
+    from .prices import Cost, PriceTable, cost, reprice
+    from .registry import Registry
+
 __all__ = [
     "Assistant",
     "AuthenticationError",
@@ -89,9 +128,11 @@ __all__ = [
     "Capabilities",
     "ContextOverflowError",
     "Continuity",
+    "Cost",
     "Document",
     "Event",
     "EventStream",
+    "Fallback",
     "ForceTool",
     "HttpTransport",
     "Image",
@@ -108,15 +149,21 @@ __all__ = [
     "MessageStart",
     "ModelNotLoadedError",
     "NetworkError",
+    "Observe",
     "Opaque",
     "OverloadedError",
+    "PriceTable",
     "Provider",
     "ProviderError",
     "QuotaExceededError",
+    "RateLimit",
     "RateLimitError",
+    "Record",
     "RedactedThinking",
+    "Registry",
     "Request",
     "Response",
+    "Retry",
     "RuntimeConfig",
     "StreamInterruptedError",
     "StructuredOutputError",
@@ -143,10 +190,13 @@ __all__ = [
     "User",
     "check_events",
     "connect",
+    "cost",
     "decode_event",
+    "describe",
     "encode_event",
     "fold",
     "parse_messages",
     "plan",
+    "reprice",
     "to_model_events",
 ]

@@ -1,4 +1,4 @@
-"""Bytes in, server-sent events out: incremental, bounded, and by the WHATWG rules.
+"""Bytes in, frames out: server-sent events by the WHATWG rules, and plain lines. Incremental and bounded.
 
 Lines end with LF, CR or CRLF and nothing else (never U+2028 or 0x85), also when CR and LF arrive in
 different reads. A byte order mark is skipped once. Comments are dropped; ``data`` lines are joined
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["Frame", "SseDecoder", "SseError"]
+__all__ = ["Frame", "LineDecoder", "SseDecoder", "SseError"]
 
 # Inline images and reasoning signatures make long lines; nothing seen in the field comes near this.
 MAX_EVENT = 16 * 1024 * 1024
@@ -178,3 +178,40 @@ class SseDecoder:
             self._data = []
             self._data_size = 0
         self._event = b""
+
+
+class LineDecoder:
+    """One frame a line, for streams of JSON lines. Empty lines are keep-alives and say nothing."""
+
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self._max = max_event
+        self._pending: list[bytes] = []
+        self._pending_size = 0
+        self._position = 0
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Take the next bytes of the body."""
+        first, *lines = chunk.split(b"\n")
+        self._pending.append(first)
+        self._pending_size += len(first)
+        frames: list[Frame] = []
+        for line in lines:
+            self._dispatch(frames)
+            self._pending.append(line)
+            self._pending_size = len(line)
+        if self._pending_size > self._max:
+            raise SseError(f"a line of the stream is longer than {self._max} bytes")
+        return frames
+
+    def end(self) -> list[Frame]:
+        """The body is over: the last line needs no end."""
+        frames: list[Frame] = []
+        self._dispatch(frames)
+        return frames
+
+    def _dispatch(self, frames: list[Frame]) -> None:
+        line = b"".join(self._pending)
+        self._pending.clear()
+        if data := line.strip():
+            frames.append(Frame(data, offset=self._position))
+        self._position += len(line) + 1

@@ -14,7 +14,7 @@ from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Raw, read_json
 from ..messages import LossWarning, Request
-from ..sse import Frame, SseDecoder
+from ..sse import Frame, LineDecoder, SseDecoder
 
 __all__ = ["Codec", "Decoder", "Encoded", "HttpReply", "HttpRequest", "Note", "Notes", "read_quirks"]
 
@@ -23,7 +23,8 @@ MAX_BODY = 64 * 1024 * 1024
 MAX_EVENTS = 2_000_000
 
 
-_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_BOM = b"\xef\xbb\xbf"
 
 
 class HttpRequest(Struct, frozen=True):
@@ -146,6 +147,8 @@ class Decoder(ABC):
     streams as JSON. Any failure to read ends the message and is kept in ``error``; nothing escapes.
     """
 
+    framing: ClassVar[type[SseDecoder | LineDecoder]] = SseDecoder
+
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         self.out = out
         self.done = False
@@ -154,9 +157,9 @@ class Decoder(ABC):
         self._kept: list[bytes] = []
         self._size = 0
         self._frames = 0
-        self._sse: SseDecoder | None = None
+        self._sse: SseDecoder | LineDecoder | None = None
         self._is_body = False
-        self._looks_like_stream = False
+        self._head = b""  # the first bytes that mean something
         if keep_raw:
             out.kept = Raw(self._kept, self._decode_raw)
 
@@ -216,11 +219,13 @@ class Decoder(ABC):
         self.out.fail(StreamInterruptedError("the reply ended before it was finished"))
 
     def _take(self, chunk: bytes) -> None:
-        if self._keep_raw or self._is_body or self._sse is None:
+        if self._keep_raw or self._sse is None:
             self._kept.append(chunk)
             self._size += len(chunk)
-            if self._is_body and self._size > MAX_BODY:
+            if self._sse is None and self._size > MAX_BODY:
                 raise InvalidResponseError(f"the reply is longer than {MAX_BODY} bytes")
+        if len(self._head) < 12 and not self._is_body:
+            self._head = (self._head + chunk).lstrip()[:12]
         if self._sse is None:
             if self._is_body or not self._sniff():
                 return
@@ -239,27 +244,26 @@ class Decoder(ABC):
             raise InvalidResponseError(f"the stream has more than {MAX_EVENTS} events")
 
     def _sniff(self) -> bool:
-        """Is it a stream? Undecided while only white space has come."""
-        head = b"".join(self._kept).lstrip()
-        if not head:
+        """Is it a stream? Undecided while only white space or half a byte order mark has come."""
+        head = self._head.removeprefix(_BOM).lstrip()
+        if not head or (len(head) < len(_BOM) and _BOM.startswith(head)):
             return False
-        self._is_body = head[:1] in b"{[<"
+        self._is_body = head[:1] in (b"<" if self.framing is LineDecoder else b"{[<")
         if not self._is_body:
-            self._sse = SseDecoder()
-            self._looks_like_stream = any(field.startswith(head[: len(field)]) for field in _FIELDS)
+            self._sse = self.framing()
         return not self._is_body
 
     def _over(self) -> None:
         if self._sse is not None:
             self._over_stream(self._sse)
         elif self._is_body:
-            self.body(b"".join(self._kept))
+            self.body(_unmarked(b"".join(self._kept)))
         elif self._asked_for_stream:
             self.interrupted()  # 200 and no byte: vLLM and llama-cpp-python do this when they give up
         else:
             raise InvalidResponseError("the reply is empty")
 
-    def _over_stream(self, sse: SseDecoder) -> None:
+    def _over_stream(self, sse: SseDecoder | LineDecoder) -> None:
         for frame in sse.end():
             self._frames += 1
             self.out.offset = frame.offset
@@ -267,7 +271,8 @@ class Decoder(ABC):
                 self.frame(frame)
             if self.done or self.out.complete is not None or self.out.error is not None:
                 return
-        if not self._frames and not self._looks_like_stream:
+        head = self._head.removeprefix(_BOM)
+        if not self._frames and not any(field.startswith(head[: len(field)]) for field in _FIELDS):
             raise InvalidResponseError("the reply is neither JSON nor an event stream")
         self.at_end()
 
@@ -280,11 +285,15 @@ class Decoder(ABC):
 
     def _decode_raw(self, data: bytes) -> Any:
         if self._sse is None:
-            return _read_or_show(data)
-        sse = SseDecoder()
+            return _read_or_show(_unmarked(data))
+        sse = self.framing(len(data) + 1)  # what was too long to be read is shown all the same
         frames = [*sse.feed(data), *sse.end()]
-        chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() != b"[DONE]"]
+        chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")]
         return {"chunks": chunks, **self.facts()}
+
+
+def _unmarked(body: bytes) -> bytes:
+    return body.strip().removeprefix(_BOM)
 
 
 def _reason(error: Exception) -> str:

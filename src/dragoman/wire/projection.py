@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..errors import InvalidRequestError
 from ..messages import Assistant, Message, ToolCall, ToolResult
 
-__all__ = ["IdMap", "IdRule", "join_url", "merge_extras", "root_of", "schema_name", "sorted_json"]
+__all__ = ["IdMap", "IdRule", "join_url", "merge_extras", "root_of", "schema_name", "sorted_json", "to_bytes"]
 
 _encode = msgspec.json.Encoder().encode
 _sorted = msgspec.json.Encoder(order="sorted").encode
@@ -26,6 +26,14 @@ def sorted_json(value: Any) -> msgspec.Raw:
         return msgspec.Raw(_sorted(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
+
+
+def to_bytes(body: dict[str, Any]) -> bytes:
+    """A body as JSON, in the order it was built."""
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
 
 
 # --- ids ------------------------------------------------------------------------------------------

@@ -6,16 +6,15 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
-from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ModelNotLoadedError, ProviderError
+from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
 from ...events import Assembler, read_json
 from ...messages import Message, Request, System, join_system
 from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
 from ..failure import build_error, read_failure
-from ..projection import join_url, root_of
+from ..projection import join_url, root_of, to_bytes
 from .quirks import Quirks
 from .refusal import ROWS
 from .reply import OpenAIDecoder
@@ -88,7 +87,7 @@ class OpenAICodec:
         add_extras(body, request)
         body["messages"] = body.pop("messages")
         return Encoded(
-            HttpRequest("POST", self._url, dict(_JSON), _to_bytes(body)),
+            HttpRequest("POST", self._url, dict(_JSON), to_bytes(body)),
             tuple(notes.items),
             notes.warnings,
             path,
@@ -96,8 +95,7 @@ class OpenAICodec:
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
         """A decoder for the reply, whole or streamed."""
-        coerced = self.quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
-        return OpenAIDecoder(request, out, self.quirks, coerced=coerced, keep_raw=self._keep_raw)
+        return OpenAIDecoder(request, out, self.quirks, coerced=self._coerces(request), keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
         """What a refusal means."""
@@ -126,12 +124,12 @@ class OpenAICodec:
         kind = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
-        listed = yield from self._ask_models()
+        yield from self._ask_models()
         if kind == "state":
             yield from self._ask_state()
         elif kind == "resident":
             yield from self._ask_resident()
-        elif kind == "auto" and listed:
+        elif kind == "auto":
             yield from self._ask_health()
 
     # structure of the request
@@ -177,31 +175,31 @@ class OpenAICodec:
     def _get(self, url: str) -> HttpRequest:
         return HttpRequest("GET", url, {"accept": "application/json"})
 
-    def _ask_models(self) -> Generator[HttpRequest, HttpReply, bool]:
+    def _ask_models(self) -> Generator[HttpRequest, HttpReply, None]:
         reply = yield self._get(join_url(self.base_url, "/models", default="/v1"))
         if reply.status == 404:
             raise InvalidModelError("the server has no model list, so it cannot confirm the model", status=404)
         self._refuse_failure(reply)
         try:
-            data = read_json(reply.body) if reply.body.strip() else {"data": []}
+            data = read_json(reply.body) if reply.body.strip() else []  # mlx-lm, when it is offline
         except ValueError as error:
             raise InvalidResponseError("the server's model list is not JSON", status=reply.status) from error
-        entries = data.get("data") or data.get("models") if isinstance(data, dict) else data
-        if not isinstance(entries, list):
+        lists = [data.get("data"), data.get("models")] if isinstance(data, dict) else [data]
+        entries = next((entries for entries in lists if isinstance(entries, list)), None)
+        if entries is None:
             raise InvalidResponseError("the server's model list has an unknown form", status=reply.status)
         known = [entry for entry in entries if isinstance(entry, dict)]
-        mine = next((entry for entry in known if self.model in (entry.get("id"), entry.get("name"))), None)
+        mine = next((entry for entry in known if _is_named(entry, self.model)), None)
         if mine is None and not self.quirks.any_model and not _serves_one_model(known):
             raise InvalidModelError(f"the server does not list the model {self.model!r}", status=reply.status)
         if mine is not None and _is_unloaded(mine):
             raise ModelNotLoadedError("the server lists the model as not loaded", status=reply.status)
-        return True
 
     def _ask_health(self) -> Generator[HttpRequest, HttpReply, None]:
         reply = yield self._get(root_of(self.base_url) + "/health")
         if reply.status == 503:
             raise ModelNotLoadedError("the server is still loading the model", status=503)
-        if reply.status in (401, 403):
+        if reply.status in (401, 403) or reply.status >= 500:
             self._refuse_failure(reply)
 
     def _ask_state(self) -> Generator[HttpRequest, HttpReply, None]:
@@ -222,14 +220,6 @@ class OpenAICodec:
 
 
 _JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-_encode = msgspec.json.Encoder().encode
-
-
-def _to_bytes(body: dict[str, Any]) -> bytes:
-    try:
-        return _encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
 
 
 def _find(body: bytes, key: str, model: str) -> dict[str, Any] | None:
@@ -239,9 +229,14 @@ def _find(body: bytes, key: str, model: str) -> dict[str, Any] | None:
         return None
     entries = data.get(key) if isinstance(data, dict) else None
     for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and model in (entry.get("id"), entry.get("name"), entry.get("model")):
+        if isinstance(entry, dict) and _is_named(entry, model):
             return entry
     return None
+
+
+def _is_named(entry: Mapping[str, Any], model: str) -> bool:
+    names = (entry.get("id"), entry.get("name"), entry.get("model"))
+    return model in names or f"{model}:latest" in names  # Ollama lists the tag that a bare name stands for
 
 
 def _is_unloaded(entry: Mapping[str, Any]) -> bool:

@@ -8,12 +8,14 @@ from ...errors import (
     AuthenticationError,
     ContextOverflowError,
     InvalidModelError,
+    InvalidRequestError,
     ModelNotLoadedError,
     OverloadedError,
     ProviderError,
     QuotaExceededError,
     RateLimitError,
     UnsupportedContentError,
+    UnsupportedFeatureError,
 )
 from ..failure import Failure, Row, build_error
 
@@ -72,17 +74,56 @@ ROWS: tuple[Row, ...] = (
     _row("400 404 422", r"model_not_found|invalid[_ ]model|DeploymentNotFound", InvalidModelError, "e725d7f9-c7f60de4"),
     _row("400 404 422", r"(model|deployment).{0,120}(not exist|not found|not available)", InvalidModelError),
     _row("400 404 422", r"(unknown|no such|unsupported) model\b|not a valid model", InvalidModelError),
-    _row("404", r"no endpoints found", InvalidModelError),
+    _row(
+        "400 404",
+        r"the model .{0,80}(decommissioned|deprecated)|not a chat model",
+        InvalidModelError,
+        "40e6864c-4697c185",
+    ),
+    _row("400 404", r"period for this model has ended", InvalidModelError, "e6a315f7-61f171b2"),
+    _row("400", r"supported API model names", InvalidModelError, "945b2c24-cf4e6c55"),
+    _row(
+        "400 404", r"cached snapshot folder|server is pinned to", InvalidModelError, "mlxlm_smollm2: err_unknown_model"
+    ),
+    # a router that has the model, though not with what was asked for; and one that does not have it
+    _row(
+        "404", r"no endpoints found that support (image|audio|video|file)", UnsupportedContentError, "e25539da-020c2f62"
+    ),
+    _row("404", r"no endpoints found that support", UnsupportedFeatureError, "6f529d39-a583928b"),
+    _row("404", r"no endpoints found", InvalidModelError, "f8f230aa-bcb53276"),
     # content the model cannot read; llama.cpp says so with a 500
-    _row("400 404 415 422 500 501", r"image.{0,60}(not support|unsupported|not allowed)", UnsupportedContentError),
     _row(
         "400 404 415 422 500 501",
-        r"(not support|unsupported|not accept).{0,60}(image|vision|audio|multimodal|media)",
+        r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed|not enabled)",
+        UnsupportedContentError,
+        "d378f843-fd805ff4",
+    ),
+    _row("400", r"not a multimodal model", UnsupportedContentError, "b27a9c96-6eb51cce"),
+    _row(
+        "400 404 415 422 500 501",
+        r"(not support|unsupported|not accept).{0,60}(image|vision|audio|video|multimodal|media|mime type)",
         UnsupportedContentError,
         "535097db-09e1bfde",
     ),
     _row("400 415 422", r"(invalid|unknown|unsupported).{0,30}content (type|part|block)", UnsupportedContentError),
     _row("400 404 415 422 500", r"content part type|mmproj|image_url.{0,40}only", UnsupportedContentError),
+    # blocks where only text is taken: Groq, DeepSeek, mlx-lm, and llama-cpp-python by its own accident
+    _row("400", r"content must be a string", UnsupportedContentError, "bdc54795-ebf3c29e"),
+    _row("400", r"unknown variant .(\w+_url|input_audio|file)", UnsupportedContentError, "69f94b60-4702afe4"),
+    _row("404", r"only 'text' content", UnsupportedContentError, "mlxlm_smollm2: err_image"),
+    _row("500", r"can only concatenate str", UnsupportedContentError, "llamacpppython_smollm2: err_image"),
+    # settings and tools the model does not have
+    _row("400 422", r"unsupported_(parameter|value)", UnsupportedFeatureError, "bf02440a-156e7e44"),
+    _row(
+        "400 404 422",
+        r"not support(ed with this model|.{0,80}(parameter|response format|tool_choice|logprobs))",
+        UnsupportedFeatureError,
+        "3c3a221e-28e83f89",
+    ),
+    _row("400", r"model features .{0,40}not support", UnsupportedFeatureError, "8b3dd1b3-d0307fce"),
+    _row("500", r"requires --jinja", UnsupportedFeatureError, "9af4756f-ad9d7c09"),
+    # llama-cpp-python refuses a bad request with a 500, which would be tried again and again
+    _row("500", r"\d validation errors?:", InvalidRequestError, "llamacpppython_smollm2: err_temp_string"),
     # load, also where a router wraps its upstream's refusal
     _row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", OverloadedError),
     _row("400 500 503", r"\bthrottl|rate[_ ]?limit", RateLimitError, "a48aa930-20401914"),

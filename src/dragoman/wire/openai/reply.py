@@ -88,6 +88,7 @@ class _OpenCall:
 
 
 _FINISH: dict[str, FinishReason] = {
+    "error": "error",
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -113,17 +114,23 @@ class OpenAIDecoder(Decoder):
         self._finish_raw: str | None = None
         self._native: str | None = None
         self._refused = False
+        self._whole = False  # one body, not a stream
         self._streamed = False
-        self._calls: dict[Any, _OpenCall] = {}
+        self._calls: list[_OpenCall] = []
+        self._by_index: dict[int | str, _OpenCall] = {}
+        self._by_id: dict[str, _OpenCall] = {}
         self._last: _OpenCall | None = None
-        self._count = 0
 
     def frame(self, frame: Frame) -> None:
-        data = frame.data
-        if data == b"[DONE]" or not (data := data.strip()) or data == b"[DONE]":
-            if data:
-                self.done = True
-                self._finish()
+        data = frame.data.strip()
+        if not data:
+            return
+        if data == b"[DONE]":
+            self.done = True
+            self._finish()
+            return
+        if frame.event == b"error" and not data.startswith(b"{"):
+            self._fail(data)
             return
         chunk = _read_chunk(data)
         if chunk.error or frame.event == b"error":
@@ -132,7 +139,8 @@ class OpenAIDecoder(Decoder):
         self._read(chunk, data)
 
     def body(self, data: bytes) -> None:
-        chunk = _read_chunk(data.strip())
+        self._whole = True
+        chunk = _read_chunk(data)
         if chunk.error:
             self._fail(chunk.error)
             return
@@ -165,27 +173,34 @@ class OpenAIDecoder(Decoder):
         out = self.out
         if not out.started:
             out.start(chunk.model if isinstance(chunk.model, str) else None)
+        error: Any = None
         for choice in chunk.choices or ():
-            if choice.index:  # n > 1 was asked for through extras: the others are in raw
+            if type(choice.index) is int and choice.index > 0:  # n > 1, asked for through extras: they are in raw
                 continue
             part = choice.delta
-            if part is not None:
+            if part is None or self._whole:
+                part = self._message_of(choice)
+            else:
                 self._streamed = True
-            elif not self._streamed:  # Perplexity repeats the whole message beside each delta
-                part = choice.message
             if part is not None:
                 self._read_part(part)
             if choice.finish_reason:
                 self._note_finish(choice)
             if choice.usage is not None:
                 self._note_usage(choice.usage)
-            if choice.error:
-                self._fail(choice.error)
-                return
+            error = error or choice.error
         if chunk.usage is not None:
             self._note_usage(chunk.usage)
         if self._usage_key is not None and self._usage_key in data:
             self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
+        if error:
+            self._fail(error)
+
+    def _message_of(self, choice: _Choice) -> _Part | None:
+        # Perplexity repeats the whole message beside each delta, and puts an empty delta beside a body's message.
+        if self._whole:
+            return choice.delta if choice.message is None else choice.message
+        return None if self._streamed else choice.message
 
     def _read_part(self, part: _Part) -> None:
         thought = part.reasoning_content or part.reasoning  # baseten and vLLM send both, with the same text
@@ -231,20 +246,23 @@ class OpenAIDecoder(Decoder):
             elif isinstance(part.get("text"), str):
                 self._text(part["text"])
 
-    # calls: a new one begins at a new index, at a new id, or with a whole new payload
+    # calls: a new one begins at a new index, at a new id, or with a new name; in a body, with each entry
 
     def _read_call(self, call: _Call) -> None:
         function = call.function or _Function()
         call_id = call.id if isinstance(call.id, str) else ""
         name = function.name if isinstance(function.name, str) else ""
-        held = self._calls.get(call.index) if call.index is not None else self._last
-        if held is None or self._is_new(held, call_id, name):
-            held = self._open_call(call.index, call_id)
+        arguments = function.arguments
+        index = call.index if isinstance(call.index, int | str) else None
+        held = None if self._whole else self._find_call(index, call_id, name)
+        if held is None:
+            if not (call_id or name or arguments):  # Snowflake sends an empty function_call beside plain text
+                return
+            held = self._open_call(index, call_id)
         self._last = held
         if name and not held.said:
             held.name = name
             self._say_call(held)
-        arguments = function.arguments
         if arguments is not None and arguments != "":
             fragment = arguments if type(arguments) is str else bytes(sorted_json(arguments)).decode()
             if held.said:
@@ -252,16 +270,25 @@ class OpenAIDecoder(Decoder):
             else:
                 held.fragments.append(fragment)
 
-    def _is_new(self, held: _OpenCall, call_id: str, name: str) -> bool:
-        if call_id:
-            return bool(held.id) and call_id != held.id
-        # No id to go by: a name again, after arguments that were complete, is another call.
-        return bool(name) and held.said and self.out.call_is_complete(held.key)
+    def _find_call(self, index: int | str | None, call_id: str, name: str) -> _OpenCall | None:
+        """The call that a fragment continues, or ``None`` when it begins one."""
+        held = self._last if index is None else self._by_index.get(index)
+        if held is None:
+            return None
+        if call_id and held.id:
+            return held if call_id == held.id else self._by_id.get(call_id)
+        # No ids to go by: another name, or the same after arguments that were complete, is another call.
+        if name and held.said and (name != held.name or self.out.call_is_complete(held.key)):
+            return None
+        return held
 
-    def _open_call(self, index: Any, call_id: str) -> _OpenCall:
-        opened = _OpenCall(self._count, call_id)
-        self._count += 1
-        self._calls[opened.key if index is None else index] = opened
+    def _open_call(self, index: int | str | None, call_id: str) -> _OpenCall:
+        opened = _OpenCall(len(self._calls), call_id)
+        self._calls.append(opened)
+        if index is not None:
+            self._by_index[index] = opened
+        if call_id:
+            self._by_id[call_id] = opened
         return opened
 
     def _say_call(self, call: _OpenCall) -> None:
@@ -273,8 +300,8 @@ class OpenAIDecoder(Decoder):
     # endings
 
     def _note_finish(self, choice: _Choice) -> None:
-        # Said twice and differently (OpenRouter): tool_calls is the truer word.
-        if self._finish_raw is None or _FINISH.get(self._finish_raw) != "tool_calls":
+        # Said twice and differently (OpenRouter): the first word that says more than "stop" is the truer one.
+        if _FINISH.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
         if isinstance(choice.native_finish_reason, str):
             self._native = choice.native_finish_reason.lower()
@@ -291,10 +318,10 @@ class OpenAIDecoder(Decoder):
     def _finish(self) -> None:
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
-        for call in self._calls.values():
+        for call in self._calls:
             if not call.said:  # never named, and surfaced all the same
                 self._say_call(call)
-        if self._coerced is not None:
+        if self._coerced:
             self._say_coerced("".join(self._coerced))
         self.out.finish(self._reason(), self._finish_raw)
 
@@ -356,5 +383,5 @@ def _read_usage(record: Any) -> Usage | None:
         record.get("num_cached_tokens"),
         record.get("cache_read_input_tokens"),  # Databricks [8ca5466e-f492c0cc]
     )
-    written = _first(asked.get("cache_write_tokens"))
+    written = _first(asked.get("cache_write_tokens"), record.get("cache_creation_input_tokens"))
     return Usage(prompt, completion, cached, written, reasoning, total)

@@ -109,17 +109,20 @@ def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes) ->
     first = len(messages) - len(rest)
     written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
     ids = IdMap(quirks.id_rule, rest)
+    answered = {message.tool_call_id for message in rest if type(message) is ToolResult}
     for at, message in enumerate(rest, first):
         kind = type(message)
         if kind is User:
             # A User of plain text is, as JSON, already what this wire wants.
             written.append(message if type(message.content) is str else _write_user(message, f"messages[{at}]"))  # type: ignore[arg-type]
         elif kind is Assistant:
-            reply = _write_assistant(message, f"messages[{at}]", quirks, ids, notes)  # type: ignore[arg-type]
+            reply = _write_assistant(message, f"messages[{at}]", quirks, ids, answered, notes)  # type: ignore[arg-type]
             if reply is not None:
                 written.append(reply)
-        else:
+        elif kind is ToolResult:
             written.append(_write_result(message, f"messages[{at}]", quirks, ids, notes))  # type: ignore[arg-type]
+        else:
+            raise InvalidRequestError(f"messages[{at}]: a system message may only lead the conversation")
     return written
 
 
@@ -138,12 +141,7 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, Image):
-        url = (
-            f"data:{block.media_type};base64,{block.source.base64_data}"
-            if isinstance(block.source, Inline)
-            else block.source.url
-        )
-        image: dict[str, Any] = {"url": url}
+        image: dict[str, Any] = {"url": _url_of(block)}
         if block.detail is not None:
             image["detail"] = block.detail
         return {"type": "image_url", "image_url": image}
@@ -158,7 +156,30 @@ def _url_of(block: Image | Document) -> str:
     return block.source.url
 
 
-def _write_assistant(message: Assistant, path: str, quirks: Quirks, ids: IdMap, notes: Notes) -> dict[str, Any] | None:
+def _write_assistant(
+    message: Assistant, path: str, quirks: Quirks, ids: IdMap, answered: set[str], notes: Notes
+) -> dict[str, Any] | None:
+    only = message.content[0] if len(message.content) == 1 else None
+    if type(only) is Text and only.continuity is None:  # nearly every turn of a long history
+        return {"role": "assistant", "content": only.text}
+    texts, thoughts, calls = _sort_blocks(message, path, quirks, ids, answered, notes)
+    if not texts and not calls:
+        notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+        return None
+    if quirks.tools == "schema":
+        texts += [_call_as_text(call) for call in calls]
+    written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
+    if thoughts and quirks.send_reasoning:
+        written[quirks.send_reasoning] = "".join(thoughts)
+    if calls and quirks.tools == "native":
+        written["tool_calls"] = calls
+    return written
+
+
+def _sort_blocks(
+    message: Assistant, path: str, quirks: Quirks, ids: IdMap, answered: set[str], notes: Notes
+) -> tuple[list[str], list[str], list[dict[str, Any]]]:
+    """Texts, thoughts and calls apart, as this wire wants them, with notes on what that loses."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -168,27 +189,26 @@ def _write_assistant(message: Assistant, path: str, quirks: Quirks, ids: IdMap, 
             if calls:
                 notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)
             texts.append(block.text)
-        elif type(block) is ToolCall:
+        elif type(block) is ToolCall and block.id in answered:
             if block.id in ids:
                 notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
             calls.append(_write_call(block, ids))
-        elif type(block) is Thinking and quirks.send_reasoning:
+        elif type(block) is ToolCall:
+            # A cancelled turn's. Hosted servers refuse the whole conversation for it, for good.
+            notes.drop(where, "dangling_call_dropped", "no result answers it, and the wire demands one")
+        elif type(block) is Thinking and quirks.send_reasoning and _may_return(block):
             thoughts.append(block.text)
         else:
             notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
-        if getattr(block, "continuity", None) is not None and type(block) in (Text, ToolCall):
+        if type(block) in (Text, ToolCall) and block.continuity is not None:
             notes.drop(f"{where}.continuity", "continuity_dropped", "opaque state of another issuer is not sent")
-    if not texts and not calls:
-        notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
-        return None
-    if calls and quirks.tools == "schema":
-        return {"role": "assistant", "content": "".join([*texts, *[_call_as_text(call) for call in calls]])}
-    written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
-    if thoughts and quirks.send_reasoning:
-        written[quirks.send_reasoning] = "".join(thoughts)
-    if calls:
-        written["tool_calls"] = calls
-    return written
+    return texts, thoughts, calls
+
+
+def _may_return(block: Thinking) -> bool:
+    """Is this thinking whole, and not signed by somebody else?"""
+    state = block.continuity
+    return state is None or (state.replayable and state.issuer is not None and state.issuer.wire == "openai")
 
 
 def _write_call(call: ToolCall, ids: IdMap) -> dict[str, Any]:
@@ -253,7 +273,7 @@ def schema_directive(schema: Mapping[str, Any]) -> str:
 
 def _call_as_text(call: Mapping[str, Any]) -> str:
     function = call["function"]
-    return f'{{"tool": "{function["name"]}", "arguments": {function["arguments"]}}}'
+    return f'{{"tool": {_as_text(function["name"])}, "arguments": {function["arguments"]}}}'
 
 
 def _as_text(value: Any) -> str:

@@ -1,0 +1,109 @@
+"""How fast the event log is: appends, bytes per event, and what a long log costs to open, read and verify.
+
+    python bench/log.py [--events 1000000] [--folder DIR]
+
+A million events take about two minutes. Prints wall and CPU time and asserts nothing: an append waits
+for the disk, so its rate is the disk's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dragoman.events import AssembledFrom, IntentSource, ToolIntent
+from dragoman.log import EventLog, LlmCallCompleted, MessageRecorded, SqliteLog, ToolObserved, TurnStarted
+from dragoman.messages import Assistant
+
+# One turn of an agent, more or less: five events, 300 bytes of payload on average.
+TURN = (
+    TurnStarted(1, "large", "acme"),
+    LlmCallCompleted("large", "acme", "tool_use", 812.5, "01M7EJSHEJRBEPVWKBS3Y5E4R0", 1200, 45, 1000),
+    MessageRecorded(Assistant("I will run the tests first to see the current failure. " * 4), "large", "acme"),
+    ToolIntent(
+        "tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "call_1", "bash", {"command": "make test"}, '{"command": "make test"}',
+        IntentSource("acme", "large", "01M7EJSHEJRBEPVWKBS3Y5E4R0", 1), AssembledFrom(3, 10, 90),
+    ),
+    ToolObserved("tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "bash", "expected 4, received 5\n" * 20, True, exit_code=1),
+)  # fmt: skip
+
+
+@contextmanager
+def measured(what: str, count: int = 1) -> Iterator[None]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    rate = f"{count / wall:12,.0f}/s {cpu / count * 1e6:9.1f} µs CPU each" if count > 1 else ""
+    print(f"{what:<46} {wall:9.3f} s wall {cpu:9.3f} s CPU {rate}")
+
+
+async def append(log: EventLog, appenders: int, events: int, sessions: int) -> None:
+    async def work(number: int) -> None:
+        for index in range(number, events, appenders):
+            await log.append(f"session-{index * sessions // events:06}", TURN[index % len(TURN)], turn="turn-1")
+
+    await asyncio.gather(*[work(number) for number in range(appenders)])
+
+
+def measure_syncs(folder: Path) -> None:
+    handle = os.open(folder / "sync", os.O_CREAT | os.O_WRONLY)
+    with measured("the disk: write 4 KiB and fdatasync", 500):
+        for _ in range(500):
+            os.write(handle, b"x" * 4096)
+            os.fdatasync(handle)
+    os.close(handle)
+
+
+def measure_appends(folder: Path) -> None:
+    for appenders, events in ((1, 2000), (32, 20000), (256, 40000)):
+        with SqliteLog(folder / f"appends-{appenders}.db") as log, measured(f"append, {appenders} at once", events):
+            asyncio.run(append(log, appenders, events, 10))
+
+
+def measure_long_log(folder: Path, events: int) -> None:
+    path = folder / "long.db"
+    with SqliteLog(path) as log, measured(f"append {events:,} events, 1000 at once", events):
+        asyncio.run(append(log, 1000, events, max(events // 1000, 1)))
+    log = SqliteLog(path, readonly=True)
+    sizes = [len(bytes(record.raw)) for record in log.read("session-000000")]
+    payload = sum(sizes) / len(sizes)
+    size = path.stat().st_size
+    print(f"{'file':<46} {size / 1e6:9.1f} MB, {size / events:.0f} bytes per event, {payload:.0f} of them payload")
+    with measured("open for writing, and close"):
+        SqliteLog(path).close()
+    with measured("list the sessions"):
+        log.sessions()
+    with measured("read one session of 1,000"):
+        records = list(log.read("session-000000"))
+    with measured("read and decode one session of 1,000"):
+        assert [record.payload for record in log.read("session-000000")]
+    with measured("verify one session of 1,000"):
+        log.verify("session-000000")
+    with measured("verify everything", events):
+        print(log.verify())
+    with measured("export everything", events):
+        log.export(folder / "long.jsonl")
+    assert records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, help="where to write; a temporary folder when absent")
+    options = parser.parse_args()
+    print(f"SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        measure_syncs(Path(folder))
+        measure_appends(Path(folder))
+        measure_long_log(Path(folder), options.events)
+
+
+if __name__ == "__main__":
+    main()

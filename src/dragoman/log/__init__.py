@@ -1,0 +1,127 @@
+"""What happened: an append-only log of sessions, each record chained to the one before it by hash.
+
+::
+
+    async with SqliteLog("log.db") as log:
+        started = await log.append("s1", SessionStarted(goal="Fix the tests"))
+        await log.append("s1", TurnStarted(1), parent=started.id)
+        for record in log.read("s1"):
+            print(record.seq, record.type, record.payload)
+        assert log.verify().ok
+
+An ``append`` that returned is on disk. What a payload may say is in ``dragoman.log.catalogue``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .catalogue import (
+    CATALOGUE,
+    Actor,
+    BudgetExceeded,
+    Entry,
+    LlmCallCompleted,
+    LlmCallFailed,
+    LlmCallStarted,
+    LogPruned,
+    MessageRecorded,
+    ModelSwapped,
+    Payload,
+    PermissionDenied,
+    PermissionGranted,
+    PermissionRequested,
+    RoutingProviderRecovered,
+    RoutingProviderUnavailable,
+    RoutingSwitched,
+    Sensitivity,
+    SessionFinished,
+    SessionResumed,
+    SessionStarted,
+    StopReason,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolObserved,
+    ToolStarted,
+    TurnStarted,
+    parse_payload,
+    to_payload,
+)
+from .chain import Break, Report
+from .errors import (
+    InvalidRecordError,
+    LogClosedError,
+    LogCorruptError,
+    LogError,
+    LogFullError,
+    LogLockedError,
+    LogReadOnlyError,
+    LogStorageError,
+    LogVersionError,
+    UnknownTypeError,
+)
+from .eventlog import EventLog, SessionEntry
+from .postgres import PostgresLog
+from .record import ADMINISTRATION, MAX_PAYLOAD, Record, genesis, hash_record
+from .sqlite import SqliteLog
+
+__all__ = [
+    "ADMINISTRATION",
+    "CATALOGUE",
+    "MAX_PAYLOAD",
+    "Actor",
+    "Break",
+    "BudgetExceeded",
+    "Entry",
+    "EventLog",
+    "InvalidRecordError",
+    "LlmCallCompleted",
+    "LlmCallFailed",
+    "LlmCallStarted",
+    "LogClosedError",
+    "LogCorruptError",
+    "LogError",
+    "LogFullError",
+    "LogLockedError",
+    "LogPruned",
+    "LogReadOnlyError",
+    "LogStorageError",
+    "LogVersionError",
+    "MessageRecorded",
+    "ModelSwapped",
+    "Payload",
+    "PermissionDenied",
+    "PermissionGranted",
+    "PermissionRequested",
+    "PostgresLog",
+    "Record",
+    "Report",
+    "RoutingProviderRecovered",
+    "RoutingProviderUnavailable",
+    "RoutingSwitched",
+    "Sensitivity",
+    "SessionEntry",
+    "SessionFinished",
+    "SessionResumed",
+    "SessionStarted",
+    "SqliteLog",
+    "StopReason",
+    "ToolFailed",
+    "ToolIntentClosed",
+    "ToolObserved",
+    "ToolStarted",
+    "TurnStarted",
+    "UnknownTypeError",
+    "genesis",
+    "hash_record",
+    "open_log",
+    "parse_payload",
+    "to_payload",
+]
+
+
+def open_log(where: str | Path, *, readonly: bool = False) -> EventLog:
+    """Open the log in a file, or at a ``postgresql://`` URL."""
+    if isinstance(where, str) and where.startswith(("postgresql://", "postgres://")):
+        return PostgresLog(where, readonly=readonly)
+    return SqliteLog(where, readonly=readonly)

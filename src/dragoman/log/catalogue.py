@@ -1,0 +1,482 @@
+"""The closed list of event types, and what each one says.
+
+A payload is a frozen value whose class decides the type: there is no way to write a type that is
+not listed here. Reading is tolerant: a record of an unknown type keeps its payload as a ``dict``.
+
+Intent, execution and observation are three types and never one: ``tool_intent.proposed`` is what
+the model wanted, ``tool.started`` what the system did (its ``input`` may differ), ``tool.observed``
+what the world answered. A denial is ``permission.denied`` and no failure of a tool.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
+from ..errors import scrub
+from ..events import FinishReason, ToolIntent
+from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolResult, User, UserBlock
+from .errors import InvalidRecordError, UnknownTypeError
+
+__all__ = [
+    "CATALOGUE",
+    "Actor",
+    "BudgetExceeded",
+    "Entry",
+    "LlmCallCompleted",
+    "LlmCallFailed",
+    "LlmCallStarted",
+    "LogPruned",
+    "MessageRecorded",
+    "ModelSwapped",
+    "Payload",
+    "PermissionDenied",
+    "PermissionGranted",
+    "PermissionRequested",
+    "RoutingProviderRecovered",
+    "RoutingProviderUnavailable",
+    "RoutingSwitched",
+    "Sensitivity",
+    "SessionFinished",
+    "SessionResumed",
+    "SessionStarted",
+    "StopReason",
+    "ToolFailed",
+    "ToolIntentClosed",
+    "ToolObserved",
+    "ToolStarted",
+    "TurnStarted",
+    "decode_payload",
+    "encode_payload",
+    "find_actor",
+    "parse_payload",
+    "to_payload",
+]
+
+Actor: TypeAlias = Literal["user", "agent", "system", "tool", "worker"]
+Sensitivity: TypeAlias = Literal["private", "user_controlled", "pseudonymous", "aggregatable"]
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
+ErrorClass: TypeAlias = Literal[
+    "auth", "rate_limit", "network", "server_error", "invalid_request", "context_overflow", "cancelled", "other"
+]
+Scope: TypeAlias = Literal["model_specific", "provider_wide"]
+
+
+# --- sessions and turns -----------------------------------------------------------------------------
+
+
+class SessionStarted(Struct, frozen=True, omit_defaults=True):
+    """A session began."""
+
+    goal: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    tools: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class SessionResumed(Struct, frozen=True, omit_defaults=True):
+    """A session was taken up again after the record ``after``; ``open_intents`` were found unanswered."""
+
+    after: int
+    open_intents: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+class SessionFinished(Struct, frozen=True, omit_defaults=True):
+    """A session ended; ``exhausted`` means that a budget or the limit of turns did it."""
+
+    outcome: Literal["completed", "failed", "cancelled", "exhausted"]
+    detail: str | None = None
+    turns: int | None = None
+
+
+class TurnStarted(Struct, frozen=True, omit_defaults=True):
+    """One round began: context projected, the model about to be asked."""
+
+    number: int
+    model: str | None = None
+    provider: str | None = None
+
+
+class MessageRecorded(Struct, frozen=True, omit_defaults=True):
+    """A message of the conversation, whole, and what its wire could not carry."""
+
+    message: Message
+    model: str | None = None
+    provider: str | None = None
+    request_id: str | None = None
+    finish_reason: FinishReason | None = None
+    warnings: tuple[LossWarning, ...] = ()
+
+
+class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
+    """The conversation went on with another model (``provider:model``), at the price of ``losses``."""
+
+    from_: str
+    to: str
+    reason: str
+    losses: tuple[LossWarning, ...] = ()
+
+
+class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
+    """A limit of the session was reached."""
+
+    budget: Literal["turns", "calls", "tokens", "cost", "time"]
+    limit: Decimal
+    used: Decimal
+    unit: str | None = None
+
+
+# --- model calls ------------------------------------------------------------------------------------
+
+
+class LlmCallStarted(Struct, frozen=True, omit_defaults=True):
+    """One attempt to call a model began."""
+
+    model: str
+    provider: str
+    request_id: str
+    estimated_input_tokens: int | None = None
+    is_worker: bool = False
+    parent_session_id: str | None = None
+    attempt: int = 0
+    retry_reason: str | None = None
+    stream: bool = False
+    config: RuntimeConfig = RuntimeConfig()
+
+
+class LlmCallCompleted(Struct, frozen=True, omit_defaults=True):
+    """An attempt succeeded. A count or a cost that is absent is unknown, which is not zero.
+
+    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``cost_usd`` is
+    written as an exact decimal number.
+    """
+
+    model: str
+    provider: str
+    stop_reason: StopReason
+    latency_ms: float
+    request_id: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    estimated: bool = False
+    cost_usd: Decimal | None = None
+    pricing_version: str | None = None
+    produced_tool_calls: int = 0
+    produced_thinking_blocks: int = 0
+    finish_reason: FinishReason | None = None
+    response_model: str | None = None
+    first_event_ms: float | None = None
+    attempt: int = 0
+    gateway_key_id: str | None = None
+    inbound_shape: str | None = None
+    user_id: str | None = None
+    team_id: str | None = None
+
+
+class LlmCallFailed(Struct, frozen=True, omit_defaults=True):
+    """An attempt failed, which says nothing about any tool. Keys are hidden from the message.
+
+    Tokens are there when the reply reported them before it failed: they may be billed.
+    """
+
+    model: str
+    provider: str
+    error_class: ErrorClass
+    error_message_redacted: str
+    retry_count: int = 0
+    latency_ms: float | None = None
+    request_id: str | None = None
+    status: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    first_event_ms: float | None = None
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.error_message_redacted, str):
+            force_setattr(self, "error_message_redacted", scrub(self.error_message_redacted))
+
+
+class RoutingSwitched(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
+    """A call went to another candidate, and why. Targets are named ``provider:model``."""
+
+    from_: str
+    to: str
+    reason: str
+    error_class: ErrorClass | None = None
+    request_id: str | None = None
+
+
+class RoutingProviderUnavailable(Struct, frozen=True, omit_defaults=True):
+    """A provider, or one model of it, is not asked for a while."""
+
+    provider: str
+    scope: Scope
+    trigger_reason: Literal["5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"]
+    models_affected: tuple[str, ...] = ()
+
+
+class RoutingProviderRecovered(Struct, frozen=True, omit_defaults=True):
+    """It is asked again."""
+
+    provider: str
+    scope: Scope
+    downtime_seconds: float
+    models_recovered: tuple[str, ...] = ()
+
+
+# --- tools ------------------------------------------------------------------------------------------
+
+
+class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
+    """An intent will never run: it was open when the session stopped, or was given up."""
+
+    intent_id: str
+    reason: str
+    tool_name: str | None = None
+
+
+class PermissionRequested(Struct, frozen=True, omit_defaults=True):
+    """Somebody has to decide about an intent."""
+
+    intent_id: str
+    tool_name: str
+    reason: str = ""
+    rule: str | None = None
+
+
+class PermissionGranted(Struct, frozen=True, omit_defaults=True):
+    """An intent may run; ``by`` says who or what allowed it (say ``actor="user"`` when a person did)."""
+
+    intent_id: str
+    tool_name: str
+    by: str
+    rule: str | None = None
+    reason: str = ""
+    scope: Literal["once", "session", "always"] = "once"
+
+
+class PermissionDenied(Struct, frozen=True, omit_defaults=True):
+    """An intent may not run. A decision, not an error."""
+
+    intent_id: str
+    tool_name: str
+    by: str
+    rule: str | None = None
+    reason: str = ""
+
+
+class ToolStarted(Struct, frozen=True, omit_defaults=True):
+    """A tool began to run with ``input``; ``context`` holds how (folder, sandbox, limits)."""
+
+    intent_id: str
+    tool_name: str
+    input: dict[str, Any]
+    context: dict[str, Any] = field(default_factory=dict)
+
+
+class ToolObserved(Struct, frozen=True, omit_defaults=True):
+    """What a tool gave back, error results included: the tool ran and this is what it said."""
+
+    intent_id: str
+    tool_name: str
+    content: str | tuple[UserBlock, ...]
+    is_error: bool = False
+    truncated: bool = False
+    exit_code: int | None = None
+    duration_ms: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class ToolFailed(Struct, frozen=True, omit_defaults=True):
+    """A tool could not be run to an end, so that there is nothing to observe."""
+
+    intent_id: str
+    tool_name: str
+    kind: str
+    message: str
+    duration_ms: float | None = None
+
+
+class LogPruned(Struct, frozen=True, omit_defaults=True):
+    """Retention removed a whole session; ``head`` is the hash its chain ended in."""
+
+    session: str
+    records: int
+    first_id: str
+    last_id: str
+    head: str
+    before: datetime
+
+
+Payload: TypeAlias = (
+    SessionStarted
+    | SessionResumed
+    | SessionFinished
+    | TurnStarted
+    | MessageRecorded
+    | ModelSwapped
+    | BudgetExceeded
+    | LlmCallStarted
+    | LlmCallCompleted
+    | LlmCallFailed
+    | RoutingSwitched
+    | RoutingProviderUnavailable
+    | RoutingProviderRecovered
+    | ToolIntent
+    | ToolIntentClosed
+    | PermissionRequested
+    | PermissionGranted
+    | PermissionDenied
+    | ToolStarted
+    | ToolObserved
+    | ToolFailed
+    | LogPruned
+)
+
+
+# --- the list ---------------------------------------------------------------------------------------
+
+
+_Class: TypeAlias = type[Struct]
+
+
+class Entry(Struct, frozen=True):
+    """One event type: the class of its payload, and who and how private it is unless you say otherwise."""
+
+    type: str
+    payload: _Class
+    actor: Actor
+    sensitivity: Sensitivity
+
+
+_ENTRIES = (
+    Entry("session.started", SessionStarted, "user", "private"),
+    Entry("session.resumed", SessionResumed, "system", "private"),
+    Entry("session.finished", SessionFinished, "system", "private"),
+    Entry("turn.started", TurnStarted, "system", "private"),
+    Entry("message.recorded", MessageRecorded, "agent", "private"),
+    Entry("model.swapped", ModelSwapped, "system", "pseudonymous"),
+    Entry("budget.exceeded", BudgetExceeded, "system", "pseudonymous"),
+    Entry("llm.call_started", LlmCallStarted, "agent", "private"),
+    Entry("llm.call_completed", LlmCallCompleted, "agent", "pseudonymous"),
+    Entry("llm.call_failed", LlmCallFailed, "agent", "pseudonymous"),
+    Entry("routing.switched", RoutingSwitched, "system", "pseudonymous"),
+    Entry("routing.provider_unavailable", RoutingProviderUnavailable, "system", "pseudonymous"),
+    Entry("routing.provider_recovered", RoutingProviderRecovered, "system", "pseudonymous"),
+    Entry("tool_intent.proposed", ToolIntent, "agent", "private"),
+    Entry("tool_intent.closed", ToolIntentClosed, "system", "private"),
+    Entry("permission.requested", PermissionRequested, "system", "private"),
+    Entry("permission.granted", PermissionGranted, "system", "private"),
+    Entry("permission.denied", PermissionDenied, "system", "private"),
+    Entry("tool.started", ToolStarted, "tool", "private"),
+    Entry("tool.observed", ToolObserved, "tool", "private"),
+    Entry("tool.failed", ToolFailed, "tool", "private"),
+    Entry("log.pruned", LogPruned, "system", "private"),
+)
+CATALOGUE: Mapping[str, Entry] = {entry.type: entry for entry in _ENTRIES}
+_BY_CLASS: dict[type, Entry] = {entry.payload: entry for entry in _ENTRIES}
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    entry.type: msgspec.json.Decoder(entry.payload) for entry in _ENTRIES
+}
+_SPEAKERS: dict[type, Actor] = {System: "system", User: "user", Assistant: "agent", ToolResult: "tool"}
+# Keys in order make the bytes a function of the value; a cost stays a number and stays exact.
+_encoder = msgspec.json.Encoder(order="sorted", decimal_format="number")
+
+
+def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
+    """Find a payload's event type and write it as canonical JSON, or say which field does not fit."""
+    entry = _BY_CLASS.get(type(payload))
+    if entry is None:
+        raise UnknownTypeError(f"payload: {type(payload).__name__} is not the payload of any event type")
+    try:
+        data = _encoder.encode(payload)
+        # Structs take anything when they are built; reading back is what checks every field.
+        _DECODERS[entry.type].decode(data)
+    except UnicodeEncodeError:
+        raise InvalidRecordError(
+            f"payload of {entry.type}: holds text that is not Unicode (half a surrogate)"
+        ) from None
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidRecordError(f"payload of {entry.type}: {_name_field(error)}") from None
+    if b"null" in data and _holds_nan(msgspec.to_builtins(payload)):
+        raise InvalidRecordError(f"payload of {entry.type}: holds a number that JSON cannot (NaN or infinite)")
+    return entry, data
+
+
+def find_actor(entry: Entry, payload: Payload) -> Actor:
+    """Whose event it is unless the caller says: a message is its speaker's."""
+    return _SPEAKERS[type(payload.message)] if isinstance(payload, MessageRecorded) else entry.actor
+
+
+def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
+    """Read a payload; one of an unknown type, or of a shape this version does not know, stays a ``dict``."""
+    decoder = _DECODERS.get(kind)
+    if decoder is not None:
+        try:
+            return cast("Payload", decoder.decode(data))
+        except msgspec.ValidationError:
+            pass
+    return cast("dict[str, Any]", msgspec.json.decode(data, type=dict))
+
+
+def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:
+    """Make the payload of an event type from plain data; nothing of it is dropped in silence."""
+    entry = CATALOGUE.get(kind)
+    if entry is None:
+        raise UnknownTypeError(f"type: {kind!r} is not in the catalogue of event types")
+    unknown = sorted(set(data) - set(entry.payload.__struct_encode_fields__))
+    if unknown:
+        raise InvalidRecordError(f"payload of {kind}: has no field {unknown[0]!r}")
+    try:
+        return cast("Payload", msgspec.convert(dict(data), entry.payload))
+    except msgspec.ValidationError as error:
+        raise InvalidRecordError(f"payload of {kind}: {_name_field(error)}") from None
+
+
+def to_payload(event: Struct) -> Payload:
+    """Make the payload of an event that a middleware told, by its ``type``: a call or a change of route.
+
+    What the catalogue has no field for (the request itself, say) stays behind.
+    """
+    kind = getattr(event, "type", None)
+    entry = CATALOGUE.get(kind) if isinstance(kind, str) else None
+    if entry is None:
+        raise UnknownTypeError(f"type: {kind!r} is not in the catalogue of event types")
+    try:
+        return cast("Payload", msgspec.convert(event, entry.payload, from_attributes=True))
+    except msgspec.ValidationError as error:
+        raise InvalidRecordError(f"payload of {kind}: {_name_field(error)}") from None
+
+
+def _name_field(error: Exception) -> str:
+    """Say where and what, as ``field: what``, from msgspec's ``what - at `$.field```."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, TypeError) and "str keys" in str(error):
+        return "the keys of an object must be text"
+    what, found, where = str(error).partition(" - at `$.")
+    return f"{where.rstrip('`')}: {what}" if found else what
+
+
+def _holds_nan(value: Any) -> bool:
+    # JSON has no word for these and msgspec writes null for them: a value would change in silence.
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(_holds_nan(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_nan(item) for item in value)
+    return False

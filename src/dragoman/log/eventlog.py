@@ -1,0 +1,289 @@
+"""The log as its users see it, whatever stores it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
+
+from msgspec import Struct
+
+from .catalogue import Actor, LogPruned, Payload, Sensitivity
+from .chain import Report, check_log, check_session, found_nowhere
+from .errors import InvalidRecordError, LogClosedError, LogCorruptError, LogReadOnlyError
+from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, link_record, read_row
+from .writer import Writer
+
+__all__ = ["EventLog", "SessionEntry", "View", "link_group", "select_old"]
+
+_PAGE = 500
+
+_Log = TypeVar("_Log", bound="EventLog")
+
+
+class SessionEntry(Struct, frozen=True):
+    """A session in the log: its length, its first and last moment, and the hash its chain ends in."""
+
+    session: str
+    records: int
+    first_id: str
+    last_id: str
+    started: datetime
+    updated: datetime
+    head: str
+
+
+class View(Protocol):
+    """What a store shows of itself at one moment, however long one looks."""
+
+    def names(self) -> list[str]:
+        """Every session's name, sorted."""
+
+    def count(self) -> int:
+        """How many records there are, found without the index the other methods go by."""
+
+    def length(self, session: str) -> int:
+        """The highest ``seq`` of a session; 0 when it has none."""
+
+    def page(self, session: str, after: int, size: int) -> Sequence[Row]:
+        """The next rows of a session, in order."""
+
+    def ends(self) -> list[tuple[Row, Row]]:
+        """The first and last row of every session, sorted by name, without their payloads."""
+
+
+class EventLog(ABC):
+    """An append-only log of sessions, each a chain of records.
+
+    ``append`` returns when the record is on disk. Everything that reads blocks, briefly: hand it to
+    a thread (``asyncio.to_thread(log.verify)``) when an event loop must not wait. Safe to use from
+    any number of threads and tasks; close it, or use ``with`` or ``async with``.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._writer: Writer | None = None
+        self._closed = False
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        session: str,
+        payload: Payload,
+        *,
+        turn: str | None = None,
+        parent: str | None = None,
+        actor: Actor | None = None,
+        sensitivity: Sensitivity | None = None,
+    ) -> Record:
+        """Write one event and return its record once it is durable.
+
+        The payload's class decides the type; actor and sensitivity default to what the catalogue
+        says of it. Cancelling stops the waiting, not the writing.
+        """
+        draft = self._draft(session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity)
+        while True:
+            accepted, future = self._offer(draft)
+            result = await asyncio.wrap_future(future)
+            if accepted:
+                return cast("Record", result)
+
+    def append_sync(
+        self,
+        session: str,
+        payload: Payload,
+        *,
+        turn: str | None = None,
+        parent: str | None = None,
+        actor: Actor | None = None,
+        sensitivity: Sensitivity | None = None,
+    ) -> Record:
+        """Do what ``append`` does, and block until it is done."""
+        draft = self._draft(session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity)
+        return cast("Record", self._wait(draft))
+
+    def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
+        """Remove every session whose last record is older than that, whole, and record the removal.
+
+        What was removed is named in the session ``"dragoman.log"``, one ``log.pruned`` per session
+        with the hash its chain ended in; that session itself is never removed.
+        """
+        before = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        if before.tzinfo is None:
+            raise InvalidRecordError("older_than: the time has no time zone")
+        before = before.astimezone(UTC)
+        return cast("tuple[LogPruned, ...]", self._wait(lambda: self._prune(before)))
+
+    def _draft(self, session: str, payload: Payload, **facts: Any) -> Draft:
+        draft = draft_record(session, payload, **facts)
+        if draft.session == ADMINISTRATION:
+            raise InvalidRecordError(f"session: only the log itself writes to {ADMINISTRATION!r}")
+        return draft
+
+    def _offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
+        if self._writer is None:
+            raise LogReadOnlyError("this log was opened for reading only")
+        if self._process != os.getpid():
+            # A forked child has the object and not the thread: it would wait for ever.
+            raise LogClosedError("this log was opened in another process; open it again after a fork")
+        return self._writer.offer(item)
+
+    def _wait(self, item: Draft | Callable[[], Any]) -> Any:
+        while True:
+            accepted, future = self._offer(item)
+            result = future.result()
+            if accepted:
+                return result
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def read(self, session: str, after: int = 0) -> Iterator[Record]:
+        """Yield a session's records in order, from ``after`` on, as far as they go now.
+
+        To follow a session, call again with the last ``seq`` you saw.
+        """
+        after = max(after, 0)
+        with self._view() as view:
+            last = view.length(session)
+        while after < last:
+            # Each page is a view of its own: a slow consumer holds nothing open meanwhile.
+            with self._view() as view:
+                rows = view.page(session, after, min(_PAGE, last - after))
+            yield from _in_order(session, after, rows)
+            after += len(rows)
+
+    def sessions(self) -> tuple[SessionEntry, ...]:
+        """Every session, sorted by name."""
+        with self._view() as view:
+            ends = view.ends()
+        return tuple([_entry(read_row(first), read_row(last)) for first, last in ends])
+
+    def verify(self, session: str | None = None, *, known: Mapping[str, str] | None = None) -> Report:
+        """Check every hash of one session, or of all, and name the first broken link of each.
+
+        A chain cannot show that its own end was cut off. ``known`` maps sessions to hashes you
+        noted earlier (``SessionEntry.head``); a session that no longer has its hash is ``cut short``.
+        """
+        try:
+            with self._view() as view:
+                if session is None:
+                    return check_log(view.names, view.page, view.count, known or {})
+                count, found = check_session(session, view.page, (known or {}).get(session))
+                return Report(1 if count or found else 0, count, (found,) if found else ())
+        except LogCorruptError as error:
+            return Report(0, 0, (found_nowhere(str(error)),))
+
+    def export(self, target: str | Path | BinaryIO, session: str | None = None) -> int:
+        """Write records as lines of JSON, sorted by session and ``seq``; return how many.
+
+        The same records give the same bytes. A file appears whole or not at all.
+        """
+        if not isinstance(target, str | Path):
+            return self._export(target, session)
+        path = Path(target)
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=path.name, delete=False) as file:
+            try:
+                count = self._export(cast("BinaryIO", file), session)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+        Path(file.name).replace(path)
+        return count
+
+    def _export(self, stream: BinaryIO, session: str | None) -> int:
+        count = 0
+        with self._view() as view:
+            for name in view.names() if session is None else [session]:
+                after = 0
+                while rows := view.page(name, after, _PAGE):
+                    for record in _in_order(name, after, rows):
+                        stream.write(record.line + b"\n")
+                    after += len(rows)
+                count += after
+        return count
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what is still queued and let the log go."""
+        self._closed = True
+        if self._writer is not None and self._process == os.getpid():
+            self._writer.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosedError("the log is closed")
+
+    def __enter__(self: _Log) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self: _Log) -> _Log:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # --- what a store provides ----------------------------------------------------------------------
+
+    @abstractmethod
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[Record]:
+        """Link and store a group, whole or not at all. Runs in the writer's thread."""
+
+    @abstractmethod
+    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
+        """Remove old sessions and record it, in one transaction. Runs in the writer's thread."""
+
+    @abstractmethod
+    def _view(self) -> AbstractContextManager[View]:
+        """Look at what is stored; any number of threads may at once."""
+
+
+def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[Record]:
+    """Link drafts onto their sessions' heads, in order; ``heads`` moves along."""
+    records = []
+    for draft in drafts:
+        record = link_record(draft, heads.get(draft.session))
+        heads[draft.session] = Head(record.seq, record.hash)
+        records.append(record)
+    return records
+
+
+def _entry(first: Record, last: Record) -> SessionEntry:
+    return SessionEntry(last.session, last.seq, first.id, last.id, first.timestamp, last.timestamp, last.hash)
+
+
+def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
+    """Say which sessions ended before a time, as they will be recorded once they are gone."""
+    entries = [_entry(read_row(first), read_row(last)) for first, last in ends]
+    return [
+        LogPruned(entry.session, entry.records, entry.first_id, entry.last_id, entry.head, before)
+        for entry in entries
+        if entry.updated < before and entry.session != ADMINISTRATION
+    ]
+
+
+def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[Record]:
+    """The records of the rows that follow ``after``, and an error where one is missing."""
+    for expected, record in enumerate(map(read_row, rows), after + 1):
+        if record.seq != expected:
+            raise _missing(session, expected)
+        yield record
+    if not rows:
+        raise _missing(session, after + 1)
+
+
+def _missing(session: str, seq: int) -> LogCorruptError:
+    return LogCorruptError(f"session {session!r}: record {seq} is missing; it was pruned meanwhile, or see verify()")

@@ -1,0 +1,313 @@
+"""The log in PostgreSQL, for teams: many processes write to one log.
+
+Needs the extra ``dragoman[postgres]``. Writers of the same session take turns through an advisory
+lock, and a unique key on (session, seq) stands behind it: two writers cannot fork a chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from ..errors import scrub
+from .catalogue import LogPruned
+from .errors import (
+    LogCorruptError,
+    LogError,
+    LogFullError,
+    LogLockedError,
+    LogReadOnlyError,
+    LogStorageError,
+    LogVersionError,
+)
+from .eventlog import EventLog, link_group, select_old
+from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, to_row
+from .writer import Writer
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["PostgresLog"]
+
+# Number n takes a database from version n-1 to n. Never change one that was released; add the next.
+# Names compare by their bytes ("C"), as in SQLite; the payload is text because jsonb would rewrite it.
+_MIGRATIONS = (
+    (
+        """CREATE TABLE dragoman_log (
+            session text COLLATE "C" NOT NULL,
+            seq bigint NOT NULL,
+            id text NOT NULL,
+            turn text,
+            parent text,
+            type text NOT NULL,
+            actor text NOT NULL,
+            sensitivity text NOT NULL,
+            timestamp bigint NOT NULL,
+            payload text NOT NULL,
+            previous bytea NOT NULL,
+            hash bytea NOT NULL,
+            PRIMARY KEY (session, seq)
+        )""",
+    ),
+)
+
+_COPY = """
+COPY dragoman_log (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
+FROM STDIN"""
+_HEADS = """
+SELECT name, seq, hash FROM unnest(%s::text[]) AS name,
+    LATERAL (SELECT seq, hash FROM dragoman_log WHERE session = name ORDER BY seq DESC LIMIT 1) AS head"""
+_PAGE = """
+SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, convert_to(payload, 'UTF8'), previous, hash
+FROM dragoman_log WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"""
+# The next greater name, again and again: a step per session instead of a look at every record.
+_NAMES = """
+WITH RECURSIVE names (name) AS (
+    (SELECT session FROM dragoman_log ORDER BY session LIMIT 1)
+    UNION ALL
+    SELECT (SELECT session FROM dragoman_log WHERE session > name ORDER BY session LIMIT 1)
+    FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL"""
+_ENDS = """
+SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, ''::bytea, previous, hash
+FROM unnest(%s::text[]) AS name, LATERAL (
+    (SELECT * FROM dragoman_log WHERE session = name ORDER BY seq LIMIT 1)
+    UNION ALL
+    (SELECT * FROM dragoman_log WHERE session = name ORDER BY seq DESC LIMIT 1)
+) AS ends ORDER BY session, seq"""
+
+# A batch may touch any number of sessions and the server has room for so many locks, so sessions share them.
+_SPACE = 0x44524147
+_LOCKS = 64
+_SCHEMA_LOCK = _LOCKS
+
+
+class PostgresLog(EventLog):
+    """A log in the database that ``conninfo`` names (a ``postgresql://`` URL or a libpq string).
+
+    The tables are made when they are not there. Any number of processes may write. A lost connection
+    fails the appends that were on their way and is made anew by the next.
+    """
+
+    def __init__(self, conninfo: str, *, readonly: bool = False) -> None:
+        super().__init__()
+        self._conninfo = conninfo
+        self._connection: psycopg.Connection[Any] | None = None
+        self._idle: list[psycopg.Connection[Any]] = []
+        if readonly:
+            with self._view() as view:
+                _check_version(view.connection)
+        else:
+            self._connection = self._open()
+            self._writer = Writer(self._write, self._finish)
+
+    def __repr__(self) -> str:  # without the connection string, which may hold a password
+        return f"PostgresLog({'' if self._writer else 'readonly=True'})"
+
+    # --- opening and closing ------------------------------------------------------------------------
+
+    def _open(self) -> psycopg.Connection[Any]:
+        """Connect for writing, and make or bring up to date the tables."""
+        with _explained():
+            connection = _connect(self._conninfo)
+            try:
+                # A server set up to confirm before it has written would acknowledge what it may lose.
+                if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
+                    connection.execute("SET synchronous_commit TO on")
+                _migrate(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _finish(self) -> None:
+        for connection in (self._connection, *self._idle):
+            if connection is not None:
+                connection.close()
+
+    def close(self) -> None:
+        """Write what is still queued and let the connections go."""
+        super().close()
+        if self._writer is None:
+            self._finish()
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._open()
+        with _explained(), self._connection.transaction():
+            yield self._connection
+
+    def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+        with self._transaction() as connection:
+            sessions = {draft.session for draft in drafts}
+            _lock(connection, {_lock_of(session) for session in sessions})
+            records = link_group(drafts, _read_heads(connection, sessions))
+            _copy(connection, records)
+        return records
+
+    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
+        with self._transaction() as connection:
+            _lock(connection, set(range(_LOCKS)))
+            pruned = select_old(_PostgresView(connection).ends(), before)
+            gone = [session.session for session in pruned]
+            connection.execute("DELETE FROM dragoman_log WHERE session = ANY(%s::text[])", (gone,))
+            drafts = [draft_record(ADMINISTRATION, session) for session in pruned]
+            _copy(connection, link_group(drafts, _read_heads(connection, {ADMINISTRATION})))
+        return tuple(pruned)
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _view(self) -> Iterator[_PostgresView]:
+        self._check_open()
+        with _explained():
+            connection = self._borrow()
+            try:
+                with connection.transaction():
+                    yield _PostgresView(connection)
+            except BaseException:
+                connection.close()  # who knows in what state it is
+                raise
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def _borrow(self) -> psycopg.Connection[Any]:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _connect_reader(self._conninfo)
+
+
+class _PostgresView:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def names(self) -> list[str]:
+        return [name for (name,) in self.connection.execute(_NAMES)]
+
+    def count(self) -> int:
+        [(number,)] = self.connection.execute("SELECT count(*) FROM dragoman_log").fetchall()
+        return cast("int", number)
+
+    def length(self, session: str) -> int:
+        [(seq,)] = self.connection.execute(
+            "SELECT max(seq) FROM dragoman_log WHERE session = %s", (session,)
+        ).fetchall()
+        return cast("int", seq or 0)
+
+    def page(self, session: str, after: int, size: int) -> list[Row]:
+        return cast("list[Row]", self.connection.execute(_PAGE, (session, after, size)).fetchall())
+
+    def ends(self) -> list[tuple[Row, Row]]:
+        rows = cast("list[Row]", self.connection.execute(_ENDS, (self.names(),)).fetchall())
+        return list(zip(rows[::2], rows[1::2], strict=True))
+
+
+# --- the database -----------------------------------------------------------------------------------
+
+
+def _connect(conninfo: str) -> psycopg.Connection[Any]:
+    try:
+        import psycopg  # lazily: an extra, and 400 ms of imports that a log in a file must not pay
+    except ImportError:
+        raise LogError("PostgreSQL needs the extra: pip install 'dragoman[postgres]'") from None
+    return psycopg.connect(conninfo, autocommit=True, application_name="dragoman-log")
+
+
+def _connect_reader(conninfo: str) -> psycopg.Connection[Any]:
+    connection = _connect(conninfo)
+    connection.execute("SET default_transaction_read_only TO on")
+    connection.execute("SET default_transaction_isolation TO 'repeatable read'")
+    return connection
+
+
+def _lock_of(session: str) -> int:
+    return hashlib.sha256(session.encode()).digest()[0] % _LOCKS
+
+
+def _lock(connection: psycopg.Connection[Any], numbers: set[int]) -> None:
+    # In order, so that two writers that share several sessions cannot wait for each other.
+    sql = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"
+    connection.execute(sql, (_SPACE, sorted(numbers)))
+
+
+def _read_heads(connection: psycopg.Connection[Any], sessions: set[str]) -> dict[str, Head]:
+    rows = connection.execute(_HEADS, (sorted(sessions),)).fetchall()
+    return {session: Head(seq, digest.hex()) for session, seq, digest in rows}
+
+
+def _copy(connection: psycopg.Connection[Any], records: Sequence[Record]) -> None:
+    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+        for record in records:
+            row = to_row(record)
+            copy.write_row((*row[:9], row[9].decode(), *row[10:]))
+
+
+def _migrate(connection: psycopg.Connection[Any]) -> None:
+    with connection.transaction():
+        _lock(connection, {_SCHEMA_LOCK})
+        if _find_version(connection) is None:
+            connection.execute("CREATE TABLE dragoman_log_version (version int PRIMARY KEY)")
+        version = _find_version(connection) or 0
+        for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute("INSERT INTO dragoman_log_version VALUES (%s)", (number,))
+
+
+def _find_version(connection: psycopg.Connection[Any]) -> int | None:
+    """The version of the tables; ``None`` when there are none."""
+    row = connection.execute("SELECT to_regclass('dragoman_log_version') IS NOT NULL").fetchone()
+    if row != (True,):
+        return None
+    found = connection.execute("SELECT max(version) FROM dragoman_log_version").fetchone()
+    version = (found[0] if found else 0) or 0
+    if version > len(_MIGRATIONS):
+        raise LogVersionError(f"the database has version {version}, and this package reads up to {len(_MIGRATIONS)}")
+    return int(version)
+
+
+def _check_version(connection: psycopg.Connection[Any]) -> None:
+    version = _find_version(connection)
+    if version is None:
+        raise LogReadOnlyError("the database holds no log to read")
+    if version < len(_MIGRATIONS):
+        raise LogVersionError("the database is of an older version; open it for writing once to bring it up to date")
+
+
+# Classes and codes of SQLSTATE; the longest that fits decides.
+_STATES: dict[str, tuple[type[LogError], str]] = {
+    "53100": (LogFullError, "Nothing was written; make room and append again"),
+    "25006": (LogReadOnlyError, "This server or role may only read"),
+    "42501": (LogReadOnlyError, "The role may not do this"),
+    "23505": (LogLockedError, "Another writer took the place in the chain; append again"),
+    "XX001": (LogCorruptError, "The server reports damaged data"),
+    "XX002": (LogCorruptError, "The server reports a damaged index"),
+    "42P01": (LogCorruptError, "The log's tables are gone"),
+}
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn the server's errors into the log's, without what a connection string may hold."""
+    try:
+        yield
+    except LogError:
+        raise
+    except Exception as error:
+        if not any(base.__module__.startswith("psycopg") for base in type(error).__mro__):
+            raise
+        state = getattr(error, "sqlstate", None) or ""
+        advice = "The server failed or cannot be reached; what was on its way may or may not be there"
+        kind, advice = _STATES.get(state, (LogStorageError, advice))
+        words = " ".join(scrub(str(error)).split())
+        raise kind(f"{words}{f' (SQLSTATE {state})' if state else ''}. {advice}") from error

@@ -1,0 +1,239 @@
+"""The record, and the chain of hashes that ties each to the one before it.
+
+A record is written as one line of JSON whose keys are in alphabetical order. Its hash is the
+SHA-256 of that line without the ``hash`` member; ``previous`` is the hash of the session's record
+before it, or, for the first, a genesis made of the session's name. Changing any byte of any record
+therefore breaks the chain at that record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.structs import force_setattr
+
+from ..messages import new_ulid
+from .catalogue import Actor, LogPruned, Payload, Sensitivity, decode_payload, encode_payload, find_actor
+from .errors import InvalidRecordError, LogCorruptError
+
+__all__ = [
+    "ADMINISTRATION",
+    "MAX_PAYLOAD",
+    "Draft",
+    "Head",
+    "Record",
+    "Row",
+    "draft_record",
+    "genesis",
+    "hash_record",
+    "link_record",
+    "read_row",
+    "to_row",
+]
+
+ADMINISTRATION = "dragoman.log"  # the session in which the log writes about itself
+MAX_PAYLOAD = 64 * 1024 * 1024
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_encoder = msgspec.json.Encoder()
+
+
+class Record(Struct, frozen=True):
+    """One event of a session, as it was stored.
+
+    ``seq`` counts a session's records from 1. ``parent`` is the id of the record this one follows
+    from. Two records are equal when every byte of them is.
+    """
+
+    actor: Actor
+    hash: str
+    id: str
+    parent: str | None
+    raw: Raw = field(name="payload")
+    previous: str
+    sensitivity: Sensitivity
+    seq: int
+    session: str
+    timestamp: datetime
+    turn: str | None
+    type: str
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def payload(self) -> Payload | dict[str, Any]:
+        """What happened, as the catalogue's value; a ``dict`` when this version does not know the type."""
+        return decode_payload(self.type, bytes(self.raw))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The payload as plain data, with every field that was stored."""
+        return cast("dict[str, Any]", msgspec.json.decode(self.raw, type=dict))
+
+    @property
+    def line(self) -> bytes:
+        """The record as its line of JSON, without the line's end."""
+        return _encoder.encode(
+            _Line(
+                self.actor, self.hash, self.id, self.parent, self.raw, self.previous, self.sensitivity, self.seq,
+                self.session, _write_time(self.timestamp), self.turn, self.type,
+            )
+        )  # fmt: skip
+
+    def __repr__(self) -> str:  # without the payload, which may be private
+        return f"Record({self.session!r}, seq={self.seq}, type={self.type!r}, id={self.id!r})"
+
+
+class _Body(Struct, frozen=True):
+    """What is hashed: a record without its hash, in alphabetical order."""
+
+    actor: str
+    id: str
+    parent: str | None
+    payload: Raw
+    previous: str
+    sensitivity: str
+    seq: int
+    session: str
+    timestamp: str
+    turn: str | None
+    type: str
+
+
+class _Line(Struct, frozen=True):
+    """What is exported: the same with its hash, which comes second."""
+
+    actor: str
+    hash: str
+    id: str
+    parent: str | None
+    payload: Raw
+    previous: str
+    sensitivity: str
+    seq: int
+    session: str
+    timestamp: str
+    turn: str | None
+    type: str
+
+
+class Head(Struct, frozen=True):
+    """Where a session's chain ends."""
+
+    seq: int
+    hash: str
+
+
+class Draft(Struct, frozen=True):
+    """A record that has no place in the chain yet."""
+
+    session: str
+    turn: str | None
+    parent: str | None
+    type: str
+    actor: Actor
+    sensitivity: Sensitivity
+    payload: bytes
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def draft_record(
+    session: str,
+    payload: Payload,
+    *,
+    turn: str | None = None,
+    parent: str | None = None,
+    actor: Actor | None = None,
+    sensitivity: Sensitivity | None = None,
+) -> Draft:
+    """Check everything a caller hands in and make it ready to be linked."""
+    entry, data = encode_payload(payload)
+    if len(data) > MAX_PAYLOAD:
+        raise InvalidRecordError(
+            f"payload of {entry.type}: {len(data)} bytes, and {MAX_PAYLOAD} is the most a record holds"
+        )
+    _check_name("session", session)
+    for name, value in (("turn", turn), ("parent", parent)):
+        if value is not None:
+            _check_name(name, value)
+    _check_choice("actor", actor, Actor)
+    _check_choice("sensitivity", sensitivity, Sensitivity)
+    if (session == ADMINISTRATION) is not (entry.payload is LogPruned):
+        raise InvalidRecordError(f"session: {ADMINISTRATION!r} is for the log's own records, and they are for it")
+    return Draft(
+        session, turn, parent, entry.type, actor or find_actor(entry, payload), sensitivity or entry.sensitivity, data
+    )  # fmt: skip
+
+
+def _check_name(field: str, value: object) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= 255 or not value.isprintable():
+        raise InvalidRecordError(f"{field}: must be 1 to 255 printable characters")
+
+
+def _check_choice(field: str, value: object, choices: Any) -> None:
+    if value is not None and value not in choices.__args__:
+        raise InvalidRecordError(f"{field}: must be one of {', '.join(choices.__args__)}, not {value!r}")
+
+
+def genesis(session: str) -> str:
+    """The hash before a session's first record."""
+    return hashlib.sha256(b"dragoman.log/1 " + session.encode()).hexdigest()
+
+
+def link_record(draft: Draft, head: Head | None) -> Record:
+    """Give a draft its id, time and place after ``head``."""
+    seq, previous = (head.seq + 1, head.hash) if head is not None else (1, genesis(draft.session))
+    record = Record(
+        draft.actor, "", new_ulid(), draft.parent, Raw(draft.payload), previous, draft.sensitivity, seq, draft.session,
+        datetime.now(UTC), draft.turn, draft.type,
+    )  # fmt: skip
+    force_setattr(record, "hash", hash_record(record))  # nobody has seen it yet
+    return record
+
+
+def hash_record(record: Record) -> str:
+    """The hash a record ought to have."""
+    body = _Body(
+        record.actor, record.id, record.parent, record.raw, record.previous, record.sensitivity, record.seq,
+        record.session, _write_time(record.timestamp), record.turn, record.type,
+    )  # fmt: skip
+    return hashlib.sha256(_encoder.encode(body)).hexdigest()
+
+
+def _write_time(time: datetime) -> str:
+    # Ours and not the encoder's, because it is hashed: always UTC, always six digits.
+    return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+# --- rows -------------------------------------------------------------------------------------------
+
+# session, seq, id, turn, parent, type, actor, sensitivity, microseconds, payload, previous, hash
+Row: TypeAlias = tuple[str, int, str, str | None, str | None, str, str, str, int, bytes, bytes, bytes]
+
+
+def to_row(record: Record) -> Row:
+    """A record as both stores keep it: the time in microseconds, the hashes as bytes."""
+    return (
+        record.session, record.seq, record.id, record.turn, record.parent, record.type, record.actor,
+        record.sensitivity, (record.timestamp - _EPOCH) // _MICROSECOND, bytes(record.raw),
+        bytes.fromhex(record.previous), bytes.fromhex(record.hash),
+    )  # fmt: skip
+
+
+def read_row(row: Row) -> Record:
+    """The record of a stored row, of whatever age; ``LogCorruptError`` when it cannot be one."""
+    session, seq, identity, turn, parent, kind, actor, sensitivity, microseconds, payload, previous, digest = row
+    try:
+        return Record(
+            cast("Actor", actor), digest.hex(), identity, parent, Raw(payload), previous.hex(),
+            cast("Sensitivity", sensitivity), seq, session, _EPOCH + microseconds * _MICROSECOND, turn, kind,
+        )  # fmt: skip
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise LogCorruptError(f"session {session!r}, record {seq!r}: cannot be read: {error}") from None

@@ -1,0 +1,385 @@
+"""The log in one SQLite file: nothing to install, nothing to run.
+
+One connection writes, in the writer's thread, and it alone checkpoints; every read opens its own
+read-only connection, so that no reader ever blocks the writer. SQLite before 3.51.3 can damage a
+write-ahead log when two connections checkpoint or write at once: do not open a live log for writing
+with another program.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import cast
+
+from .catalogue import LogPruned
+from .errors import (
+    LogCorruptError,
+    LogError,
+    LogFullError,
+    LogLockedError,
+    LogReadOnlyError,
+    LogStorageError,
+    LogVersionError,
+)
+from .eventlog import EventLog, link_group, select_old
+from .lock import FileLock
+from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, to_row
+from .writer import Writer
+
+__all__ = ["SqliteLog"]
+
+_APPLICATION = 0x44524147  # "DRAG", in the file's header: never add tables to somebody else's database
+# Number n takes a file from version n-1 to n. Never change one that was released; add the next.
+_MIGRATIONS = (
+    (
+        """CREATE TABLE records (
+            session TEXT NOT NULL,
+            seq INTEGER NOT NULL,
+            id TEXT NOT NULL,
+            turn TEXT,
+            parent TEXT,
+            type TEXT NOT NULL,
+            actor TEXT NOT NULL,
+            sensitivity TEXT NOT NULL,
+            timestamp INTEGER NOT NULL,
+            payload TEXT NOT NULL,
+            previous BLOB NOT NULL,
+            hash BLOB NOT NULL
+        )""",
+        "CREATE UNIQUE INDEX records_chain ON records (session, seq)",
+    ),
+)
+
+_INSERT = """
+INSERT INTO records
+    (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?)"""
+_HEAD = "SELECT seq, hash FROM records WHERE session = ? ORDER BY seq DESC LIMIT 1"
+# Names and payloads go as bytes, so that damaged ones can be asked for and compared too.
+_PAGE = """
+SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, CAST(payload AS BLOB), previous, hash
+FROM records WHERE session = CAST(? AS TEXT) AND seq > ? ORDER BY seq LIMIT ?"""
+_LENGTH = "SELECT max(seq) FROM records WHERE session = CAST(? AS TEXT)"
+# The next greater name, again and again: a step per session instead of a look at every record.
+_NAMES = """
+WITH RECURSIVE names (name) AS (
+    SELECT min(session) FROM records
+    UNION ALL
+    SELECT (SELECT min(session) FROM records WHERE session > name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL"""
+_END = """
+SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, x'', previous, hash
+FROM records WHERE session = CAST(?1 AS TEXT) AND seq IN (
+    (SELECT min(seq) FROM records WHERE session = CAST(?1 AS TEXT)),
+    (SELECT max(seq) FROM records WHERE session = CAST(?1 AS TEXT))
+) ORDER BY seq"""
+
+_ERRORS: dict[str, type[LogError]] = {
+    "SQLITE_FULL": LogFullError,
+    "SQLITE_READONLY": LogReadOnlyError,
+    "SQLITE_PERM": LogReadOnlyError,
+    "SQLITE_CANTOPEN": LogReadOnlyError,
+    "SQLITE_BUSY": LogLockedError,
+    "SQLITE_LOCKED": LogLockedError,
+    "SQLITE_CORRUPT": LogCorruptError,
+    "SQLITE_NOTADB": LogCorruptError,
+    "SQLITE_ERROR": LogCorruptError,  # our own statements are right, so the tables must be wrong
+    "SQLITE_CONSTRAINT": LogCorruptError,  # a place in the chain that the index said was free
+}
+_ADVICE: dict[type[LogError], str] = {
+    LogFullError: "Nothing was written; make room and append again",
+    LogReadOnlyError: "The file and its folder must be writable",
+    LogLockedError: "Another program is writing it",
+    LogCorruptError: "The file is damaged or is no log; verify() names the place",
+    LogStorageError: "The disk failed; close the log and open it again",
+}
+
+
+class SqliteLog(EventLog):
+    """A log in the file ``path``, made when it is not there.
+
+    One process writes at a time: a second is refused with ``LogLockedError``, by way of the file
+    ``path.lock``. ``readonly=True`` needs no lock and sees what the writer has committed.
+    """
+
+    def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
+        super().__init__()
+        self.path = Path(path).resolve()
+        self._immutable = False
+        if readonly:
+            self._open_reader()
+        else:
+            self._open_writer()
+
+    def __repr__(self) -> str:
+        return f"SqliteLog({str(self.path)!r}{'' if self._writer else ', readonly=True'})"
+
+    # --- opening and closing ------------------------------------------------------------------------
+
+    def _open_writer(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LogReadOnlyError(f"{self.path.parent}: cannot be made: {error.strerror}") from None
+        self._lock = FileLock(self.path.with_name(self.path.name + ".lock"), self.path)
+        try:
+            with _explained(self.path):
+                self._connection = _create(self.path)
+            self._identity = self.path.stat()
+        except BaseException:
+            self._lock.release()
+            raise
+        # A sync that failed once may have lost what it did not sync: no record may build on that.
+        self._writer = Writer(self._write, self._finish, fatal=(LogStorageError,))
+
+    def _open_reader(self) -> None:
+        if not self.path.is_file():
+            raise LogReadOnlyError(f"{self.path}: there is no log to read")
+        _check_size(self.path)
+        try:
+            with self._view() as view:
+                _check_version(view.connection, self.path)
+        except LogReadOnlyError:
+            # SQLite wants to make its side files even to read. Where it may not, a log whose writer
+            # closed it can still be read as what it is: a file that does not change.
+            if self.path.with_name(self.path.name + "-wal").exists():
+                raise
+            self._immutable = True
+            with self._view() as view:
+                _check_version(view.connection, self.path)
+
+    def _finish(self) -> None:
+        try:
+            _checkpoint(self._connection)
+            self._connection.close()
+        finally:
+            self._lock.release()
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+        self._check_place()
+        with _explained(self.path), self._transaction() as connection:
+            heads = {session: head for session in {draft.session for draft in drafts} if (head := self._head(session))}
+            records = link_group(drafts, heads)
+            connection.executemany(_INSERT, map(to_row, records))
+        return records
+
+    def _check_place(self) -> None:
+        # SQLite goes on writing to a file that somebody has deleted, and every record would be lost.
+        try:
+            in_place = os.path.samestat(self.path.stat(), self._identity)
+        except OSError:
+            in_place = False
+        if not in_place:
+            raise LogStorageError(f"{self.path}: was moved or deleted while it was being written")
+
+    def _head(self, session: str) -> Head | None:
+        row = self._connection.execute(_HEAD, (session,)).fetchone()
+        if row is None:
+            return None
+        if type(row[0]) is not int or type(row[1]) is not bytes:
+            raise LogCorruptError(f"session {session!r}: its last record is damaged; verify() names the place")
+        return Head(row[0], row[1].hex())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # some failures end the transaction themselves
+                try:
+                    self._connection.execute("ROLLBACK")
+                except sqlite3.Error:
+                    pass  # the first error is the one to tell
+            raise
+
+    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
+        with _explained(self.path), self._transaction() as connection:
+            pruned = select_old(_SqliteView(connection, self.path).ends(), before)
+            for gone in pruned:
+                connection.execute("DELETE FROM records WHERE session = ?", (gone.session,))
+            drafts = [draft_record(ADMINISTRATION, gone) for gone in pruned]
+            head = self._head(ADMINISTRATION)
+            records = link_group(drafts, {ADMINISTRATION: head} if head else {})
+            connection.executemany(_INSERT, map(to_row, records))
+        if pruned:
+            self._shrink()
+        return tuple(pruned)
+
+    def _shrink(self) -> None:
+        try:
+            # A script is run to its end; execute() would stop after the first of the free pages.
+            self._connection.executescript("PRAGMA incremental_vacuum")
+        except sqlite3.Error:
+            pass  # the sessions are gone; that the space is not given back yet is no reason to say otherwise
+        _checkpoint(self._connection)
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _view(self) -> Iterator[_SqliteView]:
+        self._check_open()
+        with _explained(self.path):
+            connection = _connect(self.path, "immutable=1" if self._immutable else "mode=ro")
+            try:
+                connection.execute("BEGIN")  # every query of this view sees the same moment
+                yield _SqliteView(connection, self.path)
+            finally:
+                connection.close()
+
+
+class _SqliteView:
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.connection = connection
+        self.path = path
+
+    def names(self) -> list[str]:
+        return [name for (name,) in self.connection.execute(_NAMES)]
+
+    def count(self) -> int:
+        return cast("int", self.connection.execute("SELECT count(*) FROM records NOT INDEXED").fetchone()[0])
+
+    def page(self, session: str, after: int, size: int) -> list[Row]:
+        with _explained(self.path):  # here already, and not when the view ends: verify goes on after damage
+            return self.connection.execute(_PAGE, (_bytes(session), after, size)).fetchall()
+
+    def length(self, session: str) -> int:
+        return cast("int", self.connection.execute(_LENGTH, (_bytes(session),)).fetchone()[0] or 0)
+
+    def ends(self) -> list[tuple[Row, Row]]:
+        ends = [self.connection.execute(_END, (_bytes(name),)).fetchall() for name in self.names()]
+        if not all(ends):
+            raise LogCorruptError("the index lists a session that has no records; verify() names the place")
+        return [(rows[0], rows[-1]) for rows in ends]
+
+
+# --- the file ---------------------------------------------------------------------------------------
+
+
+def _connect(path: Path, options: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{options}", uri=True, isolation_level=None, check_same_thread=False, timeout=5
+    )  # fmt: skip
+    # Damaged text must come back as something that does not match its hash, not as an exception.
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    return connection
+
+
+def _create(path: Path) -> sqlite3.Connection:
+    """Open the file for writing, make it a log when it is new, and bring it up to date."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
+    except OSError as error:
+        kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
+        raise kind(f"{path}: cannot be opened for writing: {error.strerror}") from None
+    _check_size(path)
+    connection = _connect(path, "mode=rw")
+    try:
+        _check_owner(connection, path)
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that retention gives space back
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise LogStorageError(f"{path}: this file system does not carry a write-ahead log (mode {mode!r})")
+        for setting in ("synchronous = FULL", "fullfsync = ON", "secure_delete = ON", "journal_size_limit = 67108864"):
+            connection.execute(f"PRAGMA {setting}")
+        _migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _checkpoint(connection: sqlite3.Connection) -> None:
+    """Move what was committed into the file proper, as far as readers and room allow."""
+    try:
+        connection.execute("PRAGMA busy_timeout = 0")  # a reader at work is no reason to wait
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("PRAGMA busy_timeout = 5000")
+    except sqlite3.Error:
+        pass  # a full disk, say: it all stays, synced, in the write-ahead log, and is found there
+
+
+def _check_size(path: Path) -> None:
+    """A file is whole pages; SQLite itself would fill up the last one with zeros, or take one byte for none."""
+    size = path.stat().st_size
+    try:
+        pending = path.with_name(path.name + "-wal").stat().st_size
+    except FileNotFoundError:
+        pending = 0
+    if size == 0 or pending:  # what is missing may be in the write-ahead log
+        return
+    with path.open("rb") as file:
+        header = file.read(18)
+    page = int.from_bytes(header[16:18], "big") or 4096
+    if size < 512 or size % (65536 if page == 1 else page):
+        raise LogCorruptError(f"{path}: ends in the middle of a page: the file was cut off")
+
+
+def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner != _APPLICATION and (owner or tables):
+        raise LogCorruptError(f"{path}: is a database, and not a log of this package")
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)")
+        version = _version(connection, path)
+        for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute("INSERT INTO schema_version VALUES (?)", (number,))
+        if version == 0:
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute("SELECT hash FROM records ORDER BY rowid DESC LIMIT 1").fetchall()  # damage shows here
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    version = cast("int", connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 0)
+    if version > len(_MIGRATIONS):
+        raise LogVersionError(f"{path}: has version {version}, and this package reads up to {len(_MIGRATIONS)}")
+    return version
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    _check_owner(connection, path)
+    if _version(connection, path) < len(_MIGRATIONS):
+        raise LogVersionError(f"{path}: is of an older version; open it for writing once to bring it up to date")
+
+
+def _bytes(session: str) -> bytes:
+    return session.encode("utf-8", "surrogateescape")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into the log's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explain(error, path) from error
+    except UnicodeDecodeError as error:
+        # Damage can reach SQLite's own words, which Python then cannot read.
+        raise LogCorruptError(f"{path}: {_ADVICE[LogCorruptError]}") from error
+
+
+def _explain(error: sqlite3.Error, path: Path) -> LogError:
+    name = getattr(error, "sqlite_errorname", "")
+    kind = _ERRORS.get("_".join(name.split("_")[:2]), LogStorageError)
+    return kind(f"{path}: {error}{f' ({name})' if name else ''}. {_ADVICE[kind]}")

@@ -1,0 +1,139 @@
+"""The one thread that writes: it commits whatever is waiting as one group.
+
+While a commit is on its way to the disk, new records gather; the next commit takes them all. So one
+caller pays for one sync, and many callers share one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from .errors import LogClosedError, LogError, LogStorageError
+from .record import Draft, Record
+
+__all__ = ["Writer"]
+
+_MOST_RECORDS = 1024
+_MOST_BYTES = 64 * 1024 * 1024
+
+Write: TypeAlias = Callable[[Sequence[Draft]], Sequence[Record]]
+_Item: TypeAlias = tuple[Draft | Callable[[], Any], "Future[Any]"]
+
+
+class Writer:
+    """A bounded queue and the thread that empties it through ``write``.
+
+    ``write`` stores a group whole or raises and stores none of it. ``finish`` runs last, in the same
+    thread. An error in ``fatal`` stops the writer: what comes later is refused, not tried.
+    """
+
+    def __init__(self, write: Write, finish: Callable[[], None], fatal: tuple[type[LogError], ...] = ()) -> None:
+        self._write = write
+        self._finish = finish
+        self._fatal = fatal
+        self._failure: LogError | None = None
+        self._items: list[_Item] = []
+        self._bytes = 0
+        self._waiting: list[Future[None]] = []
+        self._closed = False
+        self._changed = threading.Condition()
+        self._ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="dragoman-log", daemon=True)
+        self._thread.start()
+
+    def offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
+        """Queue an item and return its future; or, when there is no room, a future to wait for first."""
+        size = len(item.payload) if isinstance(item, Draft) else 0
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # handed over is handed over: nobody can withdraw it
+        with self._changed:
+            if self._closed:
+                raise LogClosedError("the log is closed")
+            if self._items and (len(self._items) >= _MOST_RECORDS or self._bytes + size > _MOST_BYTES):
+                self._waiting.append(future)
+                return False, future
+            self._items.append((item, future))
+            self._bytes += size
+            self._changed.notify()
+        return True, future
+
+    def close(self) -> None:
+        """Write what is queued, finish, and end the thread. Closing twice is harmless."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._ended.result()
+
+    def _take(self) -> list[_Item]:
+        with self._changed:
+            while not self._items and not self._closed:
+                self._changed.wait()
+            items, self._items, self._bytes = self._items, [], 0
+            waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.set_result(None)
+        return items
+
+    def _run(self) -> None:
+        while items := self._take():
+            group: list[tuple[Draft, Future[Any]]] = []
+            for item, future in items:
+                if isinstance(item, Draft):
+                    group.append((item, future))
+                else:
+                    self._settle(group)
+                    self._settle_task(item, future)
+                    group = []
+            self._settle(group)
+        try:
+            self._finish()
+        except BaseException as error:
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    def _settle(self, group: list[tuple[Draft, Future[Any]]]) -> None:
+        if not group:
+            return
+        try:
+            self._refuse_after_failure()
+            records = self._write([draft for draft, _ in group])
+            settled = list(zip(group, records, strict=True))
+        except BaseException as error:
+            failure = self._classify(error)
+            for _, future in group:
+                future.set_exception(_copy(failure))  # each waiter raises its own, with its own traceback
+        else:
+            for (_, future), record in settled:
+                future.set_result(record)
+
+    def _settle_task(self, task: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            self._refuse_after_failure()
+            result = task()
+        except BaseException as error:
+            future.set_exception(self._classify(error))
+        else:
+            future.set_result(result)
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(f"the log stopped writing at an earlier failure: {self._failure}")
+
+    def _classify(self, error: BaseException) -> LogError:
+        if not isinstance(error, LogError):
+            failure = LogStorageError(f"the log's writer failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            error = failure
+        if isinstance(error, self._fatal) and self._failure is None:
+            self._failure = error
+        return error
+
+
+def _copy(error: LogError) -> LogError:
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -1,0 +1,64 @@
+"""Around the provider: each of these is a ``Provider`` around a ``Provider``.
+
+``Retry`` tries again, ``Fallback`` asks somebody else, ``RateLimit`` waits, ``Observe`` tells, ``Record``
+remembers. ``describe`` prints a stack of them. Which goes around which: outermost ``Fallback``, then
+``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
+"""
+
+from .availability import Admission, Availability, ProviderRecovered, ProviderUnavailable
+from .fallback import Fallback, NotConfigured, RoutingEvent, RoutingSwitched
+from .observe import (
+    IS_WORKER,
+    CallCompleted,
+    CallEvent,
+    CallFailed,
+    CallStarted,
+    EventsDropped,
+    Observe,
+    Subscriber,
+    redact,
+)
+from .otel import OpenTelemetry
+from .ratelimit import Lease, Limiter, RateLimit
+from .record import CassetteError, CassetteMiss, Record, request_key
+from .redis import LimiterUnavailableError, RedisLimiter
+from .retry import Retry
+from .stack import ATTEMPT, RETRY_REASON, Layer, Middleware, describe, reading, walk
+
+__all__ = [
+    "ATTEMPT",
+    "IS_WORKER",
+    "RETRY_REASON",
+    "Admission",
+    "Availability",
+    "CallCompleted",
+    "CallEvent",
+    "CallFailed",
+    "CallStarted",
+    "CassetteError",
+    "CassetteMiss",
+    "EventsDropped",
+    "Fallback",
+    "Layer",
+    "Lease",
+    "Limiter",
+    "LimiterUnavailableError",
+    "Middleware",
+    "NotConfigured",
+    "Observe",
+    "OpenTelemetry",
+    "ProviderRecovered",
+    "ProviderUnavailable",
+    "RateLimit",
+    "Record",
+    "RedisLimiter",
+    "Retry",
+    "RoutingEvent",
+    "RoutingSwitched",
+    "Subscriber",
+    "describe",
+    "reading",
+    "redact",
+    "request_key",
+    "walk",
+]

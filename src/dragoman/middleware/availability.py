@@ -1,0 +1,250 @@
+"""Who is being asked, and who is left in peace for a while.
+
+Rules of this file, all of them. A target is one model of one provider.
+
+==================================================================  =================================
+5 failures of one target in a row, the first at most 2 min ago      that model is unavailable
+3 models of a provider became unavailable within 2 min              the provider is
+an authentication error                                             the provider is, at once
+2 network errors of a provider within 30 s                          the provider is
+5 min without an attempt                                            one probe goes through, alone
+a success                                                           the model and its provider are back
+==================================================================  =================================
+
+Only transient failures and authentication errors count. A call that was cancelled, refused as
+invalid, too long, unsupported or answered with nonsense says nothing about availability.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
+
+from ..errors import AuthenticationError, ProviderError
+
+__all__ = ["Admission", "Availability", "ProviderRecovered", "ProviderUnavailable", "Scope", "Trigger"]
+
+log = logging.getLogger("dragoman")
+
+Scope: TypeAlias = Literal["model_specific", "provider_wide"]
+Trigger: TypeAlias = Literal["5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"]
+
+FAILURES, FAILURE_SPAN = 5, 120.0
+MODELS, MODEL_SPAN = 3, 120.0
+NETWORK_ERRORS, NETWORK_SPAN = 2, 30.0
+QUIET = 300.0
+
+
+class ProviderUnavailable(Struct, frozen=True, tag="routing.provider_unavailable"):
+    """A provider, or one model of it, is not asked for a while."""
+
+    provider: str
+    scope: Scope
+    models_affected: tuple[str, ...]
+    trigger_reason: Trigger
+    type: ClassVar[str] = "routing.provider_unavailable"
+
+
+class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered"):
+    """It answered, and is asked again."""
+
+    provider: str
+    scope: Scope
+    models_recovered: tuple[str, ...]
+    downtime_seconds: float
+    type: ClassVar[str] = "routing.provider_recovered"
+
+
+class _State:
+    """What is known of one model, or of one provider as a whole."""
+
+    __slots__ = ("asked", "failed", "failures", "probe", "since", "trigger")
+
+    def __init__(self, memory: int) -> None:
+        self.failures: deque[float] = deque(maxlen=memory)  # a model's in a row; a provider's network errors
+        self.since: float | None = None  # unavailable since
+        self.trigger: Trigger | None = None
+        self.asked = self.failed = 0.0  # the last times it was
+        self.probe: Admission | None = None
+
+    def burst(self, span: float) -> bool:
+        """Is the memory full of failures that all lie within ``span`` seconds?"""
+        return len(self.failures) == self.failures.maxlen and self.failures[-1] - self.failures[0] <= span
+
+    def reopens_in(self, now: float) -> float:
+        """Seconds until a probe may go; 0 when anybody or a probe may go now."""
+        return 0.0 if self.since is None else max(0.0, QUIET - (now - max(self.asked, self.failed)))
+
+
+class Admission:
+    """Leave to ask a target once. Say how it went; whatever is said after the first word is ignored."""
+
+    __slots__ = ("_availability", "_before", "_done", "is_probe", "model", "provider")
+
+    def __init__(self, availability: Availability, provider: str, model: str, before: tuple[float, ...]) -> None:
+        self.provider = provider
+        self.model = model
+        self.is_probe = False
+        self._availability = availability
+        self._before = before
+        self._done = False
+
+    def succeed(self) -> None:
+        """It answered."""
+        if not self._done:
+            self._done = True
+            self._availability._succeeded(self)
+
+    def fail(self, error: ProviderError) -> None:
+        """It failed; whether that counts depends on the error."""
+        if self._done:
+            return
+        if isinstance(error, AuthenticationError) or error.transient:
+            self._done = True
+            self._availability._failed(self, error)
+        else:
+            self.release()
+
+    def release(self) -> None:
+        """It ended in a way that says nothing about the target."""
+        if not self._done:
+            self._done = True
+            self._availability._released(self, self._before)
+
+
+class Availability:
+    """The state of every target somebody asks. Share one between all that ask the same providers.
+
+    ``on_event`` is told of every change with ``ProviderUnavailable`` or ``ProviderRecovered``.
+    """
+
+    def __init__(
+        self,
+        on_event: Callable[[ProviderUnavailable | ProviderRecovered], object] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_event = on_event
+        self._clock = clock
+        self._providers: dict[str, _State] = {}
+        self._models: dict[tuple[str, str], _State] = {}
+
+    def admit(self, provider: str, model: str) -> Admission | None:
+        """Leave to ask this target, which must be answered; ``None`` while it is unavailable."""
+        now = self._clock()
+        states = self._states(provider, model)
+        closed = [state for state in states if state.since is not None]
+        if any(state.probe is not None or state.reopens_in(now) > 0 for state in closed):
+            return None
+        admission = Admission(self, provider, model, tuple([state.asked for state in states]))
+        admission.is_probe = bool(closed)
+        for state in closed:
+            state.probe = admission
+        for state in states:
+            state.asked = now
+        return admission
+
+    def is_available(self, provider: str, model: str) -> bool:
+        """Is it asked as usual? Asking here admits nobody and probes nothing."""
+        return all(state.since is None for state in self._states(provider, model))
+
+    def reopens_in(self, provider: str, model: str) -> float:
+        """Seconds until a probe may go to an unavailable target; 0 for an available one."""
+        now = self._clock()
+        return max([state.reopens_in(now) for state in self._states(provider, model)])
+
+    def trigger(self, provider: str, model: str) -> Trigger | None:
+        """What made this target unavailable; the provider's reason before the model's."""
+        return next((state.trigger for state in self._states(provider, model) if state.since is not None), None)
+
+    # told by admissions
+
+    def _succeeded(self, admission: Admission) -> None:
+        whole, state = self._states(admission.provider, admission.model)
+        self._end_probe(admission)
+        whole.failures.clear()
+        state.failures.clear()
+        self._open(state, admission.provider, "model_specific", (admission.model,))
+        self._open(whole, admission.provider, "provider_wide", self._open_models(admission.provider))
+
+    def _failed(self, admission: Admission, error: ProviderError) -> None:
+        provider, model = admission.provider, admission.model
+        whole, state = self._states(provider, model)
+        self._end_probe(admission)
+        now = whole.failed = state.failed = self._clock()
+        if isinstance(error, AuthenticationError):
+            self._shut(whole, provider, "provider_wide", "auth_error")
+            return
+        state.failures.append(now)
+        fell = state.burst(FAILURE_SPAN) and self._shut(
+            state, provider, "model_specific", "5_consecutive_failures", model
+        )
+        if error.error_class == "network":
+            whole.failures.append(now)
+            if whole.burst(NETWORK_SPAN):
+                self._shut(whole, provider, "provider_wide", "dns_error")
+        if fell and self._fallen(provider, now) >= MODELS:
+            self._shut(whole, provider, "provider_wide", "multi_model_failures")
+
+    def _released(self, admission: Admission, before: tuple[float, ...]) -> None:
+        # It was no attempt: a probe that was cancelled does not cost another five minutes.
+        if admission.is_probe:
+            for state, asked in zip(self._states(admission.provider, admission.model), before, strict=True):
+                if state.probe is admission:
+                    state.asked = asked
+        self._end_probe(admission)
+
+    # inside
+
+    def _states(self, provider: str, model: str) -> tuple[_State, _State]:
+        whole = self._providers.get(provider)
+        if whole is None:
+            whole = self._providers[provider] = _State(NETWORK_ERRORS)
+        state = self._models.get((provider, model))
+        if state is None:
+            state = self._models[provider, model] = _State(FAILURES)
+        return whole, state
+
+    def _end_probe(self, admission: Admission) -> None:
+        for state in self._states(admission.provider, admission.model):
+            if state.probe is admission:
+                state.probe = None
+
+    def _fallen(self, provider: str, now: float) -> int:
+        """How many models of a provider became unavailable lately and still are."""
+        times = [state.since for (owner, _), state in self._models.items() if owner == provider]
+        return sum([since is not None and now - since <= MODEL_SPAN for since in times])
+
+    def _open_models(self, provider: str) -> tuple[str, ...]:
+        named = [(model, state) for (owner, model), state in self._models.items() if owner == provider]
+        return tuple(sorted([model for model, state in named if state.since is None]))
+
+    def _shut(self, state: _State, provider: str, scope: Scope, trigger: Trigger, *models: str) -> bool:
+        """Make it unavailable; false if it was."""
+        if state.since is not None:
+            return False
+        state.since, state.trigger = self._clock(), trigger
+        affected = models or tuple(sorted([model for owner, model in self._models if owner == provider]))
+        self._tell(ProviderUnavailable(provider, scope, affected, trigger))
+        return True
+
+    def _open(self, state: _State, provider: str, scope: Scope, models: tuple[str, ...]) -> None:
+        if state.since is None:
+            return
+        downtime = self._clock() - state.since
+        state.since = state.trigger = None
+        self._tell(ProviderRecovered(provider, scope, models, downtime))
+
+    def _tell(self, event: ProviderUnavailable | ProviderRecovered) -> None:
+        log.log(logging.WARNING if type(event) is ProviderUnavailable else logging.INFO, "%s", event)
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            log.warning("on_event failed; the call goes on", exc_info=True)

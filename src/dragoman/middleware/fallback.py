@@ -1,0 +1,283 @@
+"""Asking somebody else: ordered candidates, and evidence for every change from one to the next."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    ProviderError,
+    QuotaExceededError,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from ..events import Event
+from ..messages import Request
+from ..provider import Messages, Provider
+from ..validate import find_refusal
+from ..wire import SwapPlan
+from .availability import Admission, Availability, ProviderRecovered, ProviderUnavailable
+from .stack import Layer, reading, walk
+
+__all__ = ["Fallback", "NotConfigured", "RoutingEvent", "RoutingSwitched"]
+
+log = logging.getLogger("dragoman")
+
+# Besides transient errors: what is wrong with this candidate and need not be with the next.
+_LEADS_ON = (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    QuotaExceededError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+
+
+class RoutingSwitched(Struct, frozen=True, tag="routing.switched", rename={"from_": "from"}):
+    """A call went on to the next candidate, and why. Targets are named ``provider:model``.
+
+    ``reason`` is a refusal before dispatch (``not_configured``, ``provider_unavailable``,
+    ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``, ``no_system_prompt_support``,
+    ``no_structured_output_support``) or the kind of the error the candidate answered with.
+    """
+
+    from_: str
+    to: str
+    reason: str
+    error_class: str
+    request_id: str
+    type: ClassVar[str] = "routing.switched"
+
+
+RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecovered
+
+
+class NotConfigured(Provider):
+    """A place in the order for a model that cannot be asked: its key, or its entry, is missing."""
+
+    def __init__(self, name: str, model: str, detail: str) -> None:
+        self.name = name
+        self.model = model
+        self.detail = detail
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        nothing: tuple[Event, ...] = ()
+        for event in nothing:
+            yield event
+        raise self._error(request.request_id)
+
+    async def ready(self) -> None:
+        raise self._error(None)
+
+    def _error(self, request_id: str | None) -> AuthenticationError:
+        return AuthenticationError(
+            f"not configured: {self.detail}", provider=self.name, model=self.model, request_id=request_id
+        )
+
+
+class Fallback(Layer):
+    """Asks the first candidate that can and will answer. Only before the first event, never after.
+
+    A candidate is passed over, without being asked, when it is not configured, unavailable
+    (``Availability``) or known to lack what the request uses. It is left for the next when it fails with
+    a transient error, bad credentials, no quota, an unknown model, an unsupported feature or a
+    conversation too long for it. An invalid request is invalid for all and raised at once.
+
+    ``on_event`` is told of every switch, and of every change of availability unless ``availability`` is
+    given, which has listeners of its own. When everybody fails, the last error is raised with the
+    others as its notes.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Provider],
+        availability: Availability | None = None,
+        on_event: Callable[[RoutingEvent], object] | None = None,
+        *,
+        name: str = "fallback",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._candidates = _check_candidates(candidates)
+        self._missing = {each: _find_missing(each) for each in self._candidates}
+        self._availability = availability or Availability(on_event, clock=clock)
+        self._on_event = on_event
+        self.name = name
+        self.model = self._candidates[0].model
+
+    @property
+    def availability(self) -> Availability:
+        """The state of the candidates."""
+        return self._availability
+
+    def parts(self) -> tuple[Provider, ...]:
+        return self._candidates
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"name": self.name}
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        passed: list[tuple[Provider, str, ProviderError]] = []
+        for candidate in self._candidates:
+            if passed:
+                self._tell(_switch(passed[-1], candidate, request))
+            asked = replace(request, model=candidate.model) if candidate.model else request
+            refusal, admission = self._admit(candidate, asked)
+            if refusal is None and admission is not None:
+                visible = False
+                try:
+                    async with reading(candidate.events(asked)) as events:
+                        async for event in events:
+                            visible = True
+                            yield event
+                    admission.succeed()
+                    return
+                except ProviderError as error:
+                    admission.fail(error)
+                    if visible or not _leads_on(error):
+                        _add_notes(error, passed)
+                        raise
+                    refusal = _word(error), error
+                finally:
+                    admission.release()
+            assert refusal is not None
+            passed.append((candidate, *refusal))
+        _, _, last = passed.pop()
+        _add_notes(last, passed)
+        raise last
+
+    async def ready(self) -> None:
+        """Return if one of the candidates is ready; raise the last one's reason, with the others' as notes."""
+        passed: list[tuple[Provider, str, ProviderError]] = []
+        for candidate in self._candidates:
+            try:
+                await candidate.ready()
+                return
+            except ProviderError as error:
+                passed.append((candidate, _word(error), error))
+        _, _, last = passed.pop()
+        _add_notes(last, passed)
+        raise last
+
+    async def close(self) -> None:
+        failures: list[Exception] = []
+        for candidate in self._candidates:
+            try:
+                await candidate.close()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+        return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
+
+    def plan(self, messages: Messages) -> SwapPlan:
+        """What would become of the conversation at the first candidate; ask the others' own ``plan``."""
+        return self._candidates[0].plan(messages)
+
+    # inside
+
+    def _admit(
+        self, candidate: Provider, request: Request
+    ) -> tuple[tuple[str, ProviderError] | None, Admission | None]:
+        """Why the candidate is not asked, or leave to ask it, in the adapter contract's order."""
+        missing = self._missing[candidate]
+        if missing is not None:
+            return ("not_configured", missing._error(request.request_id)), None
+        admission = self._availability.admit(candidate.name, candidate.model)
+        if admission is None:
+            return ("provider_unavailable", self._unavailable(candidate, request)), None
+        refusal = _lacking(candidate, request)
+        if refusal is not None:
+            admission.release()
+            error = refusal[1]
+            error.provider, error.model, error.request_id = candidate.name, candidate.model, request.request_id
+        return refusal, admission
+
+    def _unavailable(self, candidate: Provider, request: Request) -> UnavailableError:
+        wait = self._availability.reopens_in(candidate.name, candidate.model)
+        trigger = self._availability.trigger(candidate.name, candidate.model)
+        return UnavailableError(
+            f"not asked for now, after {trigger}",
+            provider=candidate.name,
+            model=candidate.model,
+            request_id=request.request_id,
+            retry_after=wait or None,
+        )
+
+    def _tell(self, event: RoutingSwitched) -> None:
+        log.info("%s", event)
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            log.warning("on_event failed; the call goes on", exc_info=True)
+
+
+def _check_candidates(candidates: Any) -> tuple[Provider, ...]:
+    if isinstance(candidates, Provider):
+        raise ValueError("Fallback: candidates must be a list of providers, not one provider")
+    given: tuple[Any, ...] = tuple(candidates)
+    if not given:
+        raise ValueError("Fallback: candidates is empty")
+    seen: set[str] = set()
+    for at, candidate in enumerate(given):
+        if not isinstance(candidate, Provider):
+            raise ValueError(f"Fallback: candidates[{at}] must be a Provider, not {type(candidate).__name__}")
+        if _target(candidate) in seen:
+            raise ValueError(
+                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before it; "
+                "give two servers of one model different names with connect(name=...)"
+            )
+        seen.add(_target(candidate))
+    return given
+
+
+def _find_missing(candidate: Provider) -> NotConfigured | None:
+    return next((layer for layer in walk(candidate) if isinstance(layer, NotConfigured)), None)
+
+
+def _target(provider: Provider) -> str:
+    return f"{provider.name}:{provider.model}"
+
+
+def _lacking(candidate: Provider, request: Request) -> tuple[str, ProviderError] | None:
+    """What the candidate is known not to be able to do for this request."""
+    known = candidate.capabilities
+    estimate = None
+    if known.known("max_context_tokens") is not None:
+        estimate = candidate.estimate_input_tokens(request.messages, request.tools)
+    refusal = find_refusal(request, known, estimate)
+    if refusal is None and request.stream and known.known("supports_streaming") is False:
+        return "unsupported_feature", UnsupportedFeatureError("this model is known not to stream")
+    return refusal
+
+
+def _leads_on(error: ProviderError) -> bool:
+    return error.transient or isinstance(error, _LEADS_ON)
+
+
+def _word(error: ProviderError) -> str:
+    """The error in one word: its kind, or its class where the kinds have no word for it."""
+    return error.kind if error.kind != "unknown" else error.error_class
+
+
+def _switch(passed: tuple[Provider, str, ProviderError], to: Provider, request: Request) -> RoutingSwitched:
+    candidate, reason, error = passed
+    return RoutingSwitched(_target(candidate), _target(to), reason, error.error_class, request.request_id)
+
+
+def _add_notes(error: ProviderError, passed: Sequence[tuple[Provider, str, ProviderError]]) -> None:
+    for candidate, reason, earlier in passed:
+        error.add_note(f"before that, {_target(candidate)}: {reason}: {earlier}")

@@ -1,0 +1,538 @@
+"""Watching calls: what began, what it used, how it failed, told to whoever listens and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeAlias
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import ProviderError, scrub
+from ..events import Event, FinishReason, MessageComplete, MessageStart, Usage
+from ..messages import AssistantBlock, Request, RuntimeConfig, Thinking, ToolCall
+from ..provider import Provider
+from .stack import ATTEMPT, RETRY_REASON, Middleware, check_number, reading
+
+__all__ = [
+    "IS_WORKER",
+    "CallCompleted",
+    "CallEvent",
+    "CallFailed",
+    "CallStarted",
+    "EventsDropped",
+    "Observe",
+    "StopReason",
+    "Subscriber",
+    "redact",
+]
+
+log = logging.getLogger("dragoman")
+
+IS_WORKER = "dragoman.is_worker"
+"""The key of ``Request.metadata`` that says ``"true"`` when a worker, not the main agent, is asking."""
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
+
+_STOP_REASONS: dict[str, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "content_filter",  # the contract has no word for it, and "end_turn" would be a lie
+}
+MAX_MESSAGE = 2000
+BATCH = 100
+FLUSH_SECONDS = 5.0
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+class CallStarted(Struct, frozen=True, tag="llm.call_started", kw_only=True, omit_defaults=True):
+    """One attempt to call a model began.
+
+    ``at`` is the time of day in seconds, ``attempt`` counts from 0, and ``request`` is there only when
+    content was asked for. ``config`` is without its extras.
+    """
+
+    model: str
+    provider: str
+    request_id: str
+    estimated_input_tokens: int | None = None
+    is_worker: bool = False
+    at: float = 0.0
+    attempt: int = 0
+    retry_reason: str | None = None
+    session_id: str | None = None
+    stream: bool = False
+    config: RuntimeConfig = RuntimeConfig()
+    request: Request | None = None
+    type: ClassVar[str] = "llm.call_started"
+
+
+class CallCompleted(Struct, frozen=True, tag="llm.call_completed", kw_only=True, omit_defaults=True):
+    """An attempt succeeded. A count or cost that is absent is unknown, which is not zero.
+
+    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``. ``at`` is when the attempt
+    began; ``first_event_ms`` and ``latency_ms`` count from there.
+    """
+
+    model: str
+    provider: str
+    request_id: str
+    stop_reason: StopReason
+    latency_ms: float
+    finish_reason: FinishReason = "stop"
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    estimated: bool = False
+    cost_usd: Decimal | None = None
+    pricing_version: str | None = None
+    produced_tool_calls: int = 0
+    produced_thinking_blocks: int = 0
+    at: float = 0.0
+    attempt: int = 0
+    retry_reason: str | None = None
+    session_id: str | None = None
+    stream: bool = False
+    config: RuntimeConfig = RuntimeConfig()
+    first_event_ms: float | None = None
+    response_model: str | None = None
+    request: Request | None = None
+    content: tuple[AssistantBlock, ...] | None = None
+    type: ClassVar[str] = "llm.call_completed"
+
+
+class CallFailed(Struct, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
+    """An attempt failed or was cancelled. ``retry_count`` says how many went before it.
+
+    Tokens are there when the reply reported them before it failed: they may be billed.
+    """
+
+    model: str
+    provider: str
+    request_id: str
+    error_class: str
+    error_message_redacted: str
+    retry_count: int
+    latency_ms: float
+    status: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    at: float = 0.0
+    attempt: int = 0
+    retry_reason: str | None = None
+    session_id: str | None = None
+    stream: bool = False
+    config: RuntimeConfig = RuntimeConfig()
+    first_event_ms: float | None = None
+    request: Request | None = None
+    type: ClassVar[str] = "llm.call_failed"
+
+
+class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
+    """So many events never reached the subscribers, because these did not keep up."""
+
+    count: int
+    type: ClassVar[str] = "observe.events_dropped"
+
+
+CallEvent: TypeAlias = CallStarted | CallCompleted | CallFailed | EventsDropped
+Subscriber: TypeAlias = Callable[[CallEvent], object]
+Price: TypeAlias = Callable[[Usage, str], Any]
+
+
+# --- redaction ------------------------------------------------------------------------------------
+
+# Beyond what ``scrub`` knows: people, and secrets that are given away by the name in front of them.
+# Written so that no text, however long or odd, makes them slow.
+_PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
+_NAMED = re.compile(
+    r"(?i)((?:api[-_ ]?key|access[-_ ]?key|secret|token|password|passwd|authorization|credential)s?[\"']?\s{0,9}[:=]"
+    r"\s{0,9}[\"']?)(?!\[hidden\]|[\d.,]+(?:\s|$))[^\s\"',;&}]{4,}"
+)
+_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@")
+_SHAPES = re.compile(
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bya29\.[\w.-]{20,}"
+    r"|\b[0-9a-fA-F]{32,}\b"
+)
+
+
+def redact(text: str) -> str:
+    """Remove keys, tokens, passwords and e-mail addresses from a message meant for a log."""
+    text = _IN_URL.sub(r"\1[hidden]@", text)
+    text = _NAMED.sub(r"\1[hidden]", scrub(text))
+    return _PERSONAL.sub("[e-mail]", _SHAPES.sub("[hidden]", text))
+
+
+# --- the middleware -------------------------------------------------------------------------------
+
+
+class Observe(Middleware):
+    """Tells subscribers of every attempt: ``CallStarted``, then ``CallCompleted`` or ``CallFailed``.
+
+    A subscriber is a function or a coroutine function of one event. Events wait in a queue of
+    ``queue_size`` and are handed over beside the calls: plain functions in a thread, coroutine functions
+    in the event loop, in the context of the call. One that is slow or fails costs a call nothing; what
+    does not fit the queue is counted in ``dropped`` and told as ``EventsDropped``. ``close()`` and
+    ``flush()`` deliver what waits.
+
+    ``price(usage, "provider:model")`` fills in the cost (``dragoman.prices.cost`` will do). Messages
+    and replies are in the events only with ``include_content``.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *subscribers: Subscriber,
+        queue_size: int = 1000,
+        include_content: bool = False,
+        price: Price | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(provider)
+        check_number("Observe", "queue_size", queue_size, least=1, most=10_000_000, whole=True)
+        for at, subscriber in enumerate(subscribers):
+            if not callable(subscriber):
+                raise ValueError(f"Observe: subscribers[{at}] must be a function, not {subscriber!r}")
+        self._subscribers = subscribers
+        self._queue_size = queue_size
+        self._include_content = include_content
+        self._price = price
+        self._clock = clock
+        self._now = now
+        self._feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, _Feed] = WeakKeyDictionary()
+        self._gone = 0
+
+    @property
+    def dropped(self) -> int:
+        """How many events did not fit the queue, or were left in it at the end."""
+        return self._gone + sum([feed.dropped for feed in self._feeds.values()])
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "subscribers": self._subscribers,
+            "queue_size": self._queue_size,
+            "include_content": self._include_content,
+        }
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        call = _Call(self, request)
+        call.began()
+        try:
+            async with reading(self.inner.events(request)) as events:
+                async for event in events:
+                    if call.first is None:
+                        call.first = self._clock()
+                        call.start = event if type(event) is MessageStart else None
+                    if type(event) is MessageComplete:
+                        call.complete = event
+                    yield event
+        except BaseException as error:
+            call.failed(error)
+            raise
+        call.ended()
+
+    async def flush(self) -> None:
+        """Wait until what was observed in this event loop is delivered."""
+        feed = self._feeds.get(asyncio.get_running_loop())
+        if feed is not None:
+            await feed.flush()
+
+    async def close(self) -> None:
+        """Close the inner provider and deliver what waits, for five seconds at most."""
+        try:
+            await self.inner.close()
+        finally:
+            feed = self._feeds.pop(asyncio.get_running_loop(), None)
+            if feed is not None:
+                await feed.close(FLUSH_SECONDS)
+                self._gone += feed.dropped
+
+    def _feed(self) -> _Feed:
+        loop = asyncio.get_running_loop()
+        feed = self._feeds.get(loop)
+        if feed is None:
+            feed = self._feeds[loop] = _Feed(loop, self._subscribers, self._queue_size)
+        return feed
+
+
+class _Call:
+    """One attempt under observation. Events are put together when they are delivered, not here."""
+
+    def __init__(self, owner: Observe, request: Request) -> None:
+        self.owner = owner
+        self.request = request
+        self.first: float | None = None
+        self.start: MessageStart | None = None
+        self.complete: MessageComplete | None = None
+        self._feed = owner._feed()
+        self._context = contextvars.copy_context()
+        self._at = owner._now()
+        self._began = owner._clock()
+
+    def began(self) -> None:
+        self._put(self._started_event)
+
+    def ended(self) -> None:
+        latency = self._since_start(self.owner._clock())
+        complete = self.complete
+        if complete is not None and complete.finish_reason in _STOP_REASONS:
+            self._put(partial(self._completed_event, complete, latency))
+            return
+        reason = complete.finish_reason if complete is not None else "error"
+        word = "cancelled" if reason == "cancelled" else "other"
+        self._put(partial(self._failed_event, word, f"the reply ended with finish_reason {reason!r}", None, latency))
+
+    def failed(self, error: BaseException) -> None:
+        latency = self._since_start(self.owner._clock())
+        left = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        if left and self.complete is not None:
+            self.ended()  # it was all there; the reader went without asking for the end
+            return
+        word, message, status = "other", f"{type(error).__name__}: {error}", None
+        if left:
+            word, message = "cancelled", "the call was cancelled"
+        elif isinstance(error, ProviderError):
+            word, message, status = error.error_class, str(error), error.status
+        self._put(partial(self._failed_event, word, message, status, latency))
+
+    def _put(self, build: Callable[[], CallEvent]) -> None:
+        self._feed.put(build, self._context)
+
+    def _since_start(self, moment: float) -> float:
+        return round((moment - self._began) * 1000, 3)
+
+    # built where they are delivered
+
+    def _facts(self) -> dict[str, Any]:
+        request, provider = self.request, self.owner.inner
+        return {
+            "provider": (self.start.provider if self.start is not None else "") or provider.name,
+            "model": request.model or provider.model,
+            "request_id": request.request_id,
+            "at": self._at,
+            "attempt": _read_attempt(request),
+            "retry_reason": request.metadata.get(RETRY_REASON),
+            "session_id": request.session_id,
+            "stream": request.stream,
+            "config": replace(request.config, extras={}),
+            "request": request if self.owner._include_content else None,
+        }
+
+    def _started_event(self) -> CallStarted:
+        request = self.request
+        estimate = _try(self.owner.inner.estimate_input_tokens, request.messages, request.tools)
+        facts = {**self._facts(), "provider": self.owner.inner.name}
+        is_worker = request.metadata.get(IS_WORKER) == "true"
+        return CallStarted(estimated_input_tokens=estimate, is_worker=is_worker, **facts)
+
+    def _completed_event(self, complete: MessageComplete, latency: float) -> CallCompleted:
+        facts, usage = self._facts(), complete.usage
+        cost, version = self._cost(usage, f"{facts['provider']}:{facts['model']}")
+        stopped = complete.stop_sequence is not None and complete.finish_reason == "stop"
+        kinds = [type(block) for block in complete.final_content]
+        return CallCompleted(
+            stop_reason="stop_sequence" if stopped else _STOP_REASONS[complete.finish_reason],
+            latency_ms=latency,
+            finish_reason=complete.finish_reason,
+            first_event_ms=self._first_event_ms(),
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            cache_creation_input_tokens=usage.cache_creation_input_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            estimated=usage.estimated,
+            cost_usd=cost,
+            pricing_version=version,
+            produced_tool_calls=kinds.count(ToolCall),
+            produced_thinking_blocks=kinds.count(Thinking),
+            response_model=complete.model,
+            content=complete.final_content if self.owner._include_content else None,
+            **facts,
+        )
+
+    def _failed_event(self, word: str, message: str, status: int | None, latency: float) -> CallFailed:
+        facts = self._facts()
+        usage = self.complete.usage if self.complete is not None else Usage()
+        return CallFailed(
+            error_class=word,
+            error_message_redacted=redact(message[:MAX_MESSAGE]),
+            status=status,
+            retry_count=facts["attempt"],
+            latency_ms=latency,
+            first_event_ms=self._first_event_ms(),
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            **facts,
+        )
+
+    def _first_event_ms(self) -> float | None:
+        return None if self.first is None else self._since_start(self.first)
+
+    def _cost(self, usage: Usage, model: str) -> tuple[Decimal | None, str | None]:
+        if self.owner._price is None:
+            return None, None
+        bill = _try(self.owner._price, usage, model)
+        return (bill.total, bill.pricing_version) if bill else (None, None)
+
+
+def _try(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function says, or ``None``: an estimate or a price that fails must not cost the event."""
+    try:
+        return function(*arguments)
+    except Exception:
+        log.warning("%s failed while a call was observed", getattr(function, "__name__", "it"), exc_info=True)
+        return None
+
+
+def _read_attempt(request: Request) -> int:
+    number = request.metadata.get(ATTEMPT, "0")
+    return int(number) if number.isdecimal() else 0
+
+
+# --- delivery -------------------------------------------------------------------------------------
+
+
+_Item: TypeAlias = tuple[Callable[[], CallEvent], contextvars.Context]
+
+
+class _Feed:
+    """A bounded queue in one event loop, emptied by one task that lives only while there is something in it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, subscribers: tuple[Subscriber, ...], size: int) -> None:
+        self.dropped = 0
+        self._loop = loop
+        self._plain = [each for each in subscribers if not _is_async(each)]
+        self._coroutines = [each for each in subscribers if _is_async(each)]
+        self._size = size
+        self._queue: deque[_Item] = deque()
+        self._in_hand = 0
+        self._untold = 0
+        self._overflowing = False
+        self._failed: set[int] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def put(self, build: Callable[[], CallEvent], context: contextvars.Context) -> None:
+        if not self._plain and not self._coroutines:
+            return
+        if len(self._queue) >= self._size:
+            self.dropped += 1
+            self._untold += 1
+            if not self._overflowing:
+                self._overflowing = True
+                log.warning("observers do not keep up: events are dropped (see Observe.dropped)")
+            return
+        self._queue.append((build, context))
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._drain(), context=contextvars.Context())
+
+    async def flush(self, seconds: float | None = None) -> bool:
+        """Wait for the queue to be empty; false if it is not by then."""
+        task = self._task
+        if task is None or task.done():
+            return True
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        return bool(done)
+
+    async def close(self, seconds: float) -> None:
+        if not await self.flush(seconds) and self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            left = self._in_hand + len(self._queue)
+            self.dropped += left
+            log.warning("observers did not finish in time: %d events were not delivered", left)
+            self._queue.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    async def _drain(self) -> None:
+        while self._queue or self._untold:
+            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            if self._untold:
+                batch.append((partial(EventsDropped, self._untold), contextvars.Context()))
+                self._untold = 0
+            if len(self._queue) < self._size // 2:
+                self._overflowing = False
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "dragoman-observe")
+            # In a thread, for the estimate of tokens takes a while and so may a plain subscriber.
+            self._in_hand = len(batch)
+            built = await self._loop.run_in_executor(self._pool, self._hand_over, batch)
+            for event, context, waiting in built:
+                self._in_hand -= 1
+                for subscriber, awaitable in waiting:
+                    await self._finish(subscriber, awaitable, context)
+                for subscriber in self._coroutines:
+                    await self._finish(subscriber, context.run(self._call, subscriber, event), context)
+
+    def _hand_over(
+        self, batch: list[_Item]
+    ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
+        """Build the events and call the plain subscribers; what these want awaited is for the loop."""
+        built = []
+        for build, context in batch:
+            try:
+                event = context.run(build)
+            except Exception:
+                log.warning("an event could not be put together", exc_info=True)
+                continue
+            waiting: list[tuple[Subscriber, Any]] = []
+            for subscriber in self._plain:
+                result = context.run(self._call, subscriber, event)
+                if inspect.isawaitable(result):
+                    waiting.append((subscriber, result))
+            built.append((event, context, waiting))
+        return built
+
+    def _call(self, subscriber: Subscriber, event: CallEvent) -> Any:
+        try:
+            return subscriber(event)
+        except Exception:
+            self._report(subscriber)
+            return None
+
+    async def _finish(self, subscriber: Subscriber, awaitable: Any, context: contextvars.Context) -> None:
+        if awaitable is None:
+            return
+        try:
+            if inspect.iscoroutine(awaitable):
+                await self._loop.create_task(awaitable, context=context)
+            else:
+                await awaitable
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._report(subscriber)  # it cancelled itself, not us
+        except Exception:
+            self._report(subscriber)
+
+    def _report(self, subscriber: Subscriber) -> None:
+        """Once per subscriber: one that fails at every call should not fill the log as well."""
+        if id(subscriber) not in self._failed:
+            self._failed.add(id(subscriber))
+            log.warning("an observer failed; it is told of further events, its failures are not", exc_info=True)
+
+
+def _is_async(subscriber: Subscriber) -> bool:
+    return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(
+        getattr(type(subscriber), "__call__", None)  # noqa: B004 - an object with an async __call__
+    )

@@ -1,0 +1,175 @@
+"""Calls as OpenTelemetry spans and metrics, under the names of its generative AI conventions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResult
+from .observe import CallCompleted, CallEvent, CallFailed
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+__all__ = ["NAMES", "OpenTelemetry"]
+
+# The conventions are all in development and still being renamed, so every name is here and only here.
+NAMES = {
+    "operation": "gen_ai.operation.name",
+    "provider": "gen_ai.provider.name",
+    "model": "gen_ai.request.model",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "seed": "gen_ai.request.seed",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "stop_sequences": "gen_ai.request.stop_sequences",
+    "stream": "gen_ai.request.stream",
+    "reasoning": "gen_ai.request.reasoning.level",
+    "response_model": "gen_ai.response.model",
+    "finish_reasons": "gen_ai.response.finish_reasons",
+    "first_event": "gen_ai.response.time_to_first_chunk",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "cached_input_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "cache_creation_input_tokens": "gen_ai.usage.cache_write.input_tokens",
+    "reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
+    "session_id": "gen_ai.conversation.id",
+    "input_messages": "gen_ai.input.messages",
+    "output_messages": "gen_ai.output.messages",
+    "system": "gen_ai.system_instructions",
+    "token_type": "gen_ai.token.type",
+    "error": "error.type",
+    "status": "http.response.status_code",
+    "request_id": "dragoman.request_id",
+    "attempt": "dragoman.attempt",
+    "retry_reason": "dragoman.retry_reason",
+    "token_usage": "gen_ai.client.token.usage",
+    "duration": "gen_ai.client.operation.duration",
+}
+
+_SETTINGS = (
+    "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "stop_sequences",
+)  # fmt: skip
+_COUNTS = (
+    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
+)  # fmt: skip
+_IDENTITY = ("session_id", "request_id", "attempt", "retry_reason")
+
+# The bounds the conventions ask for.
+_TOKEN_BOUNDS = [float(4**power) for power in range(14)]
+_SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
+
+
+class OpenTelemetry:
+    """A subscriber for ``Observe``: a span for every attempt, and two metrics, tokens and duration.
+
+    Uses the global tracer and meter providers unless you give others. The span is a child of the span
+    that was current when the call began. Messages are in it only when ``Observe`` includes content.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    ) -> None:
+        # Imported when one is made, not with the package: it is an optional dependency, of a tenth of a second.
+        try:
+            from opentelemetry import metrics, trace
+        except ImportError as error:
+            raise ImportError("OpenTelemetry needs the API package: pip install 'dragoman[otel]'") from error
+        self._kind = trace.SpanKind.CLIENT
+        self._failed = trace.StatusCode.ERROR
+        self._tracer = trace.get_tracer("dragoman", tracer_provider=tracer_provider)
+        meter = metrics.get_meter("dragoman", meter_provider=meter_provider)
+        self._tokens = meter.create_histogram(
+            NAMES["token_usage"],
+            unit="{token}",
+            description="Tokens in and out of a call.",
+            explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
+        )
+        self._duration = meter.create_histogram(
+            NAMES["duration"],
+            unit="s",
+            description="How long a call took.",
+            explicit_bucket_boundaries_advisory=_SECOND_BOUNDS,
+        )
+
+    def __call__(self, event: CallEvent) -> None:
+        """Take note of an attempt that is over."""
+        if not isinstance(event, CallCompleted | CallFailed):
+            return
+        common = _common(event)
+        began = int(event.at * 1e9)
+        span = self._tracer.start_span(
+            f"chat {event.model}", kind=self._kind, attributes=common | _attributes(event), start_time=began
+        )
+        if isinstance(event, CallFailed):
+            span.set_status(self._failed, event.error_message_redacted)
+        span.end(began + int(event.latency_ms * 1e6))
+        self._measure(event, common)
+
+    def _measure(self, event: CallCompleted | CallFailed, common: dict[str, Any]) -> None:
+        if isinstance(event, CallCompleted) and event.response_model:
+            common = {**common, NAMES["response_model"]: event.response_model}
+        failed = {NAMES["error"]: event.error_class} if isinstance(event, CallFailed) else {}
+        self._duration.record(event.latency_ms / 1000, common | failed)
+        for kind, count in (("input", event.input_tokens), ("output", event.output_tokens)):
+            if count is not None:
+                self._tokens.record(count, {**common, NAMES["token_type"]: kind})
+
+
+def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
+    return {NAMES["operation"]: "chat", NAMES["provider"]: event.provider, NAMES["model"]: event.model}
+
+
+def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
+    """What the span says beyond what the metrics say; nothing that is not known."""
+    config = event.config
+    said = {name: getattr(config, name) for name in _SETTINGS}
+    said |= {name: getattr(event, name, None) for name in (*_COUNTS, *_IDENTITY)}
+    said["reasoning"] = config.reasoning if isinstance(config.reasoning, str) else None
+    said["stream"] = True if event.stream else None
+    if event.stream and event.first_event_ms is not None:
+        said["first_event"] = event.first_event_ms / 1000
+    if isinstance(event, CallFailed):
+        said |= {"error": event.error_class, "status": event.status}
+    else:
+        said |= {"response_model": event.response_model, "finish_reasons": (event.finish_reason,)}
+    said |= _content(event)
+    return {NAMES[name]: value for name, value in said.items() if value is not None}
+
+
+def _content(event: CallCompleted | CallFailed) -> dict[str, str]:
+    if event.request is None:
+        return {}
+    messages = event.request.messages
+    said = {
+        "system": [{"type": "text", "content": each.content} for each in messages if isinstance(each, System)],
+        "input_messages": [_message(each) for each in messages if not isinstance(each, System)],
+    }
+    if isinstance(event, CallCompleted) and event.content is not None:
+        said["output_messages"] = [{**_message(Assistant(event.content)), "finish_reason": event.finish_reason}]
+    return {name: msgspec.json.encode(value).decode() for name, value in said.items() if value}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if isinstance(message, ToolResult):
+        part = {"type": "tool_call_response", "id": message.tool_call_id, "response": message.text}
+        return {"role": "tool", "parts": [part]}
+    role = "assistant" if isinstance(message, Assistant) else "user"
+    if isinstance(message.content, str):
+        return {"role": role, "parts": [{"type": "text", "content": message.content}]}
+    return {"role": role, "parts": [_part(block) for block in message.content]}
+
+
+def _part(block: Any) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "content": block.text}
+    if isinstance(block, Thinking):
+        return {"type": "reasoning", "content": block.text}
+    if isinstance(block, ToolCall):
+        return {"type": "tool_call", "id": block.id, "name": block.name, "arguments": block.arguments}
+    # Pictures, documents and opaque state would swell a span by megabytes; that they were there is said.
+    return {"type": type(block).__name__.lower()}

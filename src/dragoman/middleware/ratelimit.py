@@ -1,0 +1,300 @@
+"""Not too fast: requests a minute, tokens a minute, calls at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import ProviderError, StreamInterruptedError, TimedOutError
+from ..events import Event, MessageComplete, Usage
+from ..messages import Request
+from ..provider import Provider
+from .stack import Middleware, check_number, reading
+
+__all__ = ["Lease", "Limiter", "RateLimit"]
+
+MOST = 1e12
+_numbers = itertools.count()
+
+
+class Lease:
+    """Leave to make one call, which reserved ``tokens``. Settle it when the call is over."""
+
+    __slots__ = ("id", "tokens")
+
+    def __init__(self, tokens: int) -> None:
+        self.id = ""
+        self.tokens = tokens
+
+
+class _Bucket:
+    """So much a minute: a level that rises with time up to ``capacity`` and may sink below zero."""
+
+    __slots__ = ("capacity", "level", "rate", "updated")
+
+    def __init__(self, per_minute: float, capacity: float, now: float) -> None:
+        self.rate = per_minute / 60
+        self.capacity = self.level = capacity
+        self.updated = now
+
+    def delay(self, cost: float, now: float) -> float:
+        """Seconds until ``cost`` can be taken. What exceeds the capacity waits for a full bucket only."""
+        self.level = min(self.capacity, self.level + max(0.0, now - self.updated) * self.rate)
+        self.updated = max(self.updated, now)
+        lacking = min(cost, self.capacity) - self.level
+        # Sums of floats miss by a hair; a wait for that hair would never end with a coarse clock.
+        return lacking / self.rate if lacking > self.capacity * 1e-9 else 0.0
+
+    def take(self, cost: float) -> None:
+        self.level = min(self.capacity, self.level - cost)
+
+
+class Limiter:
+    """Limits to share: give one to every ``RateLimit`` whose calls should count together.
+
+    Who comes first goes first. A bucket holds ``burst_seconds`` worth of requests or tokens, a minute's
+    unless you say less. A call dearer than the whole bucket waits until it is full, and those after it
+    until the debt is paid. A limiter belongs to the event loop that first uses it.
+    """
+
+    def __init__(
+        self,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        max_concurrency: int | None = None,
+        *,
+        burst_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.limits = _check_limits(requests_per_minute, tokens_per_minute, max_concurrency, burst_seconds)
+        self.number = next(_numbers)
+        self._burst = burst_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._freed: asyncio.Future[None] | None = None
+        self._running = 0
+        now = clock()
+        self._requests = self._bucket(requests_per_minute, now, least=1.0)
+        self._tokens = self._bucket(tokens_per_minute, now)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Does anybody need an estimate?"""
+        return "tokens_per_minute" in self.limits
+
+    @property
+    def waiting(self) -> int:
+        """How many calls stand in the queue."""
+        return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        """How many calls are under way."""
+        return self._running
+
+    async def acquire(self, tokens: int = 0) -> Lease:
+        """Wait for one's turn and for leave to make a call of about ``tokens``."""
+        self._bind()
+        assert self._loop is not None
+        lease = Lease(tokens)
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append(turn)
+        try:
+            if self._queue[0] is not turn:
+                await turn
+            while (delay := await self._reserve(lease)) > 0:
+                await self._pause(delay)
+        finally:
+            self._leave(turn)
+        return lease
+
+    async def settle(self, lease: Lease, spent: int | None) -> None:
+        """The call is over and used ``spent`` tokens; ``None`` if nobody knows, then the estimate stands."""
+        self._running -= 1
+        if self._tokens is not None and spent is not None:
+            self._tokens.take(spent - lease.tokens)
+        self._wake()
+
+    # inside
+
+    async def _reserve(self, lease: Lease) -> float:
+        """Take what the call needs and return 0, or take nothing and return the seconds to wait."""
+        limit = self.limits.get("max_concurrency")
+        if limit is not None and self._running >= limit:
+            return math.inf
+        now = self._clock()
+        wants = [(self._requests, 1), (self._tokens, lease.tokens)]
+        delay = max([bucket.delay(cost, now) for bucket, cost in wants if bucket is not None], default=0.0)
+        if delay <= 0:
+            for bucket, cost in wants:
+                if bucket is not None:
+                    bucket.take(cost)
+            self._running += 1
+        return delay
+
+    async def _pause(self, delay: float) -> None:
+        """Wait for ``delay`` seconds, or until a call that ends gives something back."""
+        assert self._loop is not None
+        freed = self._freed = self._loop.create_future()
+        timer = asyncio.ensure_future(_sleep(self._sleep, delay)) if delay < math.inf else None
+        try:
+            await asyncio.wait([freed] if timer is None else [freed, timer], return_when=asyncio.FIRST_COMPLETED)
+            if timer is not None and timer.done():
+                timer.result()
+        finally:
+            self._freed = None
+            if timer is not None and not timer.done():
+                timer.cancel()
+                await asyncio.wait([timer])
+
+    def _wake(self) -> None:
+        if self._freed is not None and not self._freed.done():
+            self._freed.set_result(None)
+
+    def _leave(self, turn: asyncio.Future[None]) -> None:
+        """Out of the queue, by success or by cancellation; the next is first now."""
+        self._queue.remove(turn)
+        if self._queue and not self._queue[0].done():
+            self._queue[0].set_result(None)
+
+    def _bind(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError(
+                f"this {type(self).__name__} belongs to another event loop; make one for each loop, "
+                "and RedisLimiters of one key if they should count together"
+            )
+
+    def _bucket(self, per_minute: float | None, now: float, least: float = 0.0) -> _Bucket | None:
+        if per_minute is None:
+            return None
+        return _Bucket(per_minute, max(least, per_minute * self._burst / 60), now)
+
+    def __repr__(self) -> str:
+        limits = ", ".join([f"{name}={value:g}" for name, value in self.limits.items()])
+        return f"{type(self).__name__}({limits})"
+
+
+async def _sleep(sleep: Callable[[float], Awaitable[object]], delay: float) -> None:
+    await sleep(delay)
+
+
+def _check_limits(
+    requests: float | None, tokens: float | None, concurrency: int | None, burst_seconds: float
+) -> dict[str, float]:
+    limits = {"requests_per_minute": requests, "tokens_per_minute": tokens, "max_concurrency": concurrency}
+    given = {name: value for name, value in limits.items() if value is not None}
+    if not given:
+        raise ValueError(f"Limiter: give one of {', '.join(limits)}")
+    for name, value in given.items():
+        whole = name == "max_concurrency"
+        check_number("Limiter", name, value, least=1 if whole else 0.001, most=MOST, whole=whole)
+    check_number("Limiter", "burst_seconds", burst_seconds, least=0.001, most=3600)
+    return given
+
+
+class RateLimit(Middleware):
+    """Makes calls wait until they may go. Limits of its own, shared ones, or both.
+
+    ``limiter`` is a ``Limiter``, a ``RedisLimiter``, or a list of them: a provider's and a model's, say.
+    A call must pass all, and queues at the one made last first, so make the broad ones first. Tokens
+    are reserved before the call, an estimate of the input plus ``max_tokens``, and corrected by what
+    the reply reports. A stream counts until it ends or is closed.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        max_concurrency: int | None = None,
+        limiter: Limiter | Sequence[Limiter] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        super().__init__(provider)
+        shared = _read_limiters(limiter)
+        if not shared or (requests_per_minute, tokens_per_minute, max_concurrency) != (None, None, None):
+            own = Limiter(requests_per_minute, tokens_per_minute, max_concurrency, clock=clock, sleep=sleep)
+            shared = (*shared, own)
+        # Everybody queues in one order, or two could wait for each other for ever; and at the limiter made last
+        # first, which is the narrower one, so that nobody waits for his own with a slot of everybody's in hand.
+        self.limiters = tuple(sorted(shared, key=lambda each: each.number, reverse=True))
+        self._counts_tokens = any(each.counts_tokens for each in self.limiters)
+
+    def settings(self) -> Mapping[str, Any]:
+        if len(self.limiters) == 1:
+            return self.limiters[0].limits
+        numbered = enumerate(self.limiters, 1)
+        return {f"limiter{number}.{name}": value for number, each in numbered for name, value in each.limits.items()}
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        estimate = self._estimate(request)
+        leases: list[tuple[Limiter, Lease]] = []
+        spent: int | None = 0
+        visible = False
+        try:
+            for limiter in self.limiters:
+                leases.append((limiter, await limiter.acquire(sum(estimate))))
+            spent = None
+            async with reading(self.inner.events(request)) as events:
+                async for event in events:
+                    visible = True
+                    if type(event) is MessageComplete:
+                        spent = _count(event.usage, estimate)
+                    yield event
+        except ProviderError as error:
+            if not visible and not isinstance(error, TimedOutError | StreamInterruptedError):
+                spent = 0  # it was refused, or never arrived; after a silence it may have been worked on
+            raise
+        finally:
+            await _settle(leases, spent)
+
+    def _estimate(self, request: Request) -> tuple[int, int]:
+        """Tokens in and out, as far as anybody asks."""
+        if not self._counts_tokens:
+            return 0, 0
+        return self.inner.estimate_input_tokens(request.messages, request.tools), request.config.max_tokens or 0
+
+
+def _read_limiters(limiter: Any) -> tuple[Limiter, ...]:
+    if limiter is None:
+        return ()
+    given = (limiter,) if isinstance(limiter, Limiter) else tuple(limiter)
+    for each in given:
+        if not isinstance(each, Limiter):
+            raise ValueError(f"RateLimit: limiter must be a Limiter or a list of them, not {type(each).__name__}")
+    if len({each.number for each in given}) != len(given):
+        raise ValueError("RateLimit: limiter names the same Limiter twice")
+    return given
+
+
+def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
+    """What the call used; a count that was not reported is taken from the estimate."""
+    if usage.input_tokens is None and usage.output_tokens is None:
+        return usage.total_tokens
+    return (estimate[0] if usage.input_tokens is None else usage.input_tokens) + (
+        estimate[1] if usage.output_tokens is None else usage.output_tokens
+    )
+
+
+async def _settle(leases: list[tuple[Limiter, Lease]], spent: int | None) -> None:
+    """Settle them all, even if one of them is interrupted."""
+    while leases:
+        limiter, lease = leases.pop()
+        try:
+            await limiter.settle(lease, spent)
+        except BaseException:
+            await _settle(leases, spent)
+            raise

@@ -1,0 +1,379 @@
+"""Cassettes: what was asked and what was heard, in a file that people can read and tests can play.
+
+A cassette is a file of JSON lines. The first says what it is; then, for each call, a line with the
+request and its key, a line for each event with the seconds since the call began, and a line that says
+how the call ended::
+
+    {"cassette": 1}
+    {"key": "5d0c...", "request": {"messages": [{"role": "user", "content": "Hi"}], ...}}
+    {"at": 0.211, "event": {"type": "message.start", ...}}
+    {"at": 0.498, "end": null}
+
+Headers are never part of it, so no key can be: it holds what was said and what was heard. Texts that
+look like keys are hidden in the request, which is there to be read, and in errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .. import errors
+from ..errors import ProviderError, scrub
+from ..events import Event, MessageComplete, MessageStart, ToolUseEnd, UnknownEvent, Usage, decode_event, encode_event
+from ..events import fold as fold_events
+from ..messages import Request
+from ..provider import Provider
+from .stack import Middleware, reading
+
+__all__ = ["CassetteError", "CassetteMiss", "Mode", "Record", "request_key"]
+
+log = logging.getLogger("dragoman")
+
+Mode: TypeAlias = Literal["replay", "record", "once", "off"]
+MODES = ("replay", "record", "once", "off")
+VERSION = 1
+
+
+class CassetteError(ValueError):
+    """A file is not a cassette, or is damaged; the message names the line."""
+
+
+class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, it is a miss
+    """A call was made that is not on the cassette. ``diff`` compares it with the nearest that is."""
+
+    def __init__(self, path: Path, key: str, why: str, diff: str) -> None:
+        super().__init__(f"{path}: {why}" + (f"\n{diff}" if diff else ""))
+        self.path = path
+        self.key = key
+        self.diff = diff
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def request_key(request: Request) -> str:
+    """The key of a request: a hash of everything that changes the reply, and of nothing else."""
+    return hashlib.sha256(msgspec.json.encode(_canonical(request), order="sorted")).hexdigest()
+
+
+def _canonical(request: Request) -> dict[str, Any]:
+    """The request as plain data, without what differs from one run to the next."""
+    plain = msgspec.to_builtins(request, str_keys=True)
+    return {
+        name: _same_numbers(value)
+        for name, value in plain.items()
+        if name not in ("request_id", "metadata", "session_id")
+    }
+
+
+def _same_numbers(value: Any) -> Any:
+    """1.0 as 1: they are equal settings."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _same_numbers(item) for name, item in value.items()}
+    return [_same_numbers(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _hide(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {name: _hide(item) for name, item in value.items()}
+    return [_hide(item) for item in value] if isinstance(value, list) else value
+
+
+# --- errors as data -------------------------------------------------------------------------------
+
+_KINDS: dict[str, type[ProviderError]] = {
+    name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
+}
+_FACTS = ("status", "provider", "model", "provider_code", "provider_message", "headers", "retry_after")
+_MORE_FACTS = ("which", "response_schema", "output_content", "error_message", "finish_reason", "usage")
+
+
+def _write_error(error: ProviderError) -> dict[str, Any]:
+    kind = next(name for each in type(error).__mro__ if (name := each.__name__) in _KINDS)
+    facts = {name: value for name in (*_FACTS, *_MORE_FACTS) if (value := getattr(error, name, None)) not in (None, {})}
+    # The model's own words, and its caller's schema, are kept as they were; the rest is for people.
+    kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
+    said = _hide(msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept}))
+    return {"class": kind, "message": scrub(error.message), "quotable": error.quotable, **said, **kept}
+
+
+def _read_error(data: Mapping[str, Any]) -> ProviderError:
+    facts = dict(data)
+    kind = _KINDS.get(facts.pop("class", ""), ProviderError)
+    message, quotable = facts.pop("message", ""), facts.pop("quotable", True)
+    if "usage" in facts:
+        facts["usage"] = msgspec.convert(facts["usage"], Usage)
+    error: ProviderError = kind(message, **facts)
+    error.quotable = quotable
+    return error
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+class _Take(Struct, frozen=True):
+    """One call on a cassette: its key, its request for people, and its lines as they stand in the file."""
+
+    key: str
+    request: dict[str, Any]
+    lines: tuple[bytes, ...]
+
+    def play(self, path: Path) -> Iterator[tuple[float, Event | ProviderError | None]]:
+        """The events with their times, then the error or ``None`` that ended the call."""
+        for line in self.lines[1:]:
+            record = msgspec.json.decode(line)
+            try:
+                if "event" in record:
+                    event = decode_event(msgspec.json.encode(record["event"]))
+                    if isinstance(event, UnknownEvent):
+                        raise CassetteError(f"an event of type {event.type!r} is not known to this version")
+                    yield record["at"], event
+                else:
+                    yield record["at"], None if record["end"] is None else _read_error(record["end"])
+            except (ValueError, TypeError) as error:
+                raise CassetteError(f"{path}: {line[:100].decode('utf-8', 'replace')}…: {error}") from None
+
+
+def _read_cassette(path: Path) -> list[_Take]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    takes: list[_Take] = []
+    group: list[bytes] = []
+    for number, line in enumerate(lines, 1):
+        record = _read_line(path, number, line)
+        if number == 1:
+            if record.get("cassette") != VERSION:
+                raise CassetteError(f"{path}:1: this is not a cassette of version {VERSION}")
+        elif ("key" in record) != (not group):
+            raise CassetteError(f"{path}:{number}: a call that does not end, or a line outside any call")
+        else:
+            group.append(line)
+            if "end" in record:
+                head = msgspec.json.decode(group[0])
+                takes.append(_Take(head["key"], head.get("request", {}), tuple(group)))
+                group = []
+    if group:
+        raise CassetteError(f"{path}:{len(lines)}: the last call does not end")
+    return takes
+
+
+def _read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = msgspec.json.decode(line)
+    except ValueError as error:
+        raise CassetteError(f"{path}:{number}: {error}") from None
+    if not isinstance(record, dict):
+        raise CassetteError(f"{path}:{number}: must be a JSON object")
+    timed = isinstance(record.get("at"), int | float)
+    if number > 1 and not isinstance(record.get("key"), str) and not (timed and ("event" in record or "end" in record)):
+        raise CassetteError(f"{path}:{number}: is neither a request, an event nor an end")
+    return record
+
+
+_writing = threading.Lock()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else in this process, or in another where the system can say so, writes this cassette."""
+    with _writing:
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl  # not on Windows, where only the threads of one process are kept apart
+
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _add_take(path: Path, take: _Take, *, replacing: bool) -> None:
+    """Write a call to the cassette: read it again, so that others' calls stay, and put a whole new file in place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        takes = [each for each in _read_cassette(path) if not (replacing and each.key == take.key)]
+        lines = [msgspec.json.encode({"cassette": VERSION})]
+        for each in [*takes, take]:
+            lines += each.lines
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(b"\n".join(lines) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)  # made for its owner alone; cassettes are shared like code
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+# --- the middleware -------------------------------------------------------------------------------
+
+
+class Record(Middleware):
+    """Records calls to a cassette, or plays them back without asking anybody.
+
+    ``replay`` plays and raises ``CassetteMiss`` for what is not there; ``record`` asks, and puts each
+    call in the place of its earlier takes; ``once`` is ``record`` when the file does not exist yet and
+    ``replay`` when it does; ``off`` only passes on. A call made several times plays its takes in order.
+    Failures are recorded and played like replies; calls that were cancelled are not recorded.
+
+    With ``replay_timing`` events come when they came. A reply that was played has no ``raw``.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        path: str | os.PathLike[str],
+        mode: Mode = "once",
+        *,
+        replay_timing: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        super().__init__(provider)
+        if mode not in MODES:
+            raise ValueError(f"Record: mode must be one of {', '.join(MODES)}, not {mode!r}")
+        self.path = Path(path)
+        self.mode: Mode = mode
+        self._plays = mode == "replay" or (mode == "once" and self.path.exists())
+        self._replay_timing = replay_timing
+        self._clock = clock
+        self._sleep = sleep
+        self._takes: list[_Take] | None = None
+        self._played: Counter[str] = Counter()
+        self._recorded: set[str] = set()
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"path": str(self.path), "mode": self.mode, "replay_timing": self._replay_timing}
+
+    def events(self, request: Request) -> AsyncIterator[Event]:
+        if self.mode == "off":
+            return self.inner.events(request)
+        return self._play(request) if self._plays else self._record(request)
+
+    async def ready(self) -> None:
+        if not self._plays:
+            await self.inner.ready()
+
+    # playing
+
+    async def _play(self, request: Request) -> AsyncIterator[Event]:
+        began, heard = self._clock(), list[Event]()
+        for at, said in self._find(request).play(self.path):
+            if self._replay_timing and (wait := began + at - self._clock()) > 0:
+                await self._sleep(wait)
+            if isinstance(said, ProviderError):
+                said.request_id = request.request_id
+                if heard:
+                    said.response = fold_events(heard)
+                raise said
+            if said is not None:
+                event = _readdress(said, request.request_id)
+                if type(event) is MessageStart or type(event) is MessageComplete:
+                    heard.append(event)
+                yield event
+
+    def _find(self, request: Request) -> _Take:
+        if self._takes is None:
+            self._takes = _read_cassette(self.path)
+        key = request_key(request)
+        takes = [take for take in self._takes if take.key == key]
+        number = self._played[key]
+        if number < len(takes):
+            self._played[key] += 1
+            return takes[number]
+        if takes:
+            why = f"this call was recorded {len(takes)} times and is made once more"
+            raise CassetteMiss(self.path, key, why, "")
+        again = 'record it with mode="record", or delete the file and use mode="once"'
+        if not self._takes:
+            raise CassetteMiss(self.path, key, f"there is no call on this cassette; {again}", "")
+        why = f"this call is not on the cassette; {again}. The nearest that is, and this one:"
+        raise CassetteMiss(self.path, key, why, _nearest_diff(request, self._takes))
+
+    # recording
+
+    async def _record(self, request: Request) -> AsyncIterator[Event]:
+        began, key = self._clock(), request_key(request)
+        shown = _hide(_canonical(request))
+        lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
+
+        def note(word: str, value: Any) -> None:
+            lines.append(msgspec.json.encode({"at": round(self._clock() - began, 6), word: value}))
+
+        last: MessageComplete | None = None
+        failure: ProviderError | None = None
+        try:
+            async with reading(self.inner.events(request)) as events:
+                async for event in events:
+                    note("event", msgspec.Raw(encode_event(event)))
+                    if type(event) is MessageComplete:
+                        last = event  # a reader may leave at this one, and how the call ends is not known yet
+                    else:
+                        yield event
+        except ProviderError as error:
+            failure = error
+        except BaseException:
+            log.info("%s: a call that did not end is not recorded", self.path)
+            raise
+        note("end", None if failure is None else _write_error(failure))
+        _add_take(self.path, _Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
+        self._recorded.add(key)
+        if last is not None:
+            yield last
+        if failure is not None:
+            raise failure
+
+
+def _readdress(event: Event, request_id: str) -> Event:
+    """The event as if it answered this request and not the one it was recorded from."""
+    if type(event) is ToolUseEnd and event.intent is not None:
+        source = replace(event.intent.source, request_id=request_id)
+        event = replace(event, intent=replace(event.intent, source=source))
+    return replace(event, request_id=request_id)
+
+
+def _nearest_diff(request: Request, takes: list[_Take]) -> str:
+    wanted = _show(_hide(_canonical(request)))
+    matcher = difflib.SequenceMatcher(b=wanted, autojunk=False)
+
+    def likeness(take: _Take) -> float:
+        matcher.set_seq1(_show(take.request))
+        return matcher.ratio()
+
+    nearest = max(takes, key=likeness)
+    return "\n".join(difflib.unified_diff(_show(nearest.request), wanted, "recorded", "asked", lineterm="", n=2))
+
+
+def _show(request: Mapping[str, Any]) -> list[str]:
+    """A request as lines to compare; a picture in it is cut short."""
+    text = msgspec.json.format(msgspec.json.encode(request, order="sorted"), indent=2).decode()
+    return [line if len(line) <= 400 else f"{line[:400]}… ({len(line)} characters)" for line in text.splitlines()]

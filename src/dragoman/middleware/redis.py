@@ -1,0 +1,207 @@
+"""The same limits for many processes: buckets and slots in Redis, changed by one script each time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from ..messages import new_ulid
+from .ratelimit import Lease, Limiter
+from .stack import check_number
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+__all__ = ["LimiterUnavailableError", "RedisLimiter"]
+
+log = logging.getLogger("dragoman")
+
+# Both scripts read the time from Redis, so that the clocks of the machines need not agree. Numbers are
+# written with 17 digits, because Lua's own 14 cut a time of day to a tenth of a millisecond.
+_PRELUDE = """
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local function level(name, rate, capacity)
+  local kept = redis.call('HMGET', KEYS[1], name, name .. '_at')
+  if not kept[1] then return capacity end
+  return math.min(capacity, tonumber(kept[1]) + math.max(0, now - tonumber(kept[2])) * rate)
+end
+local function keep(name, value, rate, capacity)
+  redis.call('HSET', KEYS[1], name, string.format('%.17g', value), name .. '_at', string.format('%.17g', now))
+  local full = math.ceil((capacity - value) / rate) + 60
+  if redis.call('TTL', KEYS[1]) < full then redis.call('EXPIRE', KEYS[1], full) end
+end
+"""
+
+# ARGV: lease id, seconds of a lease, slots or 0, then name, rate, capacity and cost of each bucket.
+_RESERVE = (
+    _PRELUDE
+    + """
+local slots = tonumber(ARGV[3])
+if slots > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+  if redis.call('ZCARD', KEYS[2]) >= slots then return '-1' end
+end
+local wait = 0
+for at = 4, #ARGV, 4 do
+  local rate, capacity, cost = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local lacking = math.min(cost, capacity) - level(ARGV[at], rate, capacity)
+  if lacking > capacity * 1e-9 then wait = math.max(wait, lacking / rate) end
+end
+if wait > 0 then return string.format('%.17g', wait) end
+for at = 4, #ARGV, 4 do
+  local rate, capacity, cost = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  keep(ARGV[at], level(ARGV[at], rate, capacity) - cost, rate, capacity)
+end
+if slots > 0 then
+  redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), ARGV[1])
+  redis.call('EXPIRE', KEYS[2], math.ceil(tonumber(ARGV[2])) + 60)
+end
+return '0'
+"""
+)
+
+# ARGV: lease id, then name, rate, capacity and what to give back (less than 0 charges) of each bucket.
+_SETTLE = (
+    _PRELUDE
+    + """
+redis.call('ZREM', KEYS[2], ARGV[1])
+for at = 2, #ARGV, 4 do
+  local rate, capacity, given = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  keep(ARGV[at], math.min(capacity, level(ARGV[at], rate, capacity) + given), rate, capacity)
+end
+return '0'
+"""
+)
+
+
+class LimiterUnavailableError(RuntimeError):
+    """Redis cannot be asked, so nobody knows whether the call may go. Not the provider's failure."""
+
+
+class RedisLimiter(Limiter):
+    """A ``Limiter`` that many processes share: all that name the same ``key`` count together.
+
+    ``client`` is a URL or a ``redis.asyncio.Redis``; one made here from a URL is closed by ``close()``.
+    Within a process who comes first goes first; between processes it is whoever asks next, every
+    ``poll_seconds``. A slot whose process died is free again after ``lease_seconds``: let that be longer
+    than any call. When Redis fails, calls fail with ``LimiterUnavailableError`` rather than run free.
+    """
+
+    def __init__(
+        self,
+        client: str | Redis,
+        key: str,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        max_concurrency: int | None = None,
+        *,
+        burst_seconds: float = 60.0,
+        lease_seconds: float = 900.0,
+        poll_seconds: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        # Imported when one is made, not with the package: it is an optional dependency.
+        try:
+            import redis.asyncio
+        except ImportError as error:
+            raise ImportError("RedisLimiter needs the redis package: pip install 'dragoman[redis]'") from error
+        super().__init__(
+            requests_per_minute, tokens_per_minute, max_concurrency,
+            burst_seconds=burst_seconds, clock=clock, sleep=sleep,
+        )  # fmt: skip
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"RedisLimiter: key must be a name, not {key!r}")
+        check_number("RedisLimiter", "lease_seconds", lease_seconds, least=0.001, most=1e6)
+        check_number("RedisLimiter", "poll_seconds", poll_seconds, least=0.001, most=60)
+        self._redis: Redis
+        self._owned = isinstance(client, str)
+        if isinstance(client, str):
+            self._redis = redis.asyncio.Redis.from_url(client, socket_timeout=5, socket_connect_timeout=5)
+        else:
+            self._redis = client
+        self._errors = (redis.RedisError, OSError)
+        # One hash tag, so that both keys live on one node of a cluster.
+        self._keys = [f"dragoman:{{{key}}}:levels", f"dragoman:{{{key}}}:leases"]
+        self._reserving = self._redis.register_script(_RESERVE)
+        self._settling = self._redis.register_script(_SETTLE)
+        self._lease_seconds = lease_seconds
+        self._poll_seconds = poll_seconds
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def settle(self, lease: Lease, spent: int | None) -> None:
+        self._running -= 1
+        self._wake()
+        # In a task of its own: a caller that is cancelled now must not leave its slot behind.
+        await asyncio.shield(self._start(self._give_back(lease, spent)))
+
+    async def close(self) -> None:
+        """Finish what is being given back; close the connection if it was made here."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._owned:
+            await self._redis.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # inside
+
+    async def _reserve(self, lease: Lease) -> float:
+        asking = self._start(self._ask(lease))
+        try:
+            wait: float = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # Redis may have said yes to somebody who is gone.
+            asking.add_done_callback(lambda asked: self._undo(asked, lease))
+            raise
+        if wait < 0:
+            return self._poll_seconds
+        if wait == 0:
+            self._running += 1
+            return 0.0
+        return min(wait, self._poll_seconds)
+
+    def _undo(self, asked: asyncio.Task[float], lease: Lease) -> None:
+        if not asked.cancelled() and asked.exception() is None and asked.result() == 0:
+            self._start(self._give_back(lease, 0, requests=1))
+
+    async def _ask(self, lease: Lease) -> float:
+        lease.id = lease.id or new_ulid()
+        slots = self.limits.get("max_concurrency", 0)
+        costs = self._arguments(1, lease.tokens)
+        try:
+            answer = await self._reserving(keys=self._keys, args=[lease.id, self._lease_seconds, slots, *costs])
+        except self._errors as error:
+            raise LimiterUnavailableError(f"Redis cannot be asked for leave: {type(error).__name__}") from error
+        return float(answer)
+
+    async def _give_back(self, lease: Lease, spent: int | None, requests: int = 0) -> None:
+        given = 0 if spent is None else lease.tokens - spent
+        try:
+            await self._settling(keys=self._keys, args=[lease.id, *self._arguments(requests, given)])
+        except self._errors as error:
+            log.warning("a limiter's lease could not be settled in Redis (%s)", type(error).__name__)
+
+    def _arguments(self, requests: float, tokens: float) -> list[Any]:
+        """Name, rate, capacity and amount of each bucket, for the scripts."""
+        wants = (("requests", self._requests, requests), ("tokens", self._tokens, tokens))
+        return [
+            part
+            for name, bucket, amount in wants
+            if bucket is not None
+            for part in (name, bucket.rate, bucket.capacity, amount)
+        ]
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,250 @@
+"""Trying again: the only place in this package that sends a request twice."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from ..errors import CallCancelledError, InvalidRequestError, ProviderError, StructuredOutputError
+from ..events import Event
+from ..messages import Assistant, Message, Request, RuntimeConfig, User
+from ..provider import Provider
+from ..validate import parse_config
+from .stack import ATTEMPT, RETRY_REASON, Middleware, check_number, reading, walk
+
+__all__ = ["Retry"]
+
+log = logging.getLogger("dragoman")
+
+MAX_RETRIES = 100
+MAX_RETRY_AFTER = 60.0
+MAX_BACKOFF = 30.0
+
+
+class Retry(Middleware):
+    """Tries a call again when its failure is one that may pass. Total attempts = 1 + ``max_retries``.
+
+    Only errors with ``transient`` set are tried again, or those for which ``classifier(error)`` is
+    true. The wait is 1 s, doubled each time, ±25 %, at most 30 s, or ``backoff(attempt_index)``; an
+    error's ``retry_after`` comes first, and when it asks for more than 60 s the error is raised at
+    once. After ``deadline`` seconds no attempt begins, and no wait that would end later.
+
+    A reply is tried again only while none of its events was handed out. With ``reask`` or
+    ``classifier``, ``complete()`` hands them out when the attempt is over, so that a reply found wrong
+    at its end can be asked for again; ``stream()`` never does, and raises.
+
+    ``reask(error) -> str`` makes ``StructuredOutputError`` one of those tried again: the model sees what
+    it said and then your text, on a copy of the conversation. ``per_attempt_override`` are settings for
+    the first retry, the second, and so on; the last holds for the rest. ``on_retry(error,
+    attempt_index, wait)`` watches; whatever it does, the call goes on.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        max_retries: int = 2,
+        backoff: Callable[[int], float] | None = None,
+        classifier: Callable[[ProviderError], bool] | None = None,
+        on_retry: Callable[[ProviderError, int, float], object] | None = None,
+        per_attempt_override: Sequence[RuntimeConfig | Mapping[str, Any]] | None = None,
+        reask: Callable[[StructuredOutputError], str] | None = None,
+        deadline: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        super().__init__(provider)
+        if any(isinstance(layer, Retry) for layer in walk(provider)):
+            raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
+        check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
+        if deadline is not None:
+            check_number("Retry", "deadline", deadline, least=0.001)
+        _check_functions(backoff=backoff, classifier=classifier, on_retry=on_retry, reask=reask)
+        self._max_retries = max_retries
+        self._backoff = backoff
+        self._classifier = classifier
+        self._on_retry = on_retry
+        self._overrides = _read_overrides(per_attempt_override)
+        self._reask = reask
+        self._deadline = deadline
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random
+
+    def settings(self) -> Mapping[str, Any]:
+        given = {
+            "backoff": self._backoff,
+            "classifier": self._classifier,
+            "on_retry": self._on_retry,
+            "per_attempt_override": len(self._overrides) or None,
+            "reask": self._reask,
+            "deadline": self._deadline,
+        }
+        return {"max_retries": self._max_retries, **{name: value for name, value in given.items() if value is not None}}
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        call = _Call(request, self._clock())
+        hold = not request.stream and (
+            self._classifier is not None or (self._reask is not None and request.response_schema is not None)
+        )
+        while True:
+            held: list[Event] = []
+            visible = False
+            failure: ProviderError | None = None
+            wait: float | None = None
+            try:
+                async with reading(self.inner.events(self._attempt(call))) as events:
+                    async for event in events:
+                        if hold:
+                            held.append(event)
+                        else:
+                            visible = True
+                            yield event
+            except ProviderError as error:
+                failure = error
+                wait = None if visible else self._decide(error, call)
+            if failure is None or wait is None:
+                for event in held:
+                    yield event
+                if failure is None:
+                    return
+                raise failure
+            await self._go_on(failure, call, wait)
+
+    # inside
+
+    def _attempt(self, call: _Call) -> Request:
+        """The request of this attempt: the working copy with this attempt's number and settings."""
+        request = call.request
+        metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
+        if call.reason is not None:
+            metadata[RETRY_REASON] = call.reason
+        config = request.config
+        if call.attempt and self._overrides:
+            config = _merge(config, self._overrides[min(call.attempt, len(self._overrides)) - 1])
+        return replace(request, messages=call.messages, config=config, metadata=metadata)
+
+    def _decide(self, error: ProviderError, call: _Call) -> float | None:
+        """How long to wait before the next attempt; ``None`` when there is to be none."""
+        if not self._may_help(error):
+            return None
+        if call.attempt >= self._max_retries:
+            if call.attempt:
+                error.add_note(f"gave up after {call.attempt + 1} attempts")
+            return None
+        wait = self._wait(error, call.attempt)
+        if wait is None:
+            error.add_note(f"not tried again: the provider asks for a wait of {error.retry_after:g} s")
+            return None
+        if self._deadline is not None and self._clock() - call.began + wait > self._deadline:
+            error.add_note(f"not tried again: the deadline of {self._deadline:g} s would pass")
+            return None
+        return wait
+
+    def _may_help(self, error: ProviderError) -> bool:
+        if isinstance(error, CallCancelledError):
+            return False
+        if self._asks_again(error):
+            return True
+        return bool(self._classifier(error)) if self._classifier is not None else error.transient
+
+    def _asks_again(self, error: ProviderError) -> bool:
+        return self._reask is not None and isinstance(error, StructuredOutputError)
+
+    def _wait(self, error: ProviderError, attempt: int) -> float | None:
+        asked = error.retry_after
+        if asked is not None and not math.isnan(asked):
+            return max(0.0, asked) if asked <= MAX_RETRY_AFTER else None
+        if self._asks_again(error):
+            return 0.0  # the server is well; it is the answer that was wrong
+        if self._backoff is not None:
+            wait = self._backoff(attempt)
+            check_number("Retry", f"backoff({attempt})", wait)
+            return float(wait)
+        jitter = 0.75 + 0.5 * self._random()
+        return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)
+
+    async def _go_on(self, error: ProviderError, call: _Call, wait: float) -> None:
+        if self._asks_again(error):
+            call.ask_again(error, self._reask)
+        else:
+            call.reason = "transient"
+        log.info(
+            "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
+            self.name, self.model, call.request.request_id, call.attempt, error.error_class, wait,
+        )  # fmt: skip
+        self._tell(error, call.attempt, wait)
+        call.attempt += 1
+        if wait > 0:
+            await self._sleep(wait)
+
+    def _tell(self, error: ProviderError, attempt: int, wait: float) -> None:
+        if self._on_retry is None:
+            return
+        try:
+            self._on_retry(error, attempt, wait)
+        except Exception:
+            log.warning("on_retry failed; the call goes on", exc_info=True)
+
+
+class _Call:
+    """A call between its attempts. The caller's request and config stay as they are."""
+
+    def __init__(self, request: Request, began: float) -> None:
+        self.request = request
+        self.began = began
+        self.attempt = 0
+        self.messages: Sequence[Message] = request.messages
+        self.reason: Literal["transient", "reask"] | None = None
+
+    def ask_again(self, error: Any, build: Any) -> None:
+        """Let the working copy say what the model answered and what the caller thinks of it."""
+        text = build(error)
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"Retry: reask must return the text to send, not {text!r}") from error
+        said: tuple[Message, ...] = (User(text),)
+        if error.output_content:  # an empty assistant message is refused by every server
+            said = (Assistant(error.output_content), *said)
+        self.messages = (*self.messages, *said)
+        self.reason = "reask"
+
+
+def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
+    """``base`` with what ``over`` sets; ``None`` inherits, in the extras too."""
+    names = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
+    changes = {name: value for name in names if (value := getattr(over, name)) is not None}
+    extras = {name: value for name, value in over.extras.items() if value is not None}
+    return replace(base, **changes, extras={**base.extras, **extras})
+
+
+def _read_overrides(overrides: Any) -> tuple[RuntimeConfig, ...]:
+    if overrides is None:
+        return ()
+    if isinstance(overrides, str | Mapping | RuntimeConfig) or not isinstance(overrides, Sequence):
+        raise ValueError(
+            f"Retry: per_attempt_override must be a list of settings, one a retry, not {type(overrides).__name__}"
+        )
+    read = []
+    for at, each in enumerate(overrides):
+        try:
+            read.append(parse_config(each))
+        except InvalidRequestError as error:
+            raise ValueError(f"Retry: per_attempt_override[{at}]: {error.message}") from None
+    return tuple(read)
+
+
+def _check_functions(**functions: Any) -> None:
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise ValueError(f"Retry: {name} must be a function, not {function!r}")
+        if inspect.iscoroutinefunction(function):
+            raise ValueError(f"Retry: {name} must be a plain function, not a coroutine function")

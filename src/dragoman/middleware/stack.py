@@ -1,0 +1,146 @@
+"""Providers around providers: what every layer shares, and how to print a stack of them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from ..capabilities import Capabilities
+from ..events import Event
+from ..provider import Messages, Provider
+from ..wire import SwapPlan
+
+__all__ = ["ATTEMPT", "RETRY_REASON", "Layer", "Middleware", "check_number", "describe", "reading", "walk"]
+
+ATTEMPT = "dragoman.attempt"
+"""The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``, ..."""
+
+RETRY_REASON = "dragoman.retry_reason"
+"""The key under which it says why this is not the first: ``"transient"`` or ``"reask"``."""
+
+
+class Layer(Provider):
+    """A provider that has others inside."""
+
+    @abstractmethod
+    def parts(self) -> tuple[Provider, ...]:
+        """The providers inside."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """What ``describe`` says about this layer; never a key or a URL."""
+        return {}
+
+
+class Middleware(Layer):
+    """A provider around one other. What a subclass does not change is the inner provider's."""
+
+    def __init__(self, provider: Provider) -> None:
+        if not isinstance(provider, Provider):
+            raise TypeError(f"{type(self).__name__}: provider must be a Provider, not {type(provider).__name__}")
+        self.inner = provider
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The inner provider's name."""
+        return self.inner.name
+
+    @property
+    def model(self) -> str:  # type: ignore[override]
+        """The inner provider's model."""
+        return self.inner.model
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        """What the inner provider's model is known to do."""
+        return self.inner.capabilities
+
+    def parts(self) -> tuple[Provider, ...]:
+        return (self.inner,)
+
+    async def ready(self) -> None:
+        await self.inner.ready()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+        return self.inner.estimate_input_tokens(messages, tools, system_prompt)
+
+    def plan(self, messages: Messages) -> SwapPlan:
+        return self.inner.plan(messages)
+
+
+class reading:  # noqa: N801 - used as a statement: ``async with reading(source) as events``
+    """Read a source of events and be sure that it is closed, at once and here, when the reader stops.
+
+    Without it a generator that is left early is closed whenever the event loop gets round to it, and
+    its socket stays open until then.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: AsyncIterator[Event]) -> None:
+        self._source = source
+
+    async def __aenter__(self) -> AsyncIterator[Event]:
+        return self._source
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def walk(provider: Provider) -> Iterator[Provider]:
+    """The provider and all that are inside it, outermost first."""
+    yield provider
+    if isinstance(provider, Layer):
+        for part in provider.parts():
+            yield from walk(part)
+
+
+def describe(provider: Provider) -> str:
+    """The stack, outermost first, one line each with its settings; candidates are numbered and indented."""
+    return "\n".join(_lines(provider))
+
+
+def _lines(provider: Provider) -> list[str]:
+    if not isinstance(provider, Layer):
+        return [f"{type(provider).__name__} {provider.name or '?'}:{provider.model or '?'}"]
+    settings = ", ".join([f"{name}={_show(value)}" for name, value in provider.settings().items()])
+    lines = [f"{type(provider).__name__}({settings})"]
+    parts = provider.parts()
+    if isinstance(provider, Middleware):
+        return lines + _lines(parts[0])
+    for number, part in enumerate(parts, 1):
+        first, *rest = _lines(part)
+        lines += [f"  {number}. {first}", *[f"     {line}" for line in rest]]
+    return lines
+
+
+def _show(value: Any) -> str:
+    """A setting in a word. Functions and objects show their name only: their ``repr`` may hold anything."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join([_show(item) for item in value])}]"
+    if inspect.isfunction(value) or inspect.ismethod(value) or inspect.isclass(value):
+        return value.__qualname__.replace("<locals>.", "")
+    return type(value).__name__
+
+
+def check_number(
+    owner: str, name: str, value: Any, *, least: float = 0, most: float = math.inf, whole: bool = False
+) -> None:
+    """Raise ``ValueError`` with the field's name unless ``value`` is a number within these bounds."""
+    kinds = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most or value == math.inf:
+        what = "a whole number" if whole else "a number"
+        bounds = f"from {least:g} to {most:g}" if most != math.inf else f"of at least {least:g}"
+        raise ValueError(f"{owner}: {name} must be {what} {bounds}, not {value!r}")

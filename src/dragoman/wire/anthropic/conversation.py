@@ -1,0 +1,366 @@
+"""Writing the conversation by this wire's rules.
+
+User and assistant take turns, so what one side says in a row becomes one turn. Each call must be
+answered in the very next turn and results come first in it; a call without a result, and a result
+without its call, cannot be sent. Ids of calls are unique. A text is not empty, and the last block of
+an assistant's turn is not thinking. Blocks only their issuer understands go back to it alone, as they
+came.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...errors import UnsupportedContentError
+from ...messages import (
+    Assistant,
+    AssistantBlock,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Message,
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+    UserBlock,
+)
+from ..codec import Note, Notes
+from ..projection import IdMap, IdRule, sorted_json
+
+__all__ = ["Home", "is_ours", "model_line", "write_turns"]
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+_OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
+_SUFFIX = re.compile(r"(?:[-@:](?:\d{8}|\d{4}-\d\d-\d\d|latest|\d{3}))+$")
+
+
+class Home(NamedTuple):
+    """Where a request goes: whose opaque state is understood there."""
+
+    vendor: str | None
+    model: str
+
+
+def model_line(model: str) -> str:
+    """A model's name without the date or version at its end."""
+    return _SUFFIX.sub("", model.lower())
+
+
+def is_ours(state: Continuity | None, home: Home) -> bool:
+    """Was this state made by the wire, the vendor and the model line it would go to?"""
+    if state is None or state.issuer is None or not state.replayable or state.issuer.wire != "anthropic":
+        return False
+    vendor, model = state.issuer.vendor, state.issuer.model
+    if vendor is not None and home.vendor is not None and vendor != home.vendor:
+        return False
+    return model is None or model_line(model) == model_line(home.model)
+
+
+def _is_welcome(state: Continuity | None, home: Home) -> bool:
+    """As ``is_ours``; signed and redacted thinking of an unknown issuer can only be of this wire."""
+    return is_ours(state, home) or (state is not None and state.issuer is None and state.replayable)
+
+
+# --- who answers whom -------------------------------------------------------------------------------
+
+
+class _Call(NamedTuple):
+    """One call as it stands in the conversation."""
+
+    message: int
+    block: int
+
+
+class _Pairs:
+    """Which result answers which call, and under which id both are sent."""
+
+    def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
+        self.answers: dict[int, _Call] = {}  # by the index of the result's message
+        self.ids: dict[_Call, str] = {}  # of the calls that are answered
+        self.served: set[str] = set()  # calls the provider runs: those with a result or at work
+        self.serving: set[str] = set()
+        self._rule = rule
+        self._map = IdMap(rule, messages)
+        names: dict[_Call, str] = {}
+        waiting: dict[str, list[_Call]] = {}
+        for at, message in enumerate(messages, first):
+            if type(message) is Assistant:
+                self._note_calls(at, message, waiting, names)
+            elif type(message) is ToolResult and waiting.get(message.tool_call_id):
+                # The latest call of this id: an earlier one was never answered.
+                self.answers[at] = waiting[message.tool_call_id].pop()
+        answered = set(self.answers.values())
+        self._name({call: name for call, name in names.items() if call in answered})
+
+    def _note_calls(
+        self, at: int, message: Assistant, waiting: dict[str, list[_Call]], names: dict[_Call, str]
+    ) -> None:
+        for index, block in enumerate(message.content):
+            if type(block) is ToolCall:
+                caller = _extras_of(block).get("caller")
+                if isinstance(caller, dict) and isinstance(caller.get("tool_id"), str):
+                    self.served.add(caller["tool_id"])
+                if isinstance(block.arguments, dict):
+                    call = _Call(at, index)
+                    names[call] = block.id
+                    waiting.setdefault(block.id, []).append(call)
+            elif type(block) is Opaque and isinstance(block.data, dict):
+                if isinstance(block.data.get("tool_use_id"), str):
+                    self.served.add(block.data["tool_use_id"])
+                elif isinstance(block.data.get("id"), str):
+                    self.serving.add(block.data["id"])
+
+    def _name(self, names: dict[_Call, str]) -> None:
+        """Give each call its id. Some servers count from zero in every reply; here an id is used once."""
+        taken = {self._map[name] for name in names.values()}
+        used: set[str] = set()
+        for call, name in names.items():
+            sent, salt = self._map[name], 0
+            while sent in used or (salt and sent in taken):
+                salt += 1
+                sent = (self._rule or IdRule(64)).fold(name, salt)
+            used.add(sent)
+            self.ids[call] = sent
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def write_turns(
+    messages: Sequence[Message], first: int, home: Home, rule: IdRule | None, notes: Notes
+) -> list[dict[str, Any]]:
+    """The conversation without its system prompt; ``first`` is the index of its first message."""
+    writer = _Writer(_Pairs(messages, first, rule), home, notes)
+    for at, message in enumerate(messages, first):
+        kind, path = type(message), f"messages[{at}]"
+        if kind is User:
+            writer.user(message, path)  # type: ignore[arg-type]
+        elif kind is Assistant:
+            writer.assistant(message, at, path)  # type: ignore[arg-type]
+        else:
+            writer.result(message, at, path)  # type: ignore[arg-type]
+    return writer.turns
+
+
+class _Writer:
+    def __init__(self, pairs: _Pairs, home: Home, notes: Notes) -> None:
+        self.turns: list[dict[str, Any]] = []
+        self._pairs = pairs
+        self._home = home
+        self._notes = notes
+        self._asked: dict[int, int] = {}  # an assistant's message -> the turn it is part of
+
+    def _turn(self, role: str) -> list[Any]:
+        """The blocks of the turn that is under way, or of a new one."""
+        if not self.turns or self.turns[-1]["role"] != role:
+            self.turns.append({"role": role, "content": []})
+        return _as_blocks(self.turns[-1])
+
+    def user(self, message: User, path: str) -> None:
+        if isinstance(message.content, str):
+            if self.turns and self.turns[-1]["role"] == "user":
+                self._turn("user").append({"type": "text", "text": message.content})
+            else:
+                self.turns.append({"role": "user", "content": message.content})
+            return
+        self._turn("user").extend(_write_blocks(message.content, path, self._notes))
+
+    def assistant(self, message: Assistant, at: int, path: str) -> None:
+        blocks = _AssistantWriter(message, at, path, self._pairs, self._home, self._notes).write()
+        if blocks:
+            self._turn("assistant").extend(blocks)
+            self._asked[at] = len(self.turns) - 1
+        else:
+            self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+
+    def result(self, message: ToolResult, at: int, path: str) -> None:
+        call = self._pairs.answers.get(at)
+        if call is None:
+            self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
+            return
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._pairs.ids[call]}
+        if isinstance(message.content, str):
+            block["content"] = message.content
+        elif message.content:
+            block["content"] = _write_blocks(message.content, path, self._notes)
+        if message.is_error:
+            block["is_error"] = True
+        if self._pairs.ids[call] != message.tool_call_id:
+            self._notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
+        self._place(block, self._asked[call.message] + 1, path)
+
+    def _place(self, block: dict[str, Any], turn: int, path: str) -> None:
+        """Put a result where the wire wants it: in the turn after its call, before anything else there."""
+        if turn == len(self.turns):
+            self.turns.append({"role": "user", "content": []})
+        blocks = _as_blocks(self.turns[turn])
+        place = next((at for at, other in enumerate(blocks) if other["type"] != "tool_result"), len(blocks))
+        if place < len(blocks) or turn < len(self.turns) - 1:
+            self._notes.rewrite(path, "order_lost", "a result is sent right after its call on this wire", loss=True)
+        blocks.insert(place, block)
+
+
+def _as_blocks(turn: dict[str, Any]) -> list[Any]:
+    if isinstance(turn["content"], str):
+        turn["content"] = [{"type": "text", "text": turn["content"]}]
+    blocks: list[Any] = turn["content"]
+    return blocks
+
+
+# --- what the user and the tools say --------------------------------------------------------------
+
+
+def _write_blocks(blocks: Sequence[UserBlock], path: str, notes: Notes) -> list[dict[str, Any]]:
+    return [_write_block(block, f"{path}.content[{at}]", notes) for at, block in enumerate(blocks)]
+
+
+def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
+    if isinstance(block, Text):
+        if block.continuity is not None:
+            notes.drop(f"{path}.continuity", "continuity_dropped", "the wire has no place for state of a user's text")
+        return {"type": "text", "text": block.text}
+    if isinstance(block, Image):
+        if block.detail is not None:
+            notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
+        return {"type": "image", "source": _write_source(block, path)}
+    titled = {} if block.name is None else {"title": block.name}
+    return {"type": "document", "source": _write_document(block, path), **titled}
+
+
+def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
+    source = block.source
+    if isinstance(source, Inline):
+        return {"type": "base64", "media_type": block.media_type, "data": source.base64_data}
+    if not source.url.startswith("data:"):
+        return {"type": "url", "url": source.url}
+    found = _DATA_URL.fullmatch(source.url)  # the wire fetches web addresses and nothing else
+    if found is None:
+        raise UnsupportedContentError(f"{path}: this wire takes data: URLs in base64 only")
+    return {"type": "base64", "media_type": found[1], "data": found[2]}
+
+
+def _write_document(block: Document, path: str) -> dict[str, Any]:
+    written = _write_source(block, path)
+    kind = written.get("media_type", block.media_type)
+    if kind == "text/plain" and written["type"] == "base64":
+        return {"type": "text", "media_type": kind, "data": _read_text(written["data"], path)}
+    if kind != "application/pdf":
+        raise UnsupportedContentError(f"{path}: this wire takes PDF, and plain text inline, not {kind!r}")
+    return written
+
+
+def _read_text(data: str, path: str) -> str:
+    try:
+        return base64.b64decode(data, validate=True).decode("utf-8")
+    except (binascii.Error, ValueError) as error:
+        raise UnsupportedContentError(f"{path}: the document is not UTF-8 text in base64") from error
+
+
+# --- what the model said --------------------------------------------------------------------------
+
+
+def _extras_of(block: AssistantBlock) -> dict[str, Any]:
+    """The provider's own fields of a block, as the decoder kept them."""
+    state = block.continuity
+    return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
+
+
+def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in extras.items() if name not in _OWN_FIELDS}
+
+
+class _AssistantWriter:
+    """Writes one message of the assistant's."""
+
+    def __init__(self, message: Assistant, at: int, path: str, pairs: _Pairs, home: Home, notes: Notes) -> None:
+        self._message = message
+        self._at = at
+        self._path = path
+        self._pairs = pairs
+        self._home = home
+        self._notes = notes
+        self._has_text = any(type(block) is Text and block.text.strip() for block in message.content)
+
+    def write(self) -> list[dict[str, Any]]:
+        written: list[tuple[str, dict[str, Any]]] = []
+        for index, block in enumerate(self._message.content):
+            path = f"{self._path}.content[{index}]"
+            made = self._block(block, index, path)
+            if made is not None:
+                written.append((path, made))
+        while written and written[-1][1]["type"] in ("thinking", "redacted_thinking"):
+            path, _ = written.pop()  # the answer to it was cut off or dropped
+            self._notes.drop(path, "thinking_dropped", "the wire takes no turn that ends with thinking")
+        return [made for _, made in written]
+
+    def _block(self, block: AssistantBlock, index: int, path: str) -> dict[str, Any] | None:
+        if isinstance(block, Text):
+            return self._text(block, path)
+        if isinstance(block, ToolCall):
+            return self._call(block, _Call(self._at, index), path)
+        if isinstance(block, Opaque):
+            return self._opaque(block, path)
+        if isinstance(block, Thinking):
+            return self._thinking(block, path)
+        if block.continuity is None or _is_welcome(block.continuity, self._home):
+            return {"type": "redacted_thinking", "data": block.data}
+        return self._drop(block, path, "only its issuer can read it")
+
+    def _drop(self, block: AssistantBlock, path: str, why: str) -> dict[str, Any] | None:
+        self._notes.drop(path, f"{block.__struct_config__.tag}_dropped", why)
+        return None
+
+    def _text(self, block: Text, path: str) -> dict[str, Any] | None:
+        if not block.text or not (self._has_text or block.text.strip()):
+            blank = Note("dropped", "blank_text_dropped", path, "the wire takes no blank text", loss=False)
+            self._notes.items.append(blank)
+            return None
+        return {"type": "text", "text": block.text, **self._extras(block, path)}
+
+    def _thinking(self, block: Thinking, path: str) -> dict[str, Any] | None:
+        state = block.continuity
+        if state is None or not state.signature:
+            return self._drop(block, path, "the wire takes back only thinking that it signed")
+        if not _is_welcome(state, self._home):
+            return self._drop(block, path, "its signature is another issuer's, or was cut off")
+        extras = _foreign_fields(_extras_of(block)) if is_ours(state, self._home) else {}
+        return {"type": "thinking", "thinking": block.text, "signature": state.signature, **extras}
+
+    def _call(self, block: ToolCall, call: _Call, path: str) -> dict[str, Any] | None:
+        sent = self._pairs.ids.get(call)
+        if sent is None:
+            self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its result")
+            return None
+        if sent != block.id:
+            self._notes.rewrite(path, "id_projected", "the wire does not take this id; call and result get another")
+        made = {"type": "tool_use", "id": sent, "name": block.name, "input": sorted_json(block.arguments)}
+        return {**made, **self._extras(block, path)}
+
+    def _opaque(self, block: Opaque, path: str) -> dict[str, Any] | None:
+        if not is_ours(block.continuity, self._home) or not isinstance(block.data, dict):
+            return self._drop(block, path, "only its issuer can read it")
+        answered = block.data.get("tool_use_id")
+        if isinstance(answered, str) and answered not in self._pairs.serving:
+            return self._drop(block, path, "the call it answers is missing")
+        if str(block.data.get("type")).endswith("tool_use") and block.data.get("id") not in self._pairs.served:
+            self._notes.drop(path, "dangling_call_dropped", "the provider's own call has no result")
+            return None
+        return block.data
+
+    def _extras(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
+        """The provider's own fields of a block, for itself alone."""
+        state, extras = block.continuity, _extras_of(block)
+        if state is None or not (state.opaque or state.signature):
+            return {}
+        if extras and is_ours(state, self._home):
+            return _foreign_fields(extras)
+        self._notes.drop(f"{path}.continuity", "continuity_dropped", "state of another issuer, or cut off, is not sent")
+        return {}

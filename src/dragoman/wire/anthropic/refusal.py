@@ -1,0 +1,97 @@
+"""Reading a refusal: by ``error.type``, then by words, each row with a recorded exchange that proves it.
+
+Rows without one have no recording; the wording is then the server's own as its users report it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    ModelNotLoadedError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    UnavailableError,
+    UnsupportedContentError,
+)
+from ..failure import Failure, Row, build_error
+
+__all__ = ["ROWS", "inband_error"]
+
+
+def inband_error(failure: Failure) -> ProviderError:
+    """An error inside a 200, which has no status of its own: the one its ``error.type`` goes with."""
+    code = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 500  # llama.cpp: the status as the code
+    return build_error(_STATUSES.get(failure.kind, code), {}, failure, ROWS)
+
+
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+def _row(statuses: str, pattern: str, error: type[ProviderError], proof: str = "") -> Row:
+    numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
+    return Row(numbers, re.compile(pattern, re.IGNORECASE), error, proof)
+
+
+def _kind(word: str, error: type[ProviderError], proof: str = "") -> Row:
+    """A row for ``error.type``, which stands between the code and the message."""
+    return _row("", rf"^\S* {word} ", error, proof)
+
+
+ROWS: tuple[Row, ...] = (
+    # the context window, before the general word for a bad request
+    _row(
+        "",
+        r"^\S* exceed_context_size_error |context_length_exceeded",
+        ContextOverflowError,
+        "llamaserver_smollm2__err_context_too_long",
+    ),
+    _row("", r"prompt is too long|exceed context limit", ContextOverflowError, "206c7415-d54e8679"),
+    _row("400 413 422 500", r"maximum context length|context (window|length|size)", ContextOverflowError),
+    # credit: no type of its own in the field, only the one of a bad request
+    _kind("billing_error", QuotaExceededError),
+    _row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),
+    # error.type decides
+    _kind("(authentication_error|permission_error)", AuthenticationError, "84e4e5ef-d42a4c1b"),
+    _kind("rate_limit_error", RateLimitError, "aimock__an_err_429"),
+    _kind("overloaded_error", OverloadedError),
+    _kind("request_too_large", InvalidRequestError),
+    _row("404", r"^\S* not_found_error file not found", InvalidRequestError, "llamaserver_smollm2__err_get_on_post"),
+    _kind("not_found_error", InvalidModelError, "a6631e4d-a6cbb10e"),
+    _kind("(api_error|timeout_error)", UnavailableError),
+    # the model, in the words of imitators
+    _row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError, "llamaserver__loading_msg_503"),
+    _row("400 404 409 500", r"model.{0,80}not (currently )?loaded|no models? (is )?loaded", ModelNotLoadedError),
+    _row("400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError),
+    # content: an unknown kind of block, or one the model cannot read; llama.cpp says so with a 500
+    _row("400", r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)", UnsupportedContentError),
+    _row(
+        "400 415 422 500 501",
+        r"(image|document|pdf|audio|vision).{0,60}(not support|unsupported|not allowed)",
+        UnsupportedContentError,
+    ),
+    _row(
+        "400 415 422 500 501",
+        r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal|content block)",
+        UnsupportedContentError,
+    ),
+    # load, also where a proxy wraps its upstream's refusal
+    _row("429 500 503", r"overloaded|at capacity", OverloadedError),
+)

@@ -1,0 +1,390 @@
+"""Reading a reply: events and bodies, with all that servers get wrong in them.
+
+A body is read as the events it would have been, so both forms take one path. Blocks are told apart by
+``index`` and closed by their own stop; what closes late, twice or never does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError
+from ...events import Assembler, FinishReason, Usage, read_json, read_object
+from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking, ToolCall
+from ...sse import Frame
+from ..codec import Decoder
+from ..failure import read_failure
+from .refusal import inband_error
+
+__all__ = ["AnthropicDecoder"]
+
+
+class _Delta(Struct):
+    """Of a block, or of the message: what is read of them has different names."""
+
+    type: Any = None
+    text: Any = None
+    thinking: Any = None
+    signature: Any = None
+    partial_json: Any = None
+    citation: Any = None
+    stop_reason: Any = None
+    stop_sequence: Any = None
+
+
+class _Event(Struct):
+    """One event of a stream; only what is used is decoded."""
+
+    type: Any = None
+    index: Any = None
+    delta: _Delta | None = None
+    content_block: Any = None
+    message: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Body(Struct):
+    type: Any = None
+    model: Any = None
+    content: Any = None
+    stop_reason: Any = None
+    stop_sequence: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+_events = msgspec.json.Decoder(_Event)
+
+
+def _read_event(data: bytes) -> _Event:
+    try:
+        return _events.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(read_json(data), _Event)
+
+
+_Kind = Literal["text", "thinking", "call", "answer", "opaque"]
+
+
+class _Block:
+    """A block that is arriving."""
+
+    __slots__ = ("closed", "data", "extras", "key", "kind", "pieces", "spoken")
+
+    def __init__(self, kind: _Kind, key: int, data: dict[str, Any]) -> None:
+        self.kind = kind
+        self.key = key
+        self.data = data  # as it started
+        self.extras = {} if kind == "opaque" else _extras(data)  # the provider's own fields
+        self.pieces: dict[str, list[str]] = {}  # of a signature, or of the fields of a block we do not know
+        self.spoken = False  # has the assembler heard of it?
+        self.closed = False
+
+    def add(self, name: str, piece: str) -> None:
+        self.pieces.setdefault(name, []).append(piece)
+
+    def joined(self, name: str) -> str:
+        return "".join(self.pieces.get(name, ()))
+
+
+_REASONS: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "compaction": "stop",  # like a pause: asked for, and to be gone on from [0e4f0874-2157e8e6]
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
+
+
+class AnthropicDecoder(Decoder):
+    """Reads events and bodies of this wire; ``answer`` names the tool whose input is the answer."""
+
+    def __init__(self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True) -> None:
+        super().__init__(request, out, keep_raw=keep_raw)
+        self._answer = answer
+        self._blocks: dict[Any, _Block] = {}
+        self._count = 0
+        self._current: _Block | None = None  # the block that is speaking, unless it is a call
+        self._silent: _Block | None = None  # a call that stopped without a word of input
+        self._usage: dict[str, Any] = {}
+        self._stop_reason: Any = None
+        self._stop_sequence: Any = None
+
+    def frame(self, frame: Frame) -> None:
+        data = frame.data.strip()
+        if data == b"[DONE]":  # a proxy's own end mark
+            self.done = True
+            self.at_end() if self._stop_reason is None else self._finish()
+        elif data:
+            event = _read_event(data)
+            kind = event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
+            if kind == "content_block_delta":
+                self._read_delta(event, data)
+            elif kind == "error" or event.error:  # llama.cpp's errors have no type
+                self._fail(event.error, data)
+            else:
+                self._read_rare(kind, event)
+
+    def body(self, data: bytes) -> None:
+        body = msgspec.convert(read_json(data.strip()), _Body)
+        if body.type == "error" or body.error:
+            self._fail(body.error, data)
+            return
+        if not isinstance(body.content, list) and body.stop_reason is None:
+            raise InvalidResponseError("the reply has no content")
+        self._start(body.model)
+        self._note_usage(body.usage)
+        self._stop_reason, self._stop_sequence = body.stop_reason, body.stop_sequence
+        blocks = body.content if isinstance(body.content, list) else []
+        for at, block in enumerate(blocks):
+            opened = self._open(at, block)
+            if opened.kind == "call" and at == len(blocks) - 1 and _REASONS.get(str(body.stop_reason)) == "length":
+                opened.data["input"] = None  # cut while it wrote this call: a body, unlike a stream, hides where
+            self._close(opened)
+        self._finish()
+
+    def at_end(self) -> None:
+        self.interrupted()  # everyone sends message_stop: without it, something is missing
+
+    def facts(self) -> dict[str, Any]:
+        return {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence, "usage": self._usage}
+
+    # the message
+
+    def _read_rare(self, kind: str, event: _Event) -> None:
+        """Events that come once a message or once a block; unknown ones are skipped."""
+        if kind == "content_block_start":
+            self._start()
+            self._open(event.index, event.content_block)
+        elif kind == "content_block_stop":
+            if (block := self._blocks.get(event.index)) is not None:
+                self._close(block)
+        elif kind == "message_start":
+            message = event.message if isinstance(event.message, dict) else {}
+            self._start(message.get("model"))
+            self._note_usage(message.get("usage"))
+        elif kind == "message_delta":
+            self._start()
+            if event.delta is not None and event.delta.stop_reason is not None:
+                self._stop_reason, self._stop_sequence = event.delta.stop_reason, event.delta.stop_sequence
+            self._note_usage(event.usage)
+        elif kind == "message_stop":
+            self.done = True
+            self._finish()
+
+    def _start(self, model: Any = None) -> None:
+        if not self.out.started:  # some proxies say it twice
+            self.out.start(model if isinstance(model, str) else None)
+
+    def _fail(self, error: Any, data: bytes) -> None:
+        self.out.fail(inband_error(read_failure({"error": error} if error else data)))
+
+    def _note_usage(self, record: Any) -> None:
+        """Counters are running totals: the last one that is reported stands."""
+        if isinstance(record, dict):
+            self._usage.update({name: value for name, value in record.items() if value is not None})
+            self.out.usage(_read_usage(self._usage))
+
+    def _finish(self) -> None:
+        if not self.out.started:
+            raise InvalidResponseError("the stream ended without a message")
+        if self._current is not None:  # an open call is for the assembler to judge
+            self._close(self._current)
+        raw = None if self._stop_reason is None else str(self._stop_reason)
+        sequence = self._stop_sequence if isinstance(self._stop_sequence, str) else None
+        self.out.finish(self._reason(raw), raw, sequence)
+
+    def _reason(self, raw: str | None) -> FinishReason:
+        reason: FinishReason = "stop" if raw is None else _REASONS.get(raw, "error")
+        if reason not in ("stop", "tool_calls"):
+            return reason
+        return "tool_calls" if self.out.has_calls else "stop"  # end_turn beside a call [66f16e2b-2501b9e6]
+
+    # blocks
+
+    def _open(self, index: Any, data: Any) -> _Block:
+        if not isinstance(data, dict):
+            raise InvalidResponseError("a content block is not an object")
+        if self._current is not None:  # two calls may be spoken at once, other blocks may not
+            self._close(self._current)
+        self._settle()
+        self._count += 1
+        block = self._blocks[index] = _Block(self._kind_of(data), self._count, data)
+        if block.kind == "call":
+            call_id, name = data.get("id"), data.get("name")
+            known = call_id if isinstance(call_id, str) else None
+            self.out.tool_start(block.key, known, name if isinstance(name, str) else "")
+            return block
+        self._current = block
+        if block.kind in ("text", "thinking"):
+            self._say(block, data.get(block.kind))
+            self._note_signature(block, data.get("signature"))
+        return block
+
+    def _kind_of(self, data: dict[str, Any]) -> _Kind:
+        kind = data.get("type")
+        if kind == "tool_use":
+            return "answer" if self._answer is not None and data.get("name") == self._answer else "call"
+        if kind == "text":
+            return "text"
+        return "thinking" if kind == "thinking" else "opaque"
+
+    def _read_delta(self, event: _Event, data: bytes) -> None:
+        delta = event.delta
+        if delta is None:
+            return
+        block = self._blocks.get(event.index)
+        if block is not None and block.kind == "opaque" and not block.closed:
+            _grow(block, read_json(data)["delta"])
+        elif delta.type == "text_delta":
+            self._say(self._fitting(event.index, block, "text", "text"), delta.text)
+        elif delta.type == "thinking_delta":
+            self._say(self._fitting(event.index, block, "thinking", "thinking"), delta.thinking)
+        elif delta.type == "input_json_delta":
+            kind: _Kind = "answer" if block is not None and block.kind == "answer" else "call"
+            self._say(self._fitting(event.index, block, kind, "tool_use"), _as_input(delta.partial_json))
+        elif block is not None and delta.type == "signature_delta":
+            self._note_signature(block, delta.signature)
+        elif block is not None and delta.type == "citations_delta":
+            _append(block.extras, "citations", delta.citation)
+
+    def _fitting(self, index: Any, block: _Block | None, kind: _Kind, word: str) -> _Block:
+        """The block a delta belongs to; a new one if its start never came or was another's."""
+        if block is not None and block.kind == kind and (kind == "call" or not block.closed):
+            return block
+        self._start()
+        return self._open(index, {"type": word})
+
+    def _say(self, block: _Block, piece: Any) -> None:
+        if not isinstance(piece, str) or not piece:
+            return
+        block.spoken = True
+        if block.kind == "call":
+            self.out.tool_input(block.key, piece)
+        elif block.kind == "thinking":
+            self.out.thinking(piece)
+        else:
+            self.out.text(piece)
+
+    def _note_signature(self, block: _Block, piece: Any) -> None:
+        if isinstance(piece, str) and block.kind == "thinking":
+            block.add("signature", piece)
+
+    def _close(self, block: _Block) -> None:
+        if block.closed:
+            return
+        block.closed = True
+        if block.kind == "call":
+            self._close_call(block)
+            return
+        self._current = None
+        if block.kind == "opaque":
+            self._say_opaque(block)
+            return
+        if block.kind == "answer":
+            if not block.spoken:
+                self._say(block, _as_input(block.data.get("input")))
+        elif block.extras or block.joined("signature"):
+            block.spoken = True
+            kind = Thinking if block.kind == "thinking" else Text
+            self.out.attach(kind, block.joined("signature") or None, block.extras or None)
+        if block.spoken:
+            self.out.block_end()
+
+    def _close_call(self, block: _Block) -> None:
+        if block.extras:
+            self.out.attach(ToolCall, None, block.extras, key=block.key)
+        if not block.spoken:  # calls made by a program of the model's come whole [6ac209c7-f73b57f6]
+            self._say(block, _as_input(block.data.get("input")))
+        if block.spoken:
+            self.out.block_end(block.key)
+        else:
+            self._settle()
+            self._silent = block  # {} if the reply goes on or ends well; unknown if it was cut here
+
+    def _settle(self) -> None:
+        if self._silent is not None:
+            self.out.block_end(self._silent.key)
+            self._silent = None
+
+    def _say_opaque(self, block: _Block) -> None:
+        data, state = block.data, None
+        for name in block.pieces:
+            data[name] = block.joined(name)
+        if isinstance(text := data.pop("partial_json", None), str) and text.strip():
+            given = read_object(text)
+            if given is None:
+                state = Continuity(replayable=False)
+            else:
+                data["input"] = given
+        if data.get("type") == "redacted_thinking" and isinstance(data.get("data"), str):
+            self.out.whole(RedactedThinking(data["data"]))
+        else:
+            self.out.whole(Opaque(data, state))
+
+
+def _grow(block: _Block, delta: dict[str, Any]) -> None:
+    """Add a delta to a block of a kind we do not know: texts and lists grow, anything else is replaced."""
+    for name, value in delta.items():
+        if name == "citation":
+            _append(block.data, "citations", value)
+        elif isinstance(value, str) and name != "type":
+            if name not in block.pieces and isinstance(before := block.data.get(name), str):
+                block.add(name, before)
+            block.add(name, value)
+        elif value is not None and name != "type":
+            block.data[name] = value
+
+
+def _append(record: dict[str, Any], name: str, value: Any) -> None:
+    if value is not None:
+        held = record.get(name)
+        if not isinstance(held, list):
+            held = record[name] = []
+        held.append(value)
+
+
+def _extras(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields that only the provider understands, where they say anything."""
+    extras = {name: value for name, value in data.items() if name not in _KNOWN_FIELDS and value not in (None, [], "")}
+    if extras.get("caller") == {"type": "direct"}:  # what every call is, unless it says otherwise
+        del extras["caller"]
+    return extras
+
+
+def _as_input(value: Any) -> str:
+    """A call's input as text. It comes in fragments, or as an object; an empty one says nothing yet."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode() if value else ""
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _read_usage(record: dict[str, Any]) -> Usage:
+    """Three disjoint counters make the input; a cache that is not mentioned was not used."""
+    parts = [record.get("input_tokens"), record.get("cache_read_input_tokens", 0)]
+    counts = [_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
+    asked = None if None in counts else sum(count or 0 for count in counts)
+    made = _count(record.get("output_tokens"))
+    details = record.get("output_tokens_details")
+    return Usage(
+        asked,
+        made,
+        _count(record.get("cache_read_input_tokens")),
+        _count(record.get("cache_creation_input_tokens")),
+        _count(details.get("thinking_tokens")) if isinstance(details, dict) else None,
+        None if asked is None or made is None else asked + made,
+    )

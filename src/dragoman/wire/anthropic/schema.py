@@ -1,0 +1,125 @@
+"""Fitting a JSON Schema into what this wire takes.
+
+``output_config.format`` compiles a schema into a grammar and refuses what it cannot compile. Every
+object must say ``additionalProperties: false`` [13160ee6-1d1dedcd], bounds of numbers are refused
+[4691b3c7-86a3d2cf], and so are, by the vendor's documentation and its users' reports, lengths, counts
+other than ``minItems`` 0 or 1, most formats, ``oneOf``, free keys and recursion. A tool's
+``input_schema`` is guidance only and nearly free: it needs a ``type`` [87e005c7-b178a573] and no union
+at its root. What is taken out is told to the model in a description, and checked here all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..codec import Notes
+from ..projection import sorted_json
+
+__all__ = ["fits_format", "project_format", "project_input"]
+
+_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
+_KEPT = frozenset(
+    {
+        "$defs", "$ref", "$schema", "additionalProperties", "allOf", "anyOf", "const", "default", "definitions",
+        "description", "enum", "items", "pattern", "properties", "required", "title", "type",
+    }
+)  # fmt: skip
+_SHAPES = ("$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type")
+_UNIONS = ("allOf", "anyOf", "oneOf")
+
+
+def fits_format(schema: Mapping[str, Any]) -> bool:
+    """Can a value that the schema allows still be said after ``project_format``?"""
+    return _fits(schema, schema, {})
+
+
+def _fits(node: Any, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
+    if not isinstance(node, Mapping) or not any(word in node for word in _SHAPES):
+        return False  # ``true`` and ``{}`` mean anything, which is no grammar
+    if "$ref" in node:
+        return _fits_reference(node["$ref"], root, seen)
+    if _is_open(node) or any(isinstance(value, dict | list) for value in node.get("enum", ())):
+        return False
+    if any(isinstance(part, Mapping) and "$ref" in part for part in node.get("allOf", ())):
+        return False
+    parts = [*node.get("properties", {}).values(), *[part for word in _UNIONS for part in node.get(word, ())]]
+    parts += [node["items"]] if "items" in node else []
+    return all(_fits(part, root, seen) for part in parts)
+
+
+def _fits_reference(reference: str, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
+    if reference not in seen:
+        seen[reference] = False  # met again on the way down: recursion
+        place, _, name = reference.removeprefix("#/").partition("/")
+        known = root.get(place, {}) if place in ("$defs", "definitions") else {}
+        seen[reference] = _fits(known.get(name), root, seen)
+    return seen[reference]
+
+
+def _is_object(node: Mapping[str, Any]) -> bool:
+    kind = node.get("type")
+    return "properties" in node or kind == "object" or (isinstance(kind, list) and "object" in kind)
+
+
+def _is_open(node: Mapping[str, Any]) -> bool:
+    """Is it an object with free keys? Closed as the wire wants it, it could not have them."""
+    if not _is_object(node):
+        return False
+    free = node.get("additionalProperties", not node.get("properties"))
+    return free is not False or "patternProperties" in node
+
+
+def project_format(schema: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    """The schema for ``output_config.format``; each keyword taken out is a loss."""
+    written: dict[str, Any] = _project(schema, notes, "response_schema")
+    return written
+
+
+def _project(node: Any, notes: Notes, path: str) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    written: dict[str, Any] = {}
+    removed: dict[str, Any] = {}
+    for word, value in node.items():
+        if word == "oneOf" and "anyOf" not in node:
+            written["anyOf"] = _project_parts(value, notes, f"{path}.oneOf")
+            notes.rewrite(f"{path}.oneOf", "schema_keyword_rewritten", "sent as anyOf", loss=True)
+        elif not _is_kept(word, value):
+            removed[word] = value
+            notes.drop(f"{path}.{word}", "schema_keyword_dropped", "not in the subset this wire compiles")
+        elif word in ("properties", "$defs", "definitions"):
+            written[word] = {name: _project(part, notes, f"{path}.{word}.{name}") for name, part in value.items()}
+        elif word in _UNIONS:
+            written[word] = _project_parts(value, notes, f"{path}.{word}")
+        else:
+            written[word] = _project(value, notes, f"{path}.{word}") if word == "items" else value
+    if _is_object(node):
+        written["additionalProperties"] = False
+    return _tell(written, removed)
+
+
+def _project_parts(parts: list[Any], notes: Notes, path: str) -> list[Any]:
+    return [_project(part, notes, f"{path}[{at}]") for at, part in enumerate(parts)]
+
+
+def _is_kept(word: str, value: Any) -> bool:
+    if word == "format":
+        return value in _FORMATS
+    return value in (0, 1) if word == "minItems" else word in _KEPT
+
+
+def _tell(written: dict[str, Any], removed: dict[str, Any]) -> dict[str, Any]:
+    """Say in words what the schema no longer says."""
+    if removed:
+        told = f"It must also satisfy {bytes(sorted_json(removed)).decode()}"
+        written["description"] = f"{written['description']} {told}" if "description" in written else told
+    return written
+
+
+def project_input(schema: Mapping[str, Any], notes: Notes, path: str) -> dict[str, Any]:
+    """The schema for a tool's input: an object at the root, and no union there."""
+    removed = {word: schema[word] for word in _UNIONS if word in schema}
+    for word in removed:
+        notes.drop(f"{path}.{word}", "schema_keyword_dropped", "the wire takes no union at the root of a tool")
+    return _tell({"type": "object", **{word: schema[word] for word in schema if word not in removed}}, removed)

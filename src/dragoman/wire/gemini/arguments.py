@@ -1,0 +1,100 @@
+"""Putting together the arguments of a call that come piece by piece, each with the path of its place."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+from ...errors import MalformedToolCallError
+
+__all__ = ["StreamedArguments"]
+
+# ``$.a.b[0]['a key']``: a name, an index, or a quoted name with escapes.
+_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\]""")
+_VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
+
+
+class StreamedArguments:
+    """An object under construction. ``value`` is what has come so far."""
+
+    def __init__(self, begun: dict[str, Any]) -> None:
+        self._value = dict(begun)
+        self._growing: str | None = None  # path of the text whose next piece is awaited
+        self._place: tuple[Any, str | int] = (self._value, "")
+        self._pieces: list[str] = []  # of that text: joined once, or a long one would be copied at every piece
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The object, with the text that is still growing as far as it has come."""
+        self._settle()
+        return self._value
+
+    def add(self, piece: Any) -> None:
+        """Take one entry of ``partialArgs``; ``MalformedToolCallError`` if it has no place."""
+        path = piece.get("jsonPath") if isinstance(piece, dict) else None
+        if not isinstance(path, str):
+            raise MalformedToolCallError("a piece of a tool call's arguments has no path")
+        name = next((name for name in _VALUES if name in piece), None)
+        value = piece[name] if name not in (None, "nullValue") else None
+        if self._growing != path or not isinstance(value, str):
+            self._settle()
+            self._growing = None
+            if name is None:  # a mere end of the text that was growing
+                return
+            self._place = self._reach(_read_path(path))
+            self._put(value)
+            self._pieces = []
+        if isinstance(value, str):
+            self._pieces.append(value)
+            self._growing = path
+            if piece.get("willContinue") is not True:
+                self._settle()
+                self._growing = None
+
+    def _settle(self) -> None:
+        if self._growing is not None:
+            self._put("".join(self._pieces))
+
+    def _put(self, value: Any) -> None:
+        holder, last = self._place
+        if isinstance(last, int) and last == len(holder):
+            holder.append(value)
+        else:
+            holder[last] = value
+
+    def _reach(self, steps: list[str | int]) -> tuple[Any, str | int]:
+        """The container of the last step, and that step; containers on the way are made."""
+        node: Any = self._value
+        for step, following in pairwise(steps):
+            _check_step(node, step)
+            fresh: Any = [] if isinstance(following, int) else {}
+            if isinstance(step, str):
+                node = node.setdefault(step, fresh)
+            else:
+                if step == len(node):
+                    node.append(fresh)
+                node = node[step]
+        _check_step(node, steps[-1])
+        return node, steps[-1]
+
+
+def _check_step(node: Any, step: str | int) -> None:
+    """A list grows one by one: an index far out would be memory for nothing."""
+    fits = isinstance(node, dict) if isinstance(step, str) else isinstance(node, list) and step <= len(node)
+    if not fits:
+        raise MalformedToolCallError(f"a piece of a tool call's arguments has no place at {step!r}")
+
+
+def _read_path(path: str) -> list[str | int]:
+    steps: list[str | int] = []
+    at = 1
+    while path.startswith("$") and (match := _STEP.match(path, at)):
+        name, index, single, double = match.groups()
+        quoted = single if single is not None else double
+        text = name if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        steps.append(int(index) if index is not None else text)
+        at = match.end()
+    if at != len(path) or not steps:
+        raise MalformedToolCallError("a piece of a tool call's arguments has a path that cannot be read")
+    return steps

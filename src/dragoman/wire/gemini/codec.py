@@ -1,0 +1,186 @@
+"""The codec: one model at one address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from typing import Any, ClassVar, Literal
+from urllib.parse import parse_qs, quote, urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from ...capabilities import Capabilities
+from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ProviderError
+from ...events import Assembler, read_json
+from ...messages import Issuer, Request, join_system
+from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
+from ..failure import build_error
+from ..projection import join_url
+from .contents import write_contents
+from .quirks import Quirks
+from .refusal import ROWS, read_refusal
+from .reply import GeminiDecoder
+from .request import add_root, schema_directive, write_config, write_tools
+
+__all__ = ["GeminiCodec"]
+
+_VERSION = re.compile(r"/v\d\w*(/|$)")
+_UNSIGNED = "skip_thought_signature_validator"  # the documented word for calls of another model
+
+
+class GeminiCodec:
+    """The Generate Content wire for one model at one base URL.
+
+    A base URL without a version in its path gets ``/v1beta``. The model's name stands in the URL, escaped,
+    and nowhere else; the key stands in a header and never in the URL.
+    """
+
+    wire: ClassVar[str] = "gemini"
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        quirks: Quirks | None = None,
+        *,
+        vendor: str | None = None,
+        keep_raw: bool = True,
+    ) -> None:
+        self.model = model
+        self.base_url = base_url
+        self.quirks = quirks or Quirks()
+        self.issuer_vendor = vendor
+        self._keep_raw = keep_raw
+        join_url(base_url, "")  # raises on what is no base URL
+        parts = urlsplit(base_url)
+        if {"key", "access_token"} & parse_qs(parts.query).keys():
+            raise ValueError("base_url must not contain a key; pass api_key instead")
+        self._version = "" if _VERSION.search(parts.path) else "/v1beta"
+
+    @classmethod
+    def connect(
+        cls,
+        model: str,
+        base_url: str,
+        quirks: Any,
+        capabilities: Capabilities,
+        *,
+        vendor: str | None = None,
+        keep_raw: bool = True,
+    ) -> GeminiCodec:
+        """A codec for an endpoint: its quirks, and what is known of the model."""
+        read = read_quirks(quirks, Quirks)
+        if capabilities.known("supports_structured_output") is False:
+            read = replace(read, structured="prompt")
+        return cls(model, base_url, read, vendor=vendor, keep_raw=keep_raw)
+
+    def encode(self, request: Request) -> Encoded:
+        """The request as a ``POST``; settings first and contents last, so that a longer turn extends the bytes."""
+        notes = Notes()
+        model = request.model or self.model
+        path = self._structured_path(request)
+        system, rest = join_system(request.messages)
+        directive = schema_directive(request.response_schema or {}) if path == "prompt" else None
+        body: dict[str, Any] = {}
+        if texts := [text for text in (system, directive) if text]:
+            body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
+        body |= write_tools(request, self.quirks, notes)
+        schema = request.response_schema if path == "native" else None
+        if config := write_config(request.config, self.quirks, schema):
+            body["generationConfig"] = config
+        add_root(body, self.quirks.body)
+        target = Issuer(self.wire, self.issuer_vendor, model)
+        first = len(request.messages) - len(rest)
+        body["contents"] = write_contents(rest, first, target, self.quirks, notes)
+        url = self._address(model, ":streamGenerateContent" if request.stream else ":generateContent")
+        if request.stream:
+            url += "&alt=sse" if "?" in url else "?alt=sse"
+        return Encoded(HttpRequest("POST", url, dict(_JSON), _to_bytes(body)), tuple(notes.items), notes.warnings, path)
+
+    def decoder(self, request: Request, out: Assembler) -> GeminiDecoder:
+        """A decoder for the reply, whole or streamed."""
+        return GeminiDecoder(request, out, keep_raw=self._keep_raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+        """What a refusal means."""
+        return build_error(status, headers, read_refusal(body), ROWS, now)
+
+    def authorise(self, key: str) -> dict[str, str]:
+        """The key in the wire's own header."""
+        return {"x-goog-api-key": key}
+
+    def learn(self, error: ProviderError, request: Request) -> GeminiCodec | None:
+        """Say it another way once an error has named what the server does not take; see ``Quirks``."""
+        if error.status not in (400, 422, 500, 501):
+            return None
+        lesson = self._lesson(error.provider_message or "", request)
+        if lesson is None:
+            return None
+        return GeminiCodec(self.model, self.base_url, lesson, vendor=self.issuer_vendor, keep_raw=self._keep_raw)
+
+    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+        """Ask for the model's own record, which costs nothing."""
+        reply = yield HttpRequest("GET", self._address(self.model, ""), {"accept": "application/json"})
+        if reply.status >= 300:
+            raise self.error(reply.status, reply.headers, reply.body)
+        try:
+            record = read_json(reply.body)
+        except ValueError as error:
+            raise InvalidResponseError("the model's record is not JSON", status=reply.status) from error
+        if not isinstance(record, dict):
+            raise InvalidResponseError("the model's record has an unknown form", status=reply.status)
+        methods = record.get("supportedGenerationMethods")
+        if isinstance(methods, list) and methods and "generateContent" not in methods:
+            raise InvalidModelError(f"the model {self.model!r} does not generate content", status=reply.status)
+
+    # inside
+
+    def _structured_path(self, request: Request) -> Literal["native", "prompt"] | None:
+        if request.response_schema is None:
+            return None
+        quirks = self.quirks
+        asked = quirks.structured == "prompt" or (request.tools and quirks.structured_with_tools == "prompt")
+        return "prompt" if asked else "native"
+
+    def _lesson(self, said: str, request: Request) -> Quirks | None:
+        quirks = self.quirks
+        if self._structured_path(request) == "native" and _NAMES_SCHEMA.search(said):
+            if request.tools and _NAMES_PAIR.search(said):
+                return replace(quirks, structured_with_tools="prompt")
+            return replace(quirks, structured="prompt")
+        if request.tools and quirks.tool_schema != "parameters" and _NAMES_PARAMETERS.search(said):
+            return replace(quirks, tool_schema="parameters")
+        if quirks.call_ids and _NAMES_ID.search(said):
+            return replace(quirks, call_ids=False)
+        if quirks.placeholder_signature is None and _NAMES_SIGNATURE.search(said):
+            return replace(quirks, placeholder_signature=_UNSIGNED)
+        return None
+
+    def _address(self, model: str, verb: str) -> str:
+        return join_url(self.base_url, f"{self._version}/models/{_segment(model)}{verb}")
+
+
+_NAMES_SCHEMA = re.compile(r"response_?json_?schema|response[_ ]?mime[_ ]?type", re.IGNORECASE)
+_NAMES_PAIR = re.compile(r"function calling with a response mime type", re.IGNORECASE)
+_NAMES_PARAMETERS = re.compile(r"parameters_?json_?schema", re.IGNORECASE)
+_NAMES_ID = re.compile(r"""unknown name \W*id\W+ at '?[^']*function_?(call|response)""", re.IGNORECASE)
+_NAMES_SIGNATURE = re.compile(r"missing a\W+thought_?signature", re.IGNORECASE)
+
+_JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+_encode = msgspec.json.Encoder().encode
+
+
+def _segment(model: str) -> str:
+    """A model's name as one segment of a path, whatever is in it; ``models/`` before it is the server's own habit."""
+    name = model.removeprefix("models/")
+    if not name.strip("."):  # a segment of dots would climb
+        raise InvalidRequestError(f"model: {model!r} is not the name of a model")
+    return quote(name, safe="", errors="replace")
+
+
+def _to_bytes(body: dict[str, Any]) -> bytes:
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error

@@ -1,0 +1,265 @@
+"""Writing the conversation: turns of ``user`` and ``model``, each a list of parts.
+
+This wire pairs a call with its result by place: the results of a turn follow it at once, as many as it
+has calls and in their order. So results are put there wherever the caller had them, and a call that was
+never answered (a cancelled turn's) is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote, unquote_to_bytes
+
+from ...errors import UnsupportedContentError
+from ...messages import (
+    Assistant,
+    AssistantBlock,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+    UserBlock,
+)
+from ..codec import Notes
+from ..projection import IdMap, sorted_json
+from .quirks import Quirks
+
+__all__ = ["write_contents"]
+
+# An id the assembler minted because the reply had none: a word of ours and a ULID. The provider never
+# saw it, so it is not sent back as if it were the provider's; the pairing by order does without.
+_MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
+
+
+def write_contents(
+    messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
+) -> list[dict[str, Any]]:
+    """The conversation without its system prompt; ``first`` is the index of its first message in the request."""
+    return _Writer(messages, first, target, quirks, notes).write()
+
+
+class _Writer:
+    def __init__(self, messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes) -> None:
+        self._messages = messages
+        self._first = first
+        self._target = target
+        self._quirks = quirks
+        self._notes = notes
+        self._ids = IdMap(quirks.id_rule, messages)
+        self._answers = _pair(messages)
+        self._contents: list[dict[str, Any]] = []
+
+    def write(self) -> list[dict[str, Any]]:
+        answering = set(self._answers.values())
+        for at, message in enumerate(self._messages):
+            if isinstance(message, User):
+                parts = self._user_parts(message.content, self._path(at))
+                self._contents.append({"role": "user", "parts": parts})
+            elif isinstance(message, Assistant):
+                self._write_turn(message, at)
+            elif at not in answering:
+                self._notes.drop(self._path(at), "result_dropped", "the call it answers is not sent")
+        return self._contents
+
+    def _path(self, at: int) -> str:
+        return f"messages[{self._first + at}]"
+
+    # what the user says
+
+    def _user_parts(self, content: str | Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
+        if isinstance(content, str):
+            return [{"text": content}]
+        return [self._user_part(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+
+    def _user_part(self, block: UserBlock, path: str) -> dict[str, Any]:
+        return {"text": block.text} if isinstance(block, Text) else _write_media(block, path, self._notes)
+
+    # what the model said, and the results of its calls
+
+    def _write_turn(self, message: Assistant, at: int) -> None:
+        path = self._path(at)
+        parts: list[Any] = []
+        calls: list[tuple[int, ToolCall]] = []
+        for index, block in enumerate(message.content):
+            where = f"{path}.content[{index}]"
+            if not isinstance(block, ToolCall):
+                parts += self._model_part(block, where)
+            elif (answer := self._answers.get((at, index))) is not None:
+                calls.append((answer, block))
+                parts.append(self._write_call(block, where))
+            else:
+                self._notes.drop(where, "dangling_call_dropped", "no result answers it, and the wire demands one")
+        if not parts:
+            self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+            return
+        self._stand_in(parts, path)
+        self._contents.append({"role": "model", "parts": parts})
+        if calls:
+            self._contents.append({"role": "user", "parts": self._write_results(calls, at + 1)})
+
+    def _model_part(self, block: AssistantBlock, where: str) -> list[Any]:
+        """A block as a part, or nothing."""
+        if isinstance(block, Text):
+            signature = self._signature(block.continuity, where)
+            return [{"text": block.text, **signature}] if block.text or signature else []
+        state = block.continuity
+        if state is not None and state.replayable and self._is_ours(state.issuer):
+            if isinstance(block, Thinking):
+                return [{"text": block.text, "thought": True, **self._signature(state, where)}]
+            if isinstance(block, Opaque):
+                return [sorted_json(block.data)]
+        self._notes.drop(where, f"{block.__struct_config__.tag}_dropped", "only the model that made it takes it back")
+        return []
+
+    def _write_call(self, call: ToolCall, where: str) -> dict[str, Any]:
+        if call.id in self._ids:
+            self._notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
+        inner = {**self._id_of(call), "name": call.name, "args": sorted_json(call.arguments)}
+        return {"functionCall": inner, **self._signature(call.continuity, where)}
+
+    def _write_results(self, calls: Sequence[tuple[int, ToolCall]], place: int) -> list[dict[str, Any]]:
+        parts = []
+        for expected, (at, call) in enumerate(calls, place):
+            if at != expected:
+                self._notes.rewrite(self._path(at), "result_moved", "results follow their calls, in the calls' order")
+            result = self._messages[at]
+            assert isinstance(result, ToolResult)
+            parts.append(self._write_result(result, call, self._path(at)))
+        return parts
+
+    def _write_result(self, result: ToolResult, call: ToolCall, path: str) -> dict[str, Any]:
+        response = {"error" if result.is_error else "result": result.text}
+        inner: dict[str, Any] = {**self._id_of(call), "name": call.name, "response": response}
+        if not isinstance(result.content, str):
+            media = [
+                _write_media(block, f"{path}.content[{at}]", self._notes)
+                for at, block in enumerate(result.content)
+                if not isinstance(block, Text)
+            ]
+            if media:  # Gemini 3 takes them beside the response [93637f59-6ab1b649]; older models answer 400
+                inner["parts"] = media
+        return {"functionResponse": inner}
+
+    def _id_of(self, call: ToolCall) -> dict[str, str]:
+        if not self._quirks.call_ids or _MINTED.fullmatch(call.id):
+            return {}
+        return {"id": self._ids[call.id]}
+
+    # opaque state
+
+    def _signature(self, state: Continuity | None, where: str) -> dict[str, str]:
+        """The signature a block carries, if it may go back; state without an issuer is this wire's by its kind."""
+        if state is None or (state.signature is None and state.opaque is None):
+            return {}
+        if state.signature is not None and state.replayable and (state.issuer is None or self._is_ours(state.issuer)):
+            return {"thoughtSignature": state.signature}
+        self._notes.drop(
+            f"{where}.continuity", "continuity_dropped", "state that is cut off or another issuer's is not sent"
+        )
+        return {}
+
+    def _is_ours(self, issuer: Issuer | None) -> bool:
+        """Does state of this issuer mean anything to the model that is asked now?"""
+        target = self._target
+        if issuer is None or issuer.wire != target.wire:
+            return False
+        if issuer.vendor and target.vendor and issuer.vendor != target.vendor:
+            return False
+        return not issuer.model or not target.model or _line(issuer.model) == _line(target.model)
+
+    def _stand_in(self, parts: list[Any], path: str) -> None:
+        """Put the placeholder on the first call of a turn that has calls and not one signature on them."""
+        calls = [part for part in parts if isinstance(part, dict) and "functionCall" in part]
+        placeholder = self._quirks.placeholder_signature
+        if placeholder is None or not calls or any("thoughtSignature" in call for call in calls):
+            return
+        calls[0]["thoughtSignature"] = placeholder
+        self._notes.rewrite(path, "signature_placeholder", "the model demands a signature that these calls never had")
+
+
+def _pair(messages: Sequence[Message]) -> dict[tuple[int, int], int]:
+    """Which result answers which call: places of messages and blocks. An id used again means the latest call."""
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    answers: dict[tuple[int, int], int] = {}
+    for at, message in enumerate(messages):
+        if isinstance(message, Assistant):
+            for index, block in enumerate(message.content):
+                if isinstance(block, ToolCall) and block.arguments is not None:
+                    waiting.setdefault(block.id, []).append((at, index))
+        elif isinstance(message, ToolResult) and waiting.get(message.tool_call_id):
+            answers[waiting[message.tool_call_id].pop()] = at
+    return answers
+
+
+_EDITION = re.compile(r"(-latest|-preview|-exp|-\d{3}|-\d{6,8}|-\d\d-\d\d(\d\d)?|-\d{4}-\d\d-\d\d|@[\w.-]*)$")
+
+
+def _line(model: str) -> str:
+    """A model's name without date, version and stage: ``gemini-2.5-flash-preview-09-2025`` is ``gemini-2.5-flash``."""
+    name = model.removeprefix("models/")
+    while (shorter := _EDITION.sub("", name)) not in (name, ""):
+        name = shorter
+    return name
+
+
+# --- media ------------------------------------------------------------------------------------------
+
+_DATA_URL = re.compile(r"data:([^;,]*)([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
+_SUFFIXES = {
+    "avif": "image/avif",
+    "bmp": "image/bmp",
+    "gif": "image/gif",
+    "heic": "image/heic",
+    "heif": "image/heif",
+    "jpeg": "image/jpeg",
+    "jpg": "image/jpeg",
+    "png": "image/png",
+    "webp": "image/webp",
+}
+
+
+def _write_media(block: Image | Document, path: str, notes: Notes) -> dict[str, Any]:
+    if isinstance(block, Image):
+        if block.detail is not None:
+            notes.drop(f"{path}.detail", "detail_dropped", "this wire has no place for it")
+    elif block.name is not None:
+        notes.drop(f"{path}.name", "name_dropped", "this wire has no place for it")
+    if isinstance(block.source, Inline):
+        return _inline(block.media_type, block.source.base64_data, path)
+    url = block.source.url
+    if url[:5].lower() == "data:":
+        return _read_data_url(url, block.media_type, path)
+    suffix = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
+    media_type = block.media_type or _SUFFIXES.get(suffix)
+    if not media_type:
+        raise UnsupportedContentError(f"{path}.media_type is required on this wire: the URL does not show it")
+    return {"fileData": {"mimeType": media_type, "fileUri": url}}
+
+
+def _read_data_url(url: str, media_type: str | None, path: str) -> dict[str, Any]:
+    match = _DATA_URL.fullmatch(url)
+    if match is None:
+        raise UnsupportedContentError(f"{path}.source.url is not a data: URL that can be read")
+    own, marks, data = match.groups()
+    if marks.lower().endswith(";base64"):
+        data = unquote(data)
+    else:
+        data = base64.b64encode(unquote_to_bytes(data)).decode("ascii")
+    return _inline(own or media_type, data, path)
+
+
+def _inline(media_type: str | None, data: str, path: str) -> dict[str, Any]:
+    if not media_type:
+        raise UnsupportedContentError(f"{path}.media_type is required for inline content")
+    return {"inlineData": {"mimeType": media_type, "data": data}}

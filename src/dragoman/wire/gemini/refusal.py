@@ -1,0 +1,110 @@
+"""Reading a refusal: the words servers of this wire use, each row with a recorded exchange that proves it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    ModelNotLoadedError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    UnsupportedContentError,
+)
+from ...events import read_json
+from ..failure import Failure, Row, build_error, read_failure, read_retry_after
+
+__all__ = ["ROWS", "inband_error", "read_refusal"]
+
+
+def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
+    """Read an error body of this wire: an object or an array of one, with the cause among its ``details``."""
+    data: Any = body
+    if isinstance(body, bytes):
+        try:
+            data = read_json(body)
+        except ValueError:
+            return read_failure(body)
+    failure = read_failure(data)
+    record = data[0] if isinstance(data, list) and data else data
+    record = record.get("error") if isinstance(record, dict) else None
+    details = [detail for detail in _items(record, "details") if isinstance(detail, dict)]
+    reason = next((detail["reason"] for detail in details if isinstance(detail.get("reason"), str)), "")
+    delay = next((detail["retryDelay"] for detail in details if isinstance(detail.get("retryDelay"), str)), "")
+    return Failure(
+        failure.message,
+        reason or failure.kind or failure.code,
+        " ".join([failure.kind, *_quotas(details)]).strip(),
+        read_retry_after({"retry-after": delay}),
+    )
+
+
+def _items(record: Any, name: str) -> list[Any]:
+    value = record.get(name) if isinstance(record, dict) else None
+    return value if isinstance(value, list) else []
+
+
+def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
+    """The names of the limits that were reached: they say over what time."""
+    names = []
+    for detail in details:
+        names += [violation.get("quotaId") for violation in _items(detail, "violations") if isinstance(violation, dict)]
+        metadata = detail.get("metadata")
+        names.append(metadata.get("quota_limit") if isinstance(metadata, dict) else None)
+    return [name for name in names if isinstance(name, str)]
+
+
+def inband_error(error: Any) -> ProviderError:
+    """An error object inside a 200: by its code if that is a status, else by its word, else a failing server."""
+    failure = read_refusal({"error": error})
+    code = str(error.get("code")) if isinstance(error, dict) else ""
+    if re.fullmatch(r"[45]\d\d", code):
+        return build_error(int(code), {}, failure, ROWS)
+    status = next((status for word, status in _STATUSES if word in failure.kind), 500)
+    return build_error(status, {}, failure, ROWS)
+
+
+_STATUSES = (
+    ("UNAUTHENTICATED", 401),
+    ("PERMISSION_DENIED", 403),
+    ("NOT_FOUND", 404),
+    ("RESOURCE_EXHAUSTED", 429),
+    ("INVALID_ARGUMENT", 400),
+    ("FAILED_PRECONDITION", 400),
+    ("UNAVAILABLE", 503),
+    ("DEADLINE_EXCEEDED", 504),
+)
+
+
+def _row(statuses: str, pattern: str, error: type[ProviderError], proof: str = "") -> Row:
+    numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
+    return Row(numbers, re.compile(pattern, re.IGNORECASE), error, proof)
+
+
+ROWS: tuple[Row, ...] = (
+    _row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError, "7679d99b-2c93d770"),
+    # The key is refused with a 400; only the reason among the details, or the words, tell.
+    _row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError, "148e0c23-a869cd15"),
+    # Every 429 speaks of quota and billing, also one that is over in seconds; the limit's own name tells the time.
+    _row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
+    # A limit of nothing: the plan does not include the model, and no waiting changes that.
+    _row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
+    _row("429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError),
+    _row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
+    # The model, and what else may not be found. A page of HTML means the address is wrong.
+    _row("400", r"unexpected model name format", InvalidModelError, "09cc7caa-bf79d176"),
+    _row("404", r"cached?[ _]?content|requested URL", InvalidRequestError, "668b1e9f-a721e685"),
+    _row("404", r"", InvalidModelError, "2b87580e-a24cf082"),
+    # Content: of a kind the model cannot read, or behind a URL the server cannot.
+    _row("400", r"cannot fetch content from the provided URL", UnsupportedContentError, "29b43558-84e3c174"),
+    _row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),
+    _row("400", r"unsupported mime ?type|mime ?type.{0,80}not supported", UnsupportedContentError),
+    _row("400", r"unable to process input (image|video|audio)", UnsupportedContentError),
+    _row("400 403", r"\b(inline_?data|file_?data)\b|access the File", UnsupportedContentError),
+)

@@ -1,0 +1,361 @@
+"""Reading a reply: chunks, bodies and arrays of chunks, with all that servers get wrong in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError
+from ...events import Assembler, FinishReason, Usage, read_json
+from ...messages import Opaque, Request, Text, Thinking, ToolCall
+from ...sse import Frame
+from ..codec import Decoder
+from .arguments import StreamedArguments
+from .refusal import inband_error
+
+__all__ = ["GeminiDecoder"]
+
+
+class _Content(Struct):
+    parts: list[Any] | None = None
+
+
+class _Candidate(Struct, rename="camel"):
+    index: Any = None
+    content: _Content | None = None
+    finish_reason: Any = None
+
+
+class _Feedback(Struct, rename="camel"):
+    block_reason: Any = None
+
+
+class _Chunk(Struct, rename="camel"):
+    """A streamed chunk or a whole body; only what is used is decoded."""
+
+    candidates: list[_Candidate] | None = None
+    prompt_feedback: _Feedback | None = None
+    usage_metadata: Any = None
+    model_version: Any = None
+    error: Any = None
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+_arrays = msgspec.json.Decoder(list[_Chunk])
+_BETWEEN = re.compile(r"\s*[\[,]\s*")
+
+
+def _read_chunk(data: bytes) -> _Chunk:
+    try:
+        return _chunks.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(read_json(data), _Chunk)
+
+
+def _read_frame(data: bytes) -> list[_Chunk]:
+    """The chunks of one event: one, or several where a server forgot the blank lines between [228d7458-6a90a32f]."""
+    try:
+        return [_read_chunk(data)]
+    except msgspec.ValidationError:
+        raise
+    except ValueError:
+        if b"\n" not in data:
+            raise
+        return [_read_chunk(line) for line in data.split(b"\n") if line.strip() not in (b"", b"[DONE]")]
+
+
+def _read_array(data: bytes) -> list[_Chunk]:
+    """The chunks of a stream that came as one JSON array; of one that was cut off, those that are whole."""
+    try:
+        return _arrays.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    text, at = data.decode("utf-8", "replace"), 0
+    chunks: list[_Chunk] = []
+    reader = json.JSONDecoder()
+    while match := _BETWEEN.match(text, at):
+        try:
+            _, at = reader.raw_decode(text, match.end())
+        except ValueError:
+            break
+        chunks.append(_read_chunk(text[match.end() : at].encode("utf-8", "replace")))
+    return chunks
+
+
+def _says_anything(chunk: _Chunk) -> bool:
+    return any(candidate.content is not None and candidate.content.parts for candidate in chunk.candidates or ())
+
+
+# With ``enum-encoding=int`` the words come as numbers [96cc9ffa-49df936e]; these are the Gemini API's.
+_REASONS = (
+    "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE", "BLOCKLIST",
+    "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY", "UNEXPECTED_TOOL_CALL",
+)  # fmt: skip
+_BLOCKS = ("BLOCK_REASON_UNSPECIFIED", "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY")
+
+_FINISH: dict[str, FinishReason] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "SAFETY": "content_filter",
+    "RECITATION": "content_filter",
+    "BLOCKLIST": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter",
+    "SPII": "content_filter",
+    "IMAGE_SAFETY": "content_filter",
+    "IMAGE_PROHIBITED_CONTENT": "content_filter",
+    "IMAGE_RECITATION": "content_filter",
+    "MODEL_ARMOR": "content_filter",  # Vertex
+}
+
+
+def _word(value: Any, numbered: Sequence[str]) -> str | None:
+    """An enum's word, or ``None`` where it says nothing."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = numbered[value] if 0 <= value < len(numbered) else str(value)
+    if not isinstance(value, str) or not value or value.endswith("_UNSPECIFIED"):
+        return None
+    return value
+
+
+_TEXTUAL = frozenset({"text", "thought", "thoughtSignature"})
+
+
+class _OpenCall:
+    """A call whose arguments come piece by piece."""
+
+    def __init__(self, key: int, begun: Any) -> None:
+        self.key = key
+        self.arguments = StreamedArguments(begun if isinstance(begun, dict) else {})
+
+
+class GeminiDecoder(Decoder):
+    """Reads chunks and bodies of this wire."""
+
+    def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
+        super().__init__(request, out, keep_raw=keep_raw)
+        self._usage: dict[str, Any] | None = None
+        self._finish_raw: str | None = None
+        self._blocked: str | None = None
+        self._in_thought = False
+        self._call: _OpenCall | None = None
+        self._cut = False
+        self._count = 0
+
+    def frame(self, frame: Frame) -> None:
+        data = frame.data.strip()
+        if not data or data == b"[DONE]":  # imitators send it; this wire's end mark is a finish reason
+            return
+        for chunk in _read_frame(data):
+            self._read(chunk)
+            if self.out.error is not None:
+                return
+
+    def body(self, data: bytes) -> None:
+        data = data.strip()
+        if data.startswith(b"["):  # what a stream is when ``alt=sse`` was not asked for, or not heard
+            for chunk in _read_array(data):
+                self._read(chunk)
+                if self.out.error is not None:
+                    return
+            self.at_end()
+            return
+        chunk = _read_chunk(data)
+        self._read(chunk)
+        if self.out.error is None:
+            if self._finish_raw is None and self._blocked is None and not _says_anything(chunk):
+                raise InvalidResponseError("the reply has no candidate with content or a finish reason")
+            self._finish()
+
+    def at_end(self) -> None:
+        if self._finish_raw is not None or self._blocked is not None:
+            self._finish()
+        else:
+            self.interrupted()
+
+    def facts(self) -> dict[str, Any]:
+        return {"finish_reason": self._finish_raw or self._blocked, "usage": self._usage}
+
+    # inside
+
+    def _read(self, chunk: _Chunk) -> None:
+        if chunk.error:
+            self.out.fail(inband_error(chunk.error))
+            return
+        if not self.out.started:
+            self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
+        for place, candidate in enumerate(chunk.candidates or ()):
+            # The index is often left out. Others than the first were asked for through extras: they are in raw.
+            if (place if candidate.index is None else candidate.index) == 0:
+                self._read_candidate(candidate)
+        if not chunk.candidates and chunk.prompt_feedback is not None:
+            self._blocked = _word(chunk.prompt_feedback.block_reason, _BLOCKS) or self._blocked
+        if isinstance(chunk.usage_metadata, dict):
+            self._note_usage(chunk.usage_metadata)
+
+    def _read_candidate(self, candidate: _Candidate) -> None:
+        if candidate.content is not None:
+            for part in candidate.content.parts or ():
+                if isinstance(part, dict):
+                    self._read_part(part)
+        word = _word(candidate.finish_reason, _REASONS)
+        # Said on several chunks, also in the middle of a reply [680a69df-c9c676fc]: the last word stands,
+        # unless it is a mere STOP after a graver one.
+        if word is not None and (self._finish_raw is None or word != "STOP"):
+            self._finish_raw = word
+
+    def _read_part(self, part: dict[str, Any]) -> None:
+        if len(part) == 1 and self._call is None and type(part.get("text")) is str:  # nearly every part there is
+            if part["text"]:
+                self._in_thought = False
+                self.out.text(part["text"])
+            return
+        signature = part.get("thoughtSignature")
+        signature = signature if isinstance(signature, str) and signature else None
+        text, call = part.get("text"), part.get("functionCall")
+        if isinstance(call, dict):
+            self._in_thought = False
+            self._read_call(call, signature)
+            return
+        other = any(value is not None for key, value in part.items() if key not in _TEXTUAL)
+        if not text and signature is None and not other:
+            return
+        self._abandon_call()
+        if other or not isinstance(text, str):
+            # Code that ran on their side, a generated image, what is not invented yet: kept for its issuer.
+            self._in_thought = False
+            self.out.whole(Opaque(part))
+        elif part.get("thought") is True:
+            self._say_thought(text, signature)
+        else:
+            self._in_thought = False
+            self._say_text(text, signature)
+
+    def _say_text(self, text: str, signature: str | None) -> None:
+        if signature is None:
+            self.out.text(text)
+            return
+        # A signature belongs to the part it came on, also to an empty one: that is a block of its own.
+        self.out.block_end()
+        self.out.text(text)
+        self.out.attach(Text, signature)
+        self.out.block_end()
+
+    def _say_thought(self, text: str, signature: str | None) -> None:
+        if signature is not None:
+            self.out.block_end()
+            self.out.thinking(text)
+            self.out.attach(Thinking, signature)
+            self.out.block_end()
+            self._in_thought = False
+        else:
+            self.out.thinking(text)
+            if not self._in_thought:
+                self.out.attach(Thinking)  # unsigned, and known as ours by its issuer
+            self._in_thought = True
+
+    # calls: whole in one part, or begun with a name and continued in parts without one
+
+    def _read_call(self, call: dict[str, Any], signature: str | None) -> None:
+        name = call.get("name")
+        if isinstance(name, str) and name:
+            self._abandon_call()
+            self._begin_call(call, name, signature)
+        elif self._call is None:
+            if call:
+                self._begin_call(call, "", signature)
+        else:
+            self._continue_call(self._call, call, signature)
+
+    def _begin_call(self, call: dict[str, Any], name: str, signature: str | None) -> None:
+        key, self._count = self._count, self._count + 1
+        call_id, arguments = call.get("id"), call.get("args")
+        self.out.tool_start(key, call_id if isinstance(call_id, str) else None, name)
+        if call.get("willContinue") is True or call.get("partialArgs"):
+            self._call = _OpenCall(key, arguments)
+            self._continue_call(self._call, call, signature)
+            return
+        if signature is not None:
+            self.out.attach(ToolCall, signature, key=key)
+        if arguments is not None:
+            self.out.tool_input(key, arguments if isinstance(arguments, str) else _encode(arguments))
+        self.out.block_end(key)
+
+    def _continue_call(self, opened: _OpenCall, call: dict[str, Any], signature: str | None) -> None:
+        if signature is not None:
+            self.out.attach(ToolCall, signature, key=opened.key)
+        pieces = call.get("partialArgs")
+        for piece in pieces if isinstance(pieces, list) else ():
+            opened.arguments.add(piece)
+        if call.get("willContinue") is not True:
+            self._call = None
+            self.out.tool_input(opened.key, _encode(opened.arguments.value))
+            self.out.block_end(opened.key)
+
+    def _abandon_call(self) -> None:
+        """More of the open call was announced and never came: what there is of it must not pass for the whole."""
+        opened, self._call = self._call, None
+        if opened is not None:
+            self._cut = True
+            self.out.tool_input(opened.key, _encode(opened.arguments.value).removesuffix("}"))
+            self.out.block_end(opened.key)
+
+    # endings
+
+    def _finish(self) -> None:
+        self._abandon_call()
+        if self._finish_raw is None and self._blocked is not None:
+            self.out.finish("content_filter", self._blocked)
+        else:
+            self.out.finish(self._reason(), self._finish_raw)
+
+    def _reason(self) -> FinishReason:
+        reason = "stop" if self._finish_raw is None else _FINISH.get(self._finish_raw, "error")
+        if self.out.has_calls and not (self._cut and reason == "length"):
+            return "tool_calls"  # the wire itself says STOP when the model calls
+        return reason
+
+    def _note_usage(self, record: dict[str, Any]) -> None:
+        """Every chunk counts anew; of each counter the last one that is there stands."""
+        if self._usage is not None and (None in record.values() or not record.keys() >= self._usage.keys()):
+            record = {**self._usage, **{key: value for key, value in record.items() if value is not None}}
+        self._usage = record
+        self.out.usage(_read_usage(self._usage))
+
+
+def _encode(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _read_usage(record: dict[str, Any]) -> Usage:
+    get = record.get
+    prompt, total, tools = (
+        _count(get("promptTokenCount")),
+        _count(get("totalTokenCount")),
+        get("toolUsePromptTokenCount"),
+    )
+    output = _add(get("candidatesTokenCount"), get("thoughtsTokenCount"))
+    if tools and prompt is not None and total != prompt + (output or 0):
+        prompt = _add(prompt, tools)  # what their own tools put before the model was read as well, and is in the total
+    cached, thoughts = _count(get("cachedContentTokenCount")), _count(get("thoughtsTokenCount"))
+    return Usage(prompt, output, cached, None, thoughts, total)
+
+
+def _add(one: Any, other: Any) -> int | None:
+    """The sum of two counters. One that is absent is zero beside one that is not: this wire leaves zeros out."""
+    if one is None or other is None:
+        return _count(one if other is None else other)
+    counts = _count(one), _count(other)
+    return None if None in counts else one + other

@@ -1,0 +1,109 @@
+"""Writing a request, apart from the conversation: settings, tools, and the structure asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import InvalidRequestError, UnsupportedFeatureError
+from ...messages import ForceTool, Request, RuntimeConfig, Tool, ToolChoice
+from ..codec import Notes
+from ..projection import merge_extras, sorted_json
+from .quirks import Quirks
+from .schema import project_schema
+
+__all__ = ["add_root", "schema_directive", "write_config", "write_tools"]
+
+_NAMES = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "max_tokens": "maxOutputTokens",
+    "stop_sequences": "stopSequences",
+    "seed": "seed",
+    "frequency_penalty": "frequencyPenalty",
+    "presence_penalty": "presencePenalty",
+}
+_LEVELS = ("minimal", "low", "medium", "high")
+_MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+
+
+def write_config(config: RuntimeConfig, quirks: Quirks, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``generationConfig``: the settings the caller made, the schema to keep to, and the extras beside them."""
+    written: dict[str, Any] = {
+        theirs: list(value) if isinstance(value, tuple) else value
+        for ours, theirs in _NAMES.items()
+        if (value := getattr(config, ours)) is not None
+    }
+    if config.reasoning is not None:
+        written["thinkingConfig"] = _write_reasoning(config.reasoning, quirks)
+    if schema is not None:
+        written["responseMimeType"] = "application/json"
+        written["responseJsonSchema"] = sorted_json(schema)
+    extras = dict(config.extras)
+    if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
+        # An effort of ours and ``includeThoughts`` of theirs go together; only a contradiction is refused.
+        merge_extras(written["thinkingConfig"], extras.pop("thinkingConfig"))
+    merge_extras(written, extras, lists=frozenset({"stopSequences"}))
+    return written
+
+
+def _write_reasoning(reasoning: str | int, quirks: Quirks) -> dict[str, Any]:
+    if isinstance(reasoning, int):
+        return {"thinkingBudget": reasoning}
+    if reasoning in quirks.effort_budgets:
+        return {"thinkingBudget": quirks.effort_budgets[reasoning]}
+    if reasoning == "none":
+        return {"thinkingBudget": 0}
+    if reasoning in _LEVELS:
+        return {"thinkingLevel": reasoning}
+    raise UnsupportedFeatureError(f"config.reasoning: this wire has no effort {reasoning!r}; its highest is 'high'")
+
+
+def write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
+    """The tools and how to choose among them, or nothing."""
+    if not request.tools:
+        if request.tool_choice is not None:
+            # The server refuses a mode of calling where there is nothing to call.
+            notes.rewrite("tool_choice", "tool_choice_omitted", "without tools there is nothing to choose")
+        return {}
+    written: dict[str, Any] = {"tools": [{"functionDeclarations": _declare(request.tools, quirks, notes)}]}
+    if request.tool_choice is not None:
+        written["toolConfig"] = {"functionCallingConfig": _write_choice(request.tool_choice)}
+    return written
+
+
+def _declare(tools: Sequence[Tool], quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:
+    declared = []
+    for at, tool in enumerate(tools):
+        entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        if quirks.tool_schema == "parametersJsonSchema":
+            entry["parametersJsonSchema"] = sorted_json(tool.parameters)
+        else:
+            parameters = project_schema(tool.parameters, f"tools[{at}].parameters", notes)
+            if parameters.get("properties"):  # an object without properties is refused; no object means no arguments
+                entry["parameters"] = sorted_json(parameters)
+        declared.append(entry)
+    return declared
+
+
+def _write_choice(choice: ToolChoice) -> dict[str, Any]:
+    if isinstance(choice, ForceTool):
+        return {"mode": "ANY", "allowedFunctionNames": [choice.name]}
+    return {"mode": _MODES[choice]}
+
+
+def add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    """The endpoint's own fields at the root of the body; its tools come after the caller's."""
+    for name in sorted(fields):
+        if name == "tools" and isinstance(fields[name], list):
+            body["tools"] = [*body.get("tools", ()), *[sorted_json(tool) for tool in fields[name]]]
+        elif name in body or name == "contents":
+            raise InvalidRequestError(f"quirks.body[{name!r}] contradicts a field that this call sets by itself")
+        else:
+            body[name] = sorted_json(fields[name])
+
+
+def schema_directive(schema: Mapping[str, Any]) -> str:
+    """How to ask for JSON in words."""
+    written = bytes(sorted_json(schema)).decode()
+    return f"Answer with one JSON value and nothing around it. It must satisfy this JSON Schema:\n{written}"

@@ -1,0 +1,305 @@
+"""Writing the conversation as this wire's input items.
+
+Nothing is stored on the server, so an item is sent whole or not at all. A call without its output is
+refused, and so is an output without its call, or reasoning that leads to nothing. Items only their
+issuer understands go back to it alone, as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...errors import InvalidRequestError
+from ...messages import (
+    Assistant,
+    AssistantBlock,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Message,
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+    UserBlock,
+)
+from ..codec import Note, Notes
+from ..projection import IdMap, IdRule, sorted_json
+from .quirks import Quirks
+
+__all__ = ["Home", "is_ours", "model_line", "write_input"]
+
+_SUFFIX = re.compile(r"(?:[-@:](?:\d{8}|\d{4}-\d\d-\d\d|latest|\d{3}))+$")
+
+# Calls that run on the caller's side, under names of their own; the server wants an output for each.
+_CALLS = frozenset(
+    {
+        "apply_patch_call",
+        "computer_call",
+        "custom_tool_call",
+        "local_shell_call",
+        "shell_call",
+        "tool_search_call",
+    }
+)
+
+
+class Home(NamedTuple):
+    """Where a request goes: whose opaque state is understood there."""
+
+    vendor: str | None
+    model: str
+
+
+def model_line(model: str) -> str:
+    """A model's name without the date or version at its end."""
+    return _SUFFIX.sub("", model.lower())
+
+
+def is_ours(state: Continuity | None, home: Home) -> bool:
+    """Was this state made, whole, by the wire, the vendor and the model line it would go to?"""
+    if state is None or state.issuer is None or not state.replayable or state.issuer.wire != "responses":
+        return False
+    vendor, model = state.issuer.vendor, state.issuer.model
+    if vendor is not None and home.vendor is not None and vendor != home.vendor:
+        return False
+    return model is None or model_line(model) == model_line(home.model)
+
+
+def write_input(
+    messages: Sequence[Message], first: int, home: Home, quirks: Quirks, notes: Notes
+) -> list[dict[str, Any]]:
+    """The conversation without its system prompt; ``first`` is the index of its first message."""
+    writer = _Writer(_Pairs(messages, first, quirks.id_rule), home, quirks, notes)
+    for at, message in enumerate(messages, first):
+        if isinstance(message, User):
+            writer.user(message, f"messages[{at}]")
+        elif isinstance(message, Assistant):
+            writer.assistant(message, at, f"messages[{at}]")
+        elif isinstance(message, ToolResult):
+            writer.result(message, at, f"messages[{at}]")
+        else:
+            raise InvalidRequestError(f"messages[{at}]: a system message may only lead the conversation")
+    return writer.items
+
+
+# --- who answers whom -------------------------------------------------------------------------------
+
+
+class _Call(NamedTuple):
+    """One call as it stands in the conversation."""
+
+    message: int
+    block: int
+
+
+class _Pairs:
+    """Which result answers which call, and under which id both are sent."""
+
+    def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
+        self.answers: dict[int, _Call] = {}  # by the index of the result's message
+        self.ids: dict[_Call, str] = {}  # of the calls that are answered
+        self.own: set[tuple[str, bool]] = set()  # (call_id, is it an output?) of the issuer's own kinds of call
+        names: dict[_Call, str] = {}
+        waiting: dict[str, list[_Call]] = {}
+        for at, message in enumerate(messages, first):
+            if isinstance(message, Assistant):
+                self._note_calls(at, message, names, waiting)
+            elif isinstance(message, ToolResult) and waiting.get(message.tool_call_id):
+                # The latest call of this id: an earlier one was never answered.
+                self.answers[at] = waiting[message.tool_call_id].pop()
+        answered = set(self.answers.values())
+        self._name({call: name for call, name in names.items() if call in answered}, rule, IdMap(rule, messages))
+
+    def _note_calls(
+        self, at: int, message: Assistant, names: dict[_Call, str], waiting: dict[str, list[_Call]]
+    ) -> None:
+        for index, block in enumerate(message.content):
+            if isinstance(block, ToolCall) and isinstance(block.arguments, dict):
+                names[_Call(at, index)] = block.id
+                waiting.setdefault(block.id, []).append(_Call(at, index))
+            elif isinstance(block, Opaque) and isinstance(block.data, dict):
+                kind, call_id = block.data.get("type"), block.data.get("call_id")
+                if isinstance(kind, str) and isinstance(call_id, str):
+                    self.own.add((call_id, kind.endswith("_output")))
+
+    def _name(self, names: dict[_Call, str], rule: IdRule | None, projected: IdMap) -> None:
+        """Give each call its id. Some servers count from zero in every reply; here an id is used once."""
+        taken = {projected[name] for name in names.values()}
+        used: set[str] = set()
+        for call, name in names.items():
+            sent, salt = projected[name], 0
+            while sent in used or (salt and sent in taken):
+                salt += 1
+                sent = (rule or IdRule(64)).fold(name, salt)
+            used.add(sent)
+            self.ids[call] = sent
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+class _Writer:
+    def __init__(self, pairs: _Pairs, home: Home, quirks: Quirks, notes: Notes) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._pairs = pairs
+        self._home = home
+        self._quirks = quirks
+        self._notes = notes
+
+    def user(self, message: User, path: str) -> None:
+        content = message.content
+        self._note_state(message, path)
+        plain = isinstance(content, str) or (len(content) == 1 and isinstance(content[0], Text))
+        said = message.text if plain else _write_parts(content, path, self._notes)
+        self.items.append({"type": "message", "role": "user", "content": said})
+
+    def result(self, message: ToolResult, at: int, path: str) -> None:
+        call = self._pairs.answers.get(at)
+        if call is None:
+            self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
+            return
+        call_id = self._pairs.ids[call]
+        if call_id != message.tool_call_id:
+            self._notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
+        if message.is_error:
+            why = "this wire cannot mark a result as an error"
+            self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
+        self._note_state(message, path)
+        content = message.content
+        # Text alone goes as text: llama.cpp and vLLM take nothing else.
+        plain = isinstance(content, str) or all(isinstance(block, Text) for block in content)
+        output = message.text if plain else _write_parts(content, path, self._notes)
+        self.items.append({"type": "function_call_output", "call_id": call_id, "output": output})
+
+    def _note_state(self, message: User | ToolResult, path: str) -> None:
+        for at, block in enumerate(message.content if not isinstance(message.content, str) else ()):
+            if isinstance(block, Text) and block.continuity is not None:
+                where = f"{path}.content[{at}].continuity"
+                self._notes.drop(where, "continuity_dropped", "this wire has no place for state of such text")
+
+    def assistant(self, message: Assistant, at: int, path: str) -> None:
+        written: list[tuple[str, dict[str, Any]]] = []
+        for index, block in enumerate(message.content):
+            where = f"{path}.content[{index}]"
+            item = self._block(block, _Call(at, index), where)
+            if item is not None:
+                written.append((where, item))
+        # The server answers 400 to reasoning without the item it led to [d99e412d-692b4954].
+        while written and written[-1][1]["type"] == "reasoning":
+            where, _ = written.pop()
+            self._notes.drop(where, "thinking_dropped", "what it led to was cut off or cannot be sent")
+        if not written:
+            self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+        self.items += [item for _, item in written]
+
+    def _block(self, block: AssistantBlock, call: _Call, path: str) -> dict[str, Any] | None:
+        if isinstance(block, Text):
+            return self._text(block, path)
+        if isinstance(block, ToolCall):
+            return self._call(block, call, path)
+        if isinstance(block, Thinking):
+            return self._thinking(block, path)
+        if isinstance(block, Opaque):
+            return self._opaque(block, path)
+        return self._drop(block, path, "this wire has no place for it")
+
+    def _drop(self, block: AssistantBlock, path: str, why: str) -> dict[str, Any] | None:
+        self._notes.drop(path, f"{block.__struct_config__.tag}_dropped", why)
+        return None
+
+    def _text(self, block: Text, path: str) -> dict[str, Any] | None:
+        if not block.text:
+            self._notes.items.append(Note("dropped", "blank_text_dropped", path, "there is nothing in it", loss=False))
+            return None
+        own = self._own_fields(block, path)
+        part: dict[str, Any] = {"type": "output_text", "text": block.text}
+        if "annotations" in own:
+            part["annotations"] = own["annotations"]
+        plain = self._quirks.assistant_text == "plain" and "annotations" not in own
+        item = {"type": "message", "role": "assistant", "content": block.text if plain else [part]}
+        if "phase" in own:
+            item["phase"] = own["phase"]
+        return item
+
+    def _call(self, block: ToolCall, call: _Call, path: str) -> dict[str, Any] | None:
+        call_id = self._pairs.ids.get(call)
+        if call_id is None:
+            self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its result")
+            return None
+        if call_id != block.id:
+            self._notes.rewrite(path, "id_projected", "the wire does not take this id; call and result get another")
+        item = {"type": "function_call", "call_id": call_id, "name": block.name, "arguments": _as_text(block.arguments)}
+        return {**self._own_fields(block, path), **item}
+
+    def _thinking(self, block: Thinking, path: str) -> dict[str, Any] | None:
+        item = block.continuity.opaque if block.continuity is not None else None
+        if not isinstance(item, dict) or item.get("type") != "reasoning" or not is_ours(block.continuity, self._home):
+            return self._drop(block, path, "only the issuer of reasoning takes it back, whole and as it came")
+        if item.get("status") in ("incomplete", "in_progress"):
+            return self._drop(block, path, "the reasoning was cut off")
+        if not item.get("encrypted_content") and self._quirks.send_reasoning == "encrypted":
+            return self._drop(block, path, "reasoning that is not encrypted is not taken back")
+        return item
+
+    def _opaque(self, block: Opaque, path: str) -> dict[str, Any] | None:
+        item: dict[str, Any] = block.data if isinstance(block.data, dict) else {}
+        kind, call_id = item.get("type"), item.get("call_id")
+        if not isinstance(kind, str) or not is_ours(block.continuity, self._home):
+            return self._drop(block, path, "only its issuer can read it")
+        is_output = kind.endswith("_output")
+        paired = isinstance(call_id, str) and (is_output or kind in _CALLS)
+        if paired and (call_id, not is_output) not in self._pairs.own:
+            self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its output")
+            return None
+        return item
+
+    def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
+        """The issuer's own fields of a block, for itself alone."""
+        state = block.continuity
+        if state is None or (state.signature is None and state.opaque is None):
+            return {}
+        if isinstance(state.opaque, dict) and is_ours(state, self._home):
+            return state.opaque
+        self._notes.drop(f"{path}.continuity", "continuity_dropped", "state of another issuer, or cut off, is not sent")
+        return {}
+
+
+# --- what the user and the tools say --------------------------------------------------------------
+
+
+def _write_parts(content: Any, path: str, notes: Notes) -> list[dict[str, Any]]:
+    return [_write_block(block, f"{path}.content[{at}]", notes) for at, block in enumerate(content)]
+
+
+def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "input_text", "text": block.text}
+    url = _url_of(block)
+    if isinstance(block, Image):
+        detail = {} if block.detail is None else {"detail": block.detail}
+        return {"type": "input_image", "image_url": url, **detail}
+    if url.startswith("data:"):
+        return {"type": "input_file", "filename": block.name or _name_of(block), "file_data": url}
+    if block.name is not None:
+        notes.drop(f"{path}.name", "name_dropped", "this wire takes no name beside a URL")
+    return {"type": "input_file", "file_url": url}
+
+
+def _url_of(block: Image | Document) -> str:
+    if isinstance(block.source, Inline):
+        return f"data:{block.media_type};base64,{block.source.base64_data}"
+    return block.source.url
+
+
+def _name_of(block: Document) -> str:
+    return "document.pdf" if block.media_type == "application/pdf" else "document"
+
+
+def _as_text(value: Any) -> str:
+    return bytes(sorted_json(value)).decode()

@@ -1,0 +1,49 @@
+"""Reading a refusal: the words of the openai wire, and those only this one has, each with a recorded exchange."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...errors import ProviderError, UnsupportedContentError
+from ..failure import Failure, Row, build_error, read_failure
+from ..openai.refusal import ROWS as OPENAI_ROWS
+from ..openai.refusal import inband_error
+
+__all__ = ["ROWS", "read_error_body", "reply_error"]
+
+_400 = frozenset({400})
+
+
+def _row(pattern: str, error: type[ProviderError], proof: str = "") -> Row:
+    return Row(_400, re.compile(pattern, re.IGNORECASE), error, proof)
+
+
+ROWS: tuple[Row, ...] = (
+    # content: files are refused by their type
+    _row(r"^unsupported_(file|image_media_type)\b", UnsupportedContentError, "9ab7e66f-914c8140"),
+    _row(r"'input_(file|image|audio)' is not supported", UnsupportedContentError),  # llama.cpp
+    _row(r"unsupported mime type", UnsupportedContentError, "1dd138c8-3456ad74"),
+    *OPENAI_ROWS,
+)
+
+# Pictures that are broken, too large or not to be found: OpenAI says so in a reply that failed.
+_ABOUT_THE_REQUEST = re.compile(r"image|unsupported_file", re.IGNORECASE)
+
+
+def reply_error(error: Any) -> ProviderError:
+    """What an ``error`` inside a 200 means: by the status it names, by its words, else a failing server."""
+    failure = read_failure({"error": error})
+    if re.fullmatch(r"[45]\d\d", failure.code):
+        return build_error(int(failure.code), {}, failure, ROWS)
+    if _ABOUT_THE_REQUEST.search(f"{failure.code} {failure.kind}"):
+        return build_error(400, {}, failure, ROWS)
+    return inband_error(failure)
+
+
+def read_error_body(body: bytes) -> Failure:
+    """An error body; LiteLLM sends it as an event stream when a stream was asked for."""
+    head = body.lstrip()
+    if head.startswith(b"data:"):
+        return read_failure(head[5:].split(b"\n", 1)[0])
+    return read_failure(body)

@@ -1,0 +1,84 @@
+"""Writing a request: settings, tools, structure and extras; the conversation is in ``items``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import InvalidRequestError, UnsupportedFeatureError
+from ...messages import ForceTool, Request, RuntimeConfig, Tool
+from ..openai.request import is_strict
+from ..projection import merge_extras, schema_name, sorted_json
+from .quirks import Quirks
+
+__all__ = ["add_extras", "text_format", "write_config", "write_tool", "write_tool_choice"]
+
+_NO_PLACE = ("stop_sequences", "seed", "frequency_penalty", "presence_penalty")
+_STATE = ("previous_response_id", "conversation", "background")
+
+
+def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+    """The settings the caller made, under this wire's names."""
+    for name in _NO_PLACE:
+        if getattr(config, name) not in (None, ()):
+            raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
+    _write_reasoning(body, config, quirks)
+    if config.max_tokens is not None:
+        body["max_output_tokens"] = config.max_tokens
+    for name in ("temperature", "top_p"):
+        if (value := getattr(config, name)) is not None:
+            body[name] = value
+
+
+def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+    reasoning: dict[str, Any] = {}
+    if isinstance(config.reasoning, str):
+        reasoning["effort"] = config.reasoning
+    elif config.reasoning is not None:
+        raise UnsupportedFeatureError("config.reasoning: this wire takes an effort, not a budget in tokens")
+    if quirks.reasoning_summary is not None:
+        reasoning["summary"] = quirks.reasoning_summary
+    if reasoning:
+        body["reasoning"] = reasoning
+    if quirks.encrypted_reasoning:
+        body["include"] = ["reasoning.encrypted_content"]
+
+
+def add_extras(body: dict[str, Any], request: Request) -> None:
+    """The caller's extras, beside what this call sets by itself; ``include`` merges."""
+    extras = request.config.extras
+    for name in _STATE:
+        if extras.get(name):
+            raise UnsupportedFeatureError(f"config.extras[{name!r}]: nothing is kept on the server between calls")
+    if "stream" in extras and not request.stream:
+        if extras["stream"] is not False:
+            raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
+        extras = {name: value for name, value in extras.items() if name != "stream"}
+    merge_extras(body, extras, lists=frozenset({"include"}))
+
+
+def write_tool(tool: Tool, quirks: Quirks) -> dict[str, Any]:
+    """A tool as this wire describes it."""
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": sorted_json(tool.parameters),
+        "strict": quirks.strict_tools and is_strict(tool.parameters),
+    }
+
+
+def write_tool_choice(choice: Any) -> Any:
+    """The four modes of choosing a tool."""
+    return {"type": "function", "name": choice.name} if isinstance(choice, ForceTool) else choice
+
+
+def text_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema as this wire asks for it."""
+    form = {
+        "type": "json_schema",
+        "name": schema_name(schema),
+        "schema": sorted_json(schema),
+        "strict": is_strict(schema),
+    }
+    return {"format": form}

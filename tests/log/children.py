@@ -1,0 +1,56 @@
+"""Writers in processes of their own, to be killed, starved and locked out."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import dragoman
+
+PROGRAM = Path(__file__).with_name("writing_process.py")
+# The package from where this process has it: a child that is not us may not see our folders by another way.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(dragoman.__file__).parents[1])}
+
+
+def start(*arguments: str, prefix: Sequence[str] = (), limit: int | None = None) -> subprocess.Popen[str]:
+    def restrict() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.Popen(
+        [*prefix, sys.executable, str(PROGRAM), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=restrict if limit is not None else None,
+    )
+
+
+@contextmanager
+def killing(where: str) -> Iterator[Callable[[int, int], list[str]]]:
+    """A function that starts a writer, kills it after so many acknowledgements, and returns all it gave."""
+    with start(where) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        read = process.stdout.readline
+
+        def kill_after(acknowledgements: int, threads: int) -> list[str]:
+            assert process.stdin is not None
+            process.stdin.write(f"{threads}\n")
+            process.stdin.flush()
+            ready, pid = read().split()
+            assert ready == "ready"
+            lines = [read() for _ in range(acknowledgements)]
+            os.kill(int(pid), signal.SIGKILL)
+            lines += iter(read, "end -9\n")
+            return lines
+
+        yield kill_after
+        process.stdin.close()

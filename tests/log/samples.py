@@ -1,0 +1,156 @@
+"""One payload of every event type, and arbitrary ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dragoman.events import AssembledFrom, IntentSource, ToolIntent
+from dragoman.log import (
+    BudgetExceeded,
+    LlmCallCompleted,
+    LlmCallFailed,
+    LlmCallStarted,
+    LogPruned,
+    MessageRecorded,
+    ModelSwapped,
+    PermissionDenied,
+    PermissionGranted,
+    PermissionRequested,
+    RoutingProviderRecovered,
+    RoutingProviderUnavailable,
+    RoutingSwitched,
+    SessionFinished,
+    SessionResumed,
+    SessionStarted,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolObserved,
+    ToolStarted,
+    TurnStarted,
+)
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Issuer,
+    LossWarning,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+)
+
+INTENT = ToolIntent(
+    "tu_01", "call_1", "bash", {"command": "make test"}, '{"command": "make test"}',
+    IntentSource("acme", "large", "r1", 1), AssembledFrom(3, 10, 90),
+)  # fmt: skip
+COMPLETED = LlmCallCompleted(
+    "large", "acme", "tool_use", 812.5, "r1", 1200, 45, 1000, 0, 12, False, Decimal("0.00475"), "2026-11",
+    1, 1, "tool_calls", "large-2026", 210.0, 1, "key_1", "openai", "u1", "t1",
+)  # fmt: skip
+LOSS = LossWarning("dropped", "messages[1].content[0]", "thinking of another issuer")
+
+# type, payload, actor, sensitivity: the last two as the adapter contract's envelope has them where it does
+SAMPLES: list[tuple[str, Any, str, str]] = [
+    ("session.started", SessionStarted("Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}), "user", "private"),
+    ("session.resumed", SessionResumed(7, ("tu_01",), "killed"), "system", "private"),
+    ("session.finished", SessionFinished("exhausted", "50 turns", 50), "system", "private"),
+    ("turn.started", TurnStarted(1, "large", "acme"), "system", "private"),
+    (
+        "message.recorded",
+        MessageRecorded(
+            Assistant(
+                [
+                    Thinking("hm", Continuity("sig==", None, Issuer("anthropic", "acme", "large"))),
+                    Text("I will run the tests — ありがとう \x00 \U0001f600"),
+                    ToolCall("call_1", "bash", {"command": "make test"}),
+                ]
+            ),
+            "large",
+            "acme",
+            "r1",
+            "tool_calls",
+            (LOSS,),
+        ),
+        "agent",
+        "private",
+    ),
+    ("message.recorded", MessageRecorded(User("Hello")), "user", "private"),
+    ("message.recorded", MessageRecorded(System("Be terse.")), "system", "private"),
+    ("message.recorded", MessageRecorded(ToolResult("call_1", "exit 1", is_error=True)), "tool", "private"),
+    ("model.swapped", ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)), "system", "pseudonymous"),
+    ("budget.exceeded", BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"), "system", "pseudonymous"),
+    (
+        "llm.call_started",
+        LlmCallStarted("large", "acme", "r1", 1200, config=RuntimeConfig(temperature=0.5, stop_sequences=["\n"])),
+        "agent",
+        "private",
+    ),
+    ("llm.call_completed", COMPLETED, "agent", "pseudonymous"),
+    ("llm.call_completed", LlmCallCompleted("large", "acme", "end_turn", 1.0), "agent", "pseudonymous"),
+    (
+        "llm.call_failed",
+        LlmCallFailed("large", "acme", "rate_limit", "slow down", 1, 80.0, "r1", 429),
+        "agent",
+        "pseudonymous",
+    ),
+    (
+        "routing.switched",
+        RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),
+        "system",
+        "pseudonymous",
+    ),
+    (
+        "routing.provider_unavailable",
+        RoutingProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
+        "system",
+        "pseudonymous",
+    ),
+    (
+        "routing.provider_recovered",
+        RoutingProviderRecovered("acme", "model_specific", 31.5, ("large",)),
+        "system",
+        "pseudonymous",
+    ),
+    ("tool_intent.proposed", INTENT, "agent", "private"),
+    ("tool_intent.closed", ToolIntentClosed("tu_01", "the process was killed", "bash"), "system", "private"),
+    ("permission.requested", PermissionRequested("tu_01", "bash", "not in the rules"), "system", "private"),
+    ("permission.granted", PermissionGranted("tu_01", "bash", "user", scope="session"), "system", "private"),
+    ("permission.denied", PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"), "system", "private"),
+    ("tool.started", ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}), "tool", "private"),
+    (
+        "tool.observed",
+        ToolObserved("tu_01", "bash", "Expected 4, received 5", True, False, 1, 912.0, {"stderr": "…"}),
+        "tool",
+        "private",
+    ),
+    ("tool.observed", ToolObserved("tu_01", "look", (Text("a"), Text("b"))), "tool", "private"),
+    ("tool.failed", ToolFailed("tu_01", "bash", "timeout", "no end after 60 s", 60000.0), "tool", "private"),
+    (
+        "log.pruned",
+        LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),
+        "system",
+        "private",
+    ),
+]
+WRITABLE = [payload for kind, payload, *_ in SAMPLES if kind != "log.pruned"]
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+payloads = st.sampled_from(WRITABLE) | st.builds(
+    ToolStarted, intent_id=texts, tool_name=texts, input=st.dictionaries(texts, values, max_size=4)
+)

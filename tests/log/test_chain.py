@@ -1,0 +1,255 @@
+"""Tampering: whatever is changed behind the log's back, verify names the record."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from dragoman.log import LogCorruptError, LogError, PostgresLog, Record, Report, SessionStarted, SqliteLog, TurnStarted
+from dragoman.log.chain import check_log
+from dragoman.log.record import Draft, Head, link_record, to_row
+
+FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # more of them for a longer run
+NUMBER = 20
+CHANGED = 7  # the record that is tampered with
+
+# what is done to it: an SQL expression for the new value of a column
+CHANGES = [
+    ("id", "'01' || substr(id, 3, 23) || 'U'"),
+    ("turn", "'t2'"),
+    ("turn", "NULL"),
+    ("parent", "'other'"),
+    ("type", "'turn.stopped'"),
+    ("actor", "'user'"),
+    ("sensitivity", "'aggregatable'"),
+    ("timestamp", "timestamp + 1"),
+    ("payload", "replace(payload, '6', '7')"),
+    ("payload", "'{}'"),
+    ("payload", "''"),
+]  # fmt: skip
+
+
+def fill(log: SqliteLog | PostgresLog) -> list[Record]:
+    for session in ("a", "b", "c"):
+        log.append_sync(session, SessionStarted(goal="g" * 40))
+        for number in range(1, NUMBER):
+            log.append_sync(session, TurnStarted(number), turn="t1", parent="p1")
+    return list(log.read("b"))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    """A closed log, and what is in its middle session."""
+    path = tmp_path_factory.mktemp("log") / "log.db"
+    with SqliteLog(path) as log:
+        records = fill(log)
+    return path, records
+
+
+@pytest.fixture
+def path(original: tuple[Path, list[Record]], tmp_path: Path) -> Path:
+    return Path(shutil.copy(original[0], tmp_path / "log.db"))
+
+
+@pytest.fixture
+def records(original: tuple[Path, list[Record]]) -> list[Record]:
+    return original[1]
+
+
+def run(path: Path, *statements: str | tuple[str, tuple[object, ...]]) -> None:
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        sql, parameters = (statement, ()) if isinstance(statement, str) else statement
+        assert connection.execute(sql, parameters).rowcount > 0
+    connection.commit()
+    connection.close()
+
+
+def verify(path: Path) -> Report:
+    with SqliteLog(path, readonly=True) as log:
+        return log.verify()
+
+
+def test_the_untouched_log_is_whole(path: Path) -> None:
+    assert verify(path) == Report(3, 3 * NUMBER)
+
+
+@pytest.mark.parametrize(("column", "value"), [*CHANGES, ("previous", "zeroblob(32)"), ("hash", "zeroblob(32)")])
+def test_a_changed_column_is_a_hash_mismatch_at_its_record(
+    path: Path, records: list[Record], column: str, value: str
+) -> None:
+    run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
+    report = verify(path)
+    assert [(found.session, found.seq, found.problem) for found in report.breaks] == [("b", CHANGED, "hash mismatch")]
+    if column != "id":
+        assert report.breaks[0].id == records[CHANGED - 1].id
+    assert report.records == 2 * NUMBER + CHANGED - 1
+    assert str(report.first).startswith(f"session b, record {CHANGED}, ")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["CAST(x'7bff7d' AS TEXT)", "12", "1.5", "x'7b7d'"],
+)
+def test_a_payload_of_another_kind_is_named_and_never_trips_the_check(path: Path, value: str) -> None:
+    run(path, f"UPDATE records SET payload = {value} WHERE session = 'b' AND seq = {CHANGED}")
+    [found] = verify(path).breaks
+    assert (found.session, found.seq) == ("b", CHANGED)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("timestamp", "9223372036854775807"),
+        ("timestamp", "'noon'"),
+        ("timestamp", "0.5"),
+        ("hash", "'text'"),
+        ("hash", "7"),
+        ("previous", "1.5"),
+        ("id", "CAST(x'ff' AS TEXT)"),
+        ("id", "x'00'"),
+        ("type", "CAST(x'ff' AS TEXT)"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named(path: Path, column: str, value: str) -> None:
+    run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
+    [found] = verify(path).breaks
+    assert (found.session, found.seq) == ("b", CHANGED)
+    assert found.problem in ("unreadable", "hash mismatch")
+    str(found).encode()  # and can be printed
+
+
+def test_a_deleted_record_is_a_gap(path: Path, records: list[Record]) -> None:
+    run(path, f"DELETE FROM records WHERE session = 'b' AND seq = {CHANGED}")
+    [found] = verify(path).breaks
+    assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
+    assert found.id == records[CHANGED].id  # the one found in its place
+    with SqliteLog(path) as log, pytest.raises(LogCorruptError, match=f"'b': record {CHANGED} is missing"):
+        list(log.read("b"))
+
+
+@pytest.mark.parametrize("seq", [0, -5, 1000, 1 << 60])
+def test_a_moved_record_is_a_gap(path: Path, seq: int) -> None:
+    run(path, f"UPDATE records SET seq = {seq} WHERE session = 'b' AND seq = {CHANGED}")
+    [found] = verify(path).breaks
+    assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
+
+
+@pytest.mark.parametrize("session", ["'d'", "CAST(x'61ff' AS TEXT)"])
+def test_a_record_moved_to_another_session_is_named_there_too(path: Path, records: list[Record], session: str) -> None:
+    run(path, f"UPDATE records SET session = {session} WHERE session = 'b' AND seq = {CHANGED}")
+    breaks = {found.session: found for found in verify(path).breaks}
+    assert (breaks["b"].seq, breaks["b"].problem) == (CHANGED, "gap")
+    [stray] = [found for name, found in breaks.items() if name != "b"]
+    assert (stray.seq, stray.problem, stray.id) == (1, "gap", records[CHANGED - 1].id)
+    str(stray).encode()
+
+
+def test_a_session_renamed_is_broken_at_its_first_record(path: Path) -> None:
+    run(path, "UPDATE records SET session = 'x' WHERE session = 'b'")
+    [found] = verify(path).breaks
+    assert (found.session, found.seq, found.problem) == ("x", 1, "hash mismatch")
+
+
+def test_a_record_replaced_with_its_own_right_hash_does_not_fit_the_next(path: Path, records: list[Record]) -> None:
+    before = records[CHANGED - 2]
+    draft = Draft("b", "t1", "p1", "turn.started", "system", "private", b'{"number":666}')
+    forged = link_record(draft, Head(before.seq, before.hash))
+    row = to_row(forged)
+    run(
+        path,
+        f"DELETE FROM records WHERE session = 'b' AND seq = {CHANGED}",
+        (f"INSERT INTO records VALUES ({', '.join('?' * 12)})", row),
+    )
+    [found] = verify(path).breaks
+    assert (found.session, found.seq, found.problem) == ("b", CHANGED + 1, "wrong previous")
+    assert f"does not follow from record {CHANGED}" in found.detail
+
+
+def test_two_sessions_cannot_be_swapped(path: Path) -> None:
+    run(
+        path,
+        "UPDATE records SET session = 'x' WHERE session = 'a'",
+        "UPDATE records SET session = 'a' WHERE session = 'b'",
+        "UPDATE records SET session = 'b' WHERE session = 'x'",
+    )
+    assert [(found.session, found.seq) for found in verify(path).breaks] == [("a", 1), ("b", 1)]
+
+
+def test_a_record_no_session_leads_to_is_missed(path: Path) -> None:
+    """As when the index, and not the table, has lost the end of a chain."""
+    with SqliteLog(path, readonly=True) as log, log._view() as view:
+        whole = check_log(view.names, view.page, view.count, {})
+        short = check_log(lambda: ["a", "b"], view.page, view.count, {})
+    assert whole.ok
+    assert [(found.session, found.problem) for found in short.breaks] == [("", "unreadable")]
+    assert "60 records are stored and the sessions lead to 40" in str(short)
+
+
+def check_flip(original: Path, folder: Path, bit: int) -> str:
+    """Flip one bit of the file: either that is noticed, or nothing that was written is different."""
+    data = bytearray(original.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path = folder / "flipped.db"
+    path.write_bytes(data)
+    with SqliteLog(original, readonly=True) as log:
+        expected = {name: list(log.read(name)) for name in "abc"}
+    try:
+        with SqliteLog(path, readonly=True) as log:
+            if not (report := log.verify()).ok:
+                for found in report.breaks:
+                    assert found.problem in ("hash mismatch", "gap", "wrong previous", "unreadable")
+                return "found"
+            assert {entry.session: list(log.read(entry.session)) for entry in log.sessions()} == expected
+            return "harmless"
+    except LogError:
+        return "refused"
+    finally:
+        for leftover in folder.glob("flipped.db*"):
+            leftover.unlink()
+
+
+def test_no_flipped_bit_of_the_file_goes_unnoticed_and_changes_a_record(
+    original: tuple[Path, list[Record]], tmp_path: Path
+) -> None:
+    draw = random.Random(11)
+    bits = original[0].stat().st_size * 8
+    outcomes = {check_flip(original[0], tmp_path, draw.randrange(bits)) for _ in range(FLIPS)}
+    assert outcomes == {"found", "refused", "harmless"}
+
+
+def test_a_flipped_bit_in_a_stored_payload_is_found_at_its_record(
+    original: tuple[Path, list[Record]], path: Path
+) -> None:
+    record = original[1][CHANGED]
+    data = path.read_bytes()
+    place = data.index(bytes.fromhex(record.previous + record.hash)) - len(bytes(record.raw)) + 3
+    for bit in range(8):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
+        [found] = verify(path).breaks
+        assert (found.session, found.seq, found.id, found.problem) == (
+            "b", record.seq, record.id, "hash mismatch",
+        )  # fmt: skip
+
+
+def test_postgres_is_no_different(conninfo: str) -> None:
+    with PostgresLog(conninfo) as log, psycopg.connect(conninfo, autocommit=True) as connection:
+        records = fill(log)
+        connection.execute("CREATE TABLE untouched AS SELECT * FROM dragoman_log")
+        for column, value in CHANGES:
+            sql = f"UPDATE dragoman_log SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}"
+            assert connection.execute(sql).rowcount == 1  # type: ignore[arg-type]
+            [found] = log.verify().breaks
+            assert (found.session, found.seq, found.problem) == ("b", CHANGED, "hash mismatch"), column
+            assert column == "id" or found.id == records[CHANGED - 1].id
+            connection.execute("TRUNCATE dragoman_log")
+            connection.execute("INSERT INTO dragoman_log SELECT * FROM untouched")
+        connection.execute("DELETE FROM dragoman_log WHERE session = 'b' AND seq = 7")
+        [found] = log.verify().breaks
+        assert (found.session, found.seq, found.problem, found.id) == ("b", CHANGED, "gap", records[CHANGED].id)

@@ -1,0 +1,423 @@
+"""What every store does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.log import (
+    ADMINISTRATION,
+    MAX_PAYLOAD,
+    EventLog,
+    InvalidRecordError,
+    LogClosedError,
+    LogPruned,
+    LogReadOnlyError,
+    Record,
+    SessionStarted,
+    SqliteLog,
+    ToolStarted,
+    TurnStarted,
+    genesis,
+    hash_record,
+)
+from dragoman.log.record import Draft
+
+from .samples import SAMPLES, WRITABLE, payloads
+
+Open = Callable[..., EventLog]
+
+
+# --- writing and reading ----------------------------------------------------------------------------
+
+
+async def test_what_was_written_is_read_after_the_log_was_opened_again(open_store: Open) -> None:
+    before = datetime.now(UTC)
+    async with open_store() as log:
+        written = [await log.append("s1", WRITABLE[0])]
+        for payload in WRITABLE[1:]:
+            written.append(await log.append("s1", payload, turn="t1", parent=written[-1].id))
+    log = open_store()
+    read = list(log.read("s1"))
+    assert read == written
+    assert [record.payload for record in read] == WRITABLE
+    assert [record.seq for record in read] == list(range(1, len(WRITABLE) + 1))
+    assert [record.parent for record in read] == [None, *[record.id for record in read[:-1]]]
+    assert [record.turn for record in read] == [None] + ["t1"] * (len(read) - 1)
+    assert [(record.type, record.actor, record.sensitivity) for record in read] == [
+        (kind, actor, sensitivity) for kind, _, actor, sensitivity in SAMPLES if kind != "log.pruned"
+    ]
+    assert before <= read[0].timestamp <= read[-1].timestamp <= datetime.now(UTC)
+    assert [record.id for record in read] == sorted(record.id for record in read)
+
+
+def test_actor_and_sensitivity_can_be_said(open_store: Open) -> None:
+    with open_store() as log:
+        log.append_sync("s1", TurnStarted(1), actor="worker", sensitivity="aggregatable")
+        [record] = log.read("s1")
+    assert (record.actor, record.sensitivity) == ("worker", "aggregatable")
+
+
+@pytest.mark.parametrize(
+    ("facts", "complaint"),
+    [
+        ({"session": ""}, "session: must be 1 to 255 printable characters"),
+        ({"session": "x" * 256}, "session: must be"),
+        ({"session": "a\nb"}, "session: must be"),
+        ({"session": "a\x00b"}, "session: must be"),
+        ({"session": "\ud800"}, "session: must be"),
+        ({"session": 7}, "session: must be"),
+        ({"turn": ""}, "turn: must be"),
+        ({"parent": "\x1b[2J"}, "parent: must be"),
+        ({"actor": "boss"}, "actor: must be one of user, agent, system, tool, worker, not 'boss'"),
+        ({"sensitivity": "secret"}, "sensitivity: must be one of private, "),
+        ({"session": ADMINISTRATION}, "session: "),
+        ({"payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC))}, "session: "),
+        (
+            {"session": ADMINISTRATION, "payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC))},
+            "session: only the log itself",
+        ),
+        ({"payload": ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})}, "payload of tool.started: 67108"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_no_trace(
+    tmp_path: Path, facts: dict[str, Any], complaint: str
+) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        with pytest.raises(InvalidRecordError) as caught:
+            log.append_sync(**{"session": "s1", "payload": TurnStarted(1), **facts})
+        assert str(caught.value).startswith(complaint)
+        assert log.sessions() == ()
+
+
+def test_reading_goes_on_from_where_it_stopped(open_store: Open) -> None:
+    with open_store() as log:
+        for number in range(5):
+            log.append_sync("s1", TurnStarted(number))
+        assert [record.seq for record in log.read("s1", after=3)] == [4, 5]
+        assert [record.seq for record in log.read("s1", after=-1)] == [1, 2, 3, 4, 5]
+        assert list(log.read("s1", after=5)) == []
+        assert list(log.read("none")) == []
+
+
+async def test_a_long_session_is_read_in_pages(open_store: Open) -> None:
+    async with open_store() as log:
+        await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(1203)])
+        reading = log.read("s1")
+        first = next(reading)
+        await log.append("s1", TurnStarted(9999))
+        rest = list(reading)
+        assert [record.seq for record in (first, *rest)] == list(range(1, 1204))  # as far as it went at the start
+        assert log.verify().records == 1204
+
+
+def test_sessions_are_listed_with_their_ends(open_store: Open) -> None:
+    with open_store() as log:
+        first = log.append_sync("b", TurnStarted(1))
+        last = log.append_sync("b", TurnStarted(2))
+        only = log.append_sync("a", TurnStarted(1))
+        found = log.sessions()
+    assert [(entry.session, entry.records, entry.first_id, entry.last_id, entry.head) for entry in found] == [
+        ("a", 1, only.id, only.id, only.hash),
+        ("b", 2, first.id, last.id, last.hash),
+    ]
+    assert (found[1].started, found[1].updated) == (first.timestamp, last.timestamp)
+
+
+def test_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
+    with open_store() as log:
+        # What a newer version would do: the same store, a longer catalogue.
+        log._write([Draft("s1", None, None, "future.event", "worker", "private", b'{"shiny":[1,{"new":null}]}')])
+        log.append_sync("s1", TurnStarted(1))
+        strange, known = log.read("s1")
+        assert strange.type == "future.event"
+        assert strange.payload == strange.data == {"shiny": [1, {"new": None}]}
+        assert known.payload == TurnStarted(1)
+        assert log.verify().ok
+
+
+def test_a_field_this_version_does_not_know_is_kept(open_store: Open) -> None:
+    with open_store() as log:
+        log._write([Draft("s1", None, None, "turn.started", "system", "private", b'{"colour":"red","number":1}')])
+        [record] = log.read("s1")
+        assert record.payload == TurnStarted(1)
+        assert record.data == {"colour": "red", "number": 1}
+        assert b'"payload":{"colour":"red","number":1}' in record.line
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(appends=st.lists(st.tuples(st.sampled_from(["a", "b", "é日本 c"]), payloads), max_size=12))
+def test_any_sequence_of_appends_reads_back_in_order(open_store: Open, appends: list[tuple[str, Any]]) -> None:
+    log = open_store()
+    lengths = {entry.session: entry.records for entry in log.sessions()}
+    written: dict[str, list[Any]] = {}
+    for session, payload in appends:
+        written.setdefault(session, []).append(payload)
+        log.append_sync(session, payload)
+    for session, expected in written.items():
+        assert [record.payload for record in log.read(session, after=lengths.get(session, 0))] == expected
+    report = log.verify()
+    assert report.ok
+    assert report.records == sum(lengths.values()) + len(appends)
+    log.close()
+
+
+# --- many at once -----------------------------------------------------------------------------------
+
+
+async def test_threads_and_tasks_share_a_session_without_a_gap(open_store: Open) -> None:
+    log = open_store()
+
+    def write() -> None:
+        for number in range(25):
+            log.append_sync("s1", TurnStarted(number))
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    records = await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(200)])
+    await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+    assert len({record.seq for record in records}) == 200
+    assert [record.seq for record in log.read("s1")] == list(range(1, 401))
+    assert log.verify().ok
+
+
+async def test_a_cancelled_append_is_still_written(open_store: Open) -> None:
+    log = open_store()
+    task = asyncio.create_task(log.append("s1", TurnStarted(1)))
+    await asyncio.sleep(0)  # it has been handed over
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(10):
+        await log.append("s1", TurnStarted(2))
+    assert [record.payload for record in log.read("s1")] == [TurnStarted(1), TurnStarted(2)]
+
+
+# --- the chain --------------------------------------------------------------------------------------
+
+
+def test_the_exported_chain_can_be_checked_with_nothing_but_a_hash_function(open_store: Open) -> None:
+    with open_store() as log:
+        for session in ("b", "a"):
+            for payload in WRITABLE:
+                log.append_sync(session, payload, turn="t1")
+        stream = io.BytesIO()
+        assert log.export(stream) == 2 * len(WRITABLE)
+        assert log.export(io.BytesIO(), "a") == len(WRITABLE)
+    previous = {name: hashlib.sha256(b"dragoman.log/1 " + name.encode()).hexdigest() for name in ("a", "b")}
+    seen = []
+    for line in stream.getvalue().splitlines():
+        record = json.loads(line)
+        assert list(record) == sorted(record)
+        assert list(record["payload"]) == sorted(record["payload"])
+        unhashed = re.sub(rb'"hash":"[0-9a-f]{64}",', b"", line, count=1)
+        assert hashlib.sha256(unhashed).hexdigest() == record["hash"]
+        assert record["previous"] == previous[record["session"]]
+        previous[record["session"]] = record["hash"]
+        seen.append((record["session"], record["seq"]))
+    assert seen == [(session, seq) for session in ("a", "b") for seq in range(1, len(WRITABLE) + 1)]
+
+
+def test_the_form_of_a_record_is_what_it_was_in_version_one() -> None:
+    """Whoever changes one of these bytes, here or in a dependency, breaks every log there is."""
+    record = Record(
+        "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None, msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
+        genesis("s\"1é"), "private", 1, 's"1é', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "t1", "turn.started",
+    )  # fmt: skip
+    record = msgspec.structs.replace(record, hash=hash_record(record))
+    assert record.line.decode() == (
+        '{"actor":"agent","hash":"c541d0a99fe1535553a53429341da670ea71af4d39554e820babca8fffc3a945",'
+        '"id":"01M7EJSHEJRBEPVWKBS3Y5E4R0","parent":null,"payload":{"number":1,"model":"é/\\u0000"},'
+        '"previous":"14739dbf827b3050d95f8f763b2a1a34ab5fd37ec927d94878f96d2493fe1375",'
+        '"sensitivity":"private","seq":1,"session":"s\\"1é","timestamp":"2026-01-02T03:04:05.000000Z","turn":"t1",'
+        '"type":"turn.started"}'
+    )
+
+
+def test_genesis_differs_by_session() -> None:
+    assert genesis("a") != genesis("b")
+    assert genesis("a") == hashlib.sha256(b"dragoman.log/1 a").hexdigest()
+
+
+def test_an_export_is_the_same_bytes_every_time(open_store: Open, tmp_path: Path) -> None:
+    with open_store() as log:
+        for number, payload in enumerate(WRITABLE):
+            log.append_sync(f"s{number % 3}", payload)
+        log.export(tmp_path / "first.jsonl")
+    first = (tmp_path / "first.jsonl").read_bytes()
+    with open_store(readonly=True) as log:
+        log.export(str(tmp_path / "second.jsonl"))
+        stream = io.BytesIO()
+        log.export(stream)
+    assert first == (tmp_path / "second.jsonl").read_bytes() == stream.getvalue()
+    assert first.count(b"\n") == len(WRITABLE)
+
+
+def test_a_failed_export_leaves_no_file(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with open_store() as log:
+        log.append_sync("s1", TurnStarted(1))
+        monkeypatch.setattr(os, "fsync", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            log.export(folder / "log.jsonl")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_chain_cut_short_is_seen_by_a_hash_noted_earlier(open_store: Open) -> None:
+    with open_store() as log:
+        for number in range(3):
+            log.append_sync("s1", TurnStarted(number))
+        noted = {entry.session: entry.head for entry in log.sessions()}
+        log.append_sync("s1", TurnStarted(4))
+        assert log.verify(known=noted).ok
+        _, second, *_ = log.read("s1")
+        assert log.verify("s1", known={"s1": second.hash}).ok
+        report = log.verify(known={"s1": "ab" * 32, "s2": "cd" * 32})
+    assert [(found.session, found.seq, found.problem) for found in report.breaks] == [
+        ("s1", 5, "cut short"),
+        ("s2", 1, "cut short"),
+    ]
+    assert str(report).startswith("4 records in 2 sessions: BROKEN\nsession s1, record 5: cut short: the known hash")
+
+
+def test_a_session_that_is_not_there_is_not_counted(open_store: Open) -> None:
+    with open_store() as log:
+        report = log.verify("none")
+    assert (report.ok, report.sessions, report.records, report.first) == (True, 0, 0, None)
+    assert str(report) == "0 records in 0 sessions: whole"
+
+
+# --- retention --------------------------------------------------------------------------------------
+
+
+def test_retention_removes_whole_sessions_and_says_so(open_store: Open) -> None:
+    with open_store() as log:
+        old = [log.append_sync("old", TurnStarted(number)) for number in range(3)]
+        log.append_sync("going on", TurnStarted(1))
+        cutoff = datetime.now(UTC)
+        log.append_sync("going on", TurnStarted(2))
+        log.append_sync("new", TurnStarted(1))
+        pruned = log.retain(cutoff)
+        assert pruned == (LogPruned("old", 3, old[0].id, old[2].id, old[2].hash, cutoff),)
+        assert [entry.session for entry in log.sessions()] == [ADMINISTRATION, "going on", "new"]
+        [record] = log.read(ADMINISTRATION)
+        assert (record.type, record.payload) == ("log.pruned", pruned[0])
+        assert log.retain(timedelta(days=1)) == ()
+        assert {gone.session for gone in log.retain(timedelta(0))} == {"going on", "new"}
+        assert [entry.session for entry in log.sessions()] == [ADMINISTRATION]  # itself it keeps
+        assert log.verify().records == 3
+        again = log.append_sync("old", TurnStarted(1))
+        assert (again.seq, again.previous) == (1, genesis("old"))
+        assert log.verify().ok
+
+
+def test_retention_wants_a_time_zone(open_store: Open) -> None:
+    with open_store() as log, pytest.raises(InvalidRecordError, match="older_than: the time has no time zone"):
+        log.retain(datetime(2026, 1, 1))
+
+
+def test_a_session_pruned_while_it_is_read_is_not_mistaken_for_a_short_one(open_store: Open) -> None:
+    async def fill(log: EventLog) -> None:
+        await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(600)])
+
+    with open_store() as log:
+        asyncio.run(fill(log))
+        reading = log.read("s1")
+        next(reading)
+        log.retain(timedelta(0))
+        with pytest.raises(Exception, match="record 501 is missing; it was pruned meanwhile"):
+            list(reading)
+
+
+# --- opening and closing ----------------------------------------------------------------------------
+
+
+def test_a_log_opened_for_reading_follows_the_writer_and_refuses_to_write(open_store: Open) -> None:
+    with open_store() as log:
+        log.append_sync("s1", TurnStarted(1))
+        with open_store(readonly=True) as reader:
+            assert len(list(reader.read("s1"))) == 1
+            log.append_sync("s1", TurnStarted(2))
+            assert len(list(reader.read("s1"))) == 2
+            assert reader.verify().ok
+            for write in (lambda: reader.append_sync("s1", TurnStarted(3)), lambda: reader.retain(timedelta(0))):
+                with pytest.raises(LogReadOnlyError, match="opened for reading only"):
+                    write()
+    assert "readonly=True" in repr(reader)
+
+
+async def test_a_closed_log_says_so(open_store: Open) -> None:
+    log = open_store()
+    await log.append("s1", TurnStarted(1))
+    log.close()
+    log.close()
+    for use in (
+        lambda: log.append_sync("s1", TurnStarted(2)),
+        lambda: list(log.read("s1")),
+        log.sessions,
+        log.verify,
+        lambda: log.retain(timedelta(0)),
+    ):
+        with pytest.raises(LogClosedError, match="the log is closed"):
+            use()
+    with pytest.raises(LogClosedError):
+        await log.append("s1", TurnStarted(2))
+
+
+def test_closing_writes_what_is_queued(open_store: Open) -> None:
+    log = open_store()
+    futures = [log._offer(log._draft("s1", TurnStarted(number))) for number in range(100)]
+    log.close()
+    assert all(accepted and future.result(timeout=0).seq for accepted, future in futures)
+    with open_store(readonly=True) as reader:
+        assert len(list(reader.read("s1"))) == 100
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.append_sync("s1", TurnStarted(1))
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # waiting for ever is what it would do
+            try:
+                log.append_sync("s1", TurnStarted(2))
+            except LogClosedError as error:
+                log.close()  # not its to close
+                os._exit(7 if "another process" in str(error) else 1)
+            os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert log.append_sync("s1", TurnStarted(3)).seq == 2
+
+
+def test_hashing_a_record_again_gives_its_hash(open_store: Open) -> None:
+    with open_store() as log:
+        record = log.append_sync("s1", SessionStarted(goal="x"))
+        assert hash_record(record) == record.hash
+        assert log.verify("s1").ok
+
+
+def test_representations_hold_nothing_private(open_store: Open) -> None:
+    with open_store() as log:
+        record = log.append_sync("s1", SessionStarted(goal="my secret goal"))
+        assert "secret" not in repr(record)
+        assert record.id in repr(record)
+        assert "host=" not in repr(log)

@@ -1,0 +1,166 @@
+"""Killed, out of room, out of order: nothing acknowledged is lost and the chain stays whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from dragoman.log import EventLog, LogFullError, LogStorageError, PostgresLog, SqliteLog, ToolObserved, TurnStarted
+
+from .children import killing, start
+
+KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # more of them for a longer run
+
+
+def check(log: EventLog, acknowledged: list[str]) -> None:
+    held = {(record.session, record.seq): record.hash for name in ("s0", "s1", "s2") for record in log.read(name)}
+    for line in acknowledged:
+        session, seq, digest = line.split()
+        assert held[session, int(seq)] == digest
+    report = log.verify()
+    assert report.ok, str(report)
+    assert report.records == len(held)
+
+
+def kill_again_and_again(where: str, opener: Callable[[], EventLog], kills: int) -> None:
+    draw = random.Random(kills)
+    acknowledged: list[str] = []
+    with killing(where) as kill_after:
+        for _ in range(kills):
+            acknowledged += kill_after(draw.randrange(1, 60), draw.choice([1, 8]))
+            with opener() as log:
+                check(log, acknowledged)
+                record = log.append_sync("s0", TurnStarted(1))  # life goes on, on the same chain
+                acknowledged.append(f"{record.session} {record.seq} {record.hash}")
+    assert len(acknowledged) > 2 * kills
+
+
+def test_killing_the_writer_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    kill_again_and_again(str(path), lambda: SqliteLog(path), KILLS)
+
+
+def test_killing_a_writer_to_postgres_loses_nothing_acknowledged(conninfo: str) -> None:
+    # libpq takes a URL too, and open_log knows it by that
+    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
+    options = str(parts["options"]).replace(" ", "%20").replace("=", "%3D")
+    url = f"postgresql://postgres@/postgres?host={str(parts['host']).replace('/', '%2F')}&options={options}"
+    kill_again_and_again(url, lambda: PostgresLog(conninfo), max(2, KILLS // 10))
+
+
+def test_what_a_killed_writer_left_can_be_read_without_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    with killing(str(path)) as kill_after:
+        acknowledged = kill_after(20, 4)
+    assert path.with_name("log.db-wal").stat().st_size > 0
+    with SqliteLog(path, readonly=True) as log:
+        check(log, acknowledged)
+
+
+# --- no room ----------------------------------------------------------------------------------------
+
+
+def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]]:
+    """All acknowledgements of a writer that ran until it could not, and the errors that ended it."""
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    lines = output.splitlines()[1:]
+    failed = [line for line in lines if line.startswith("!")]
+    assert len(failed) == 4  # each of its threads was told
+    return [line for line in lines if not line.startswith("!")], {line.split()[1] for line in failed}
+
+
+def test_a_file_that_may_not_grow_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    acknowledged, errors = run_out_of_room(start(str(path), "4", limit=300_000))
+    assert errors <= {"LogStorageError", "LogFullError"}
+    assert len(acknowledged) > 10
+    with SqliteLog(path) as log:
+        check(log, acknowledged)
+        assert log.append_sync("s0", TurnStarted(1)).seq > 1
+
+
+def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    # A small disk of its own, seen by the child alone, that is copied out before it vanishes.
+    script = 'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@" || exit 1; cp "$0"/log.db* "$0.out"'
+    out = tmp_path / "disk.out"
+    out.mkdir()
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here to mount a small disk with; the limits of SQLite itself are tested below")
+    process = start(str(disk / "log.db"), "4", prefix=["unshare", "-rm", "sh", "-c", script, str(disk)])
+    output, _ = process.communicate(timeout=30)
+    if process.returncode == 77:
+        pytest.skip("mounting is not allowed here; the limits of SQLite itself are tested below")
+    assert process.returncode == 0
+    lines = output.splitlines()[1:]
+    acknowledged = [line for line in lines if not line.startswith("!")]
+    failed = [line for line in lines if line.startswith("!")]
+    assert len(failed) == 4
+    assert all("LogFullError" in line and "make room and append again" in line for line in failed)
+    assert len(acknowledged) > 10
+    with SqliteLog(out / "log.db") as log:
+        check(log, acknowledged)
+
+
+def test_a_full_log_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log._connection.execute("PRAGMA max_page_count = 20")
+        acknowledged: list[str] = []
+
+        def append_until_full() -> None:
+            while len(acknowledged) < 100:
+                record = log.append_sync("s0", ToolObserved("tu", "bash", "x" * 2000))
+                acknowledged.append(f"{record.session} {record.seq} {record.hash}")
+
+        with pytest.raises(LogFullError, match="make room and append again") as caught:
+            append_until_full()
+        assert "SQLITE_FULL" in str(caught.value)
+        assert len(acknowledged) > 5
+        with pytest.raises(LogFullError):
+            log.append_sync("s1", ToolObserved("tu", "bash", "x" * 2000))
+        check(log, acknowledged)
+        log._connection.execute("PRAGMA max_page_count = 10000")
+        assert log.append_sync("s0", TurnStarted(1)).seq == len(acknowledged) + 1
+        assert log.verify().ok
+
+
+def test_a_group_that_fails_fails_whole(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.append_sync("s0", TurnStarted(0))
+        log._connection.execute("PRAGMA max_page_count = 20")
+        drafts = [log._draft("s0", ToolObserved("tu", "bash", "x" * 2000)) for _ in range(60)]
+        futures = [future for _, future in [log._offer(draft) for draft in drafts]]
+        outcomes = [future.exception() for future in futures]
+        written = sum(outcome is None for outcome in outcomes)
+        assert len(list(log.read("s0"))) == 1 + written
+        assert isinstance(outcomes[-1], LogFullError)
+        assert len({id(outcome) for outcome in outcomes if outcome}) == 60 - written  # everyone has their own
+
+
+# --- the ground taken away --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_log_whose_file_is_gone_does_not_pretend_to_write(tmp_path: Path, replace: bool) -> None:
+    path = tmp_path / "log.db"
+    log = SqliteLog(path)
+    log.append_sync("s0", TurnStarted(1))
+    path.rename(tmp_path / "moved.db")
+    if replace:
+        path.write_bytes(b"")
+    with pytest.raises(LogStorageError, match="was moved or deleted"):
+        log.append_sync("s0", TurnStarted(2))
+    if not replace:
+        (tmp_path / "moved.db").rename(path)
+    with pytest.raises(LogStorageError, match=r"stopped writing at an earlier failure: .*was moved"):
+        log.append_sync("s0", TurnStarted(2))
+    log.close()

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from dragoman.log import (
+    LogCorruptError,
+    LogError,
+    LogLockedError,
+    LogReadOnlyError,
+    LogStorageError,
+    LogVersionError,
+    PostgresLog,
+    TurnStarted,
+)
+
+from .samples import WRITABLE
+
+
+async def test_two_writers_of_one_session_take_turns(conninfo: str) -> None:
+    async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+        await asyncio.gather(
+            *[log.append("s1", TurnStarted(number)) for number in range(100) for log in (one, two)],
+            *[log.append(f"own{number % 5}", TurnStarted(number)) for number in range(100) for log in (one, two)],
+        )
+        assert [record.seq for record in one.read("s1")] == list(range(1, 201))
+        report = one.verify()
+        assert report.ok
+        assert report.records == 400
+
+
+def test_two_writers_wait_for_each_other_and_not_for_ever(conninfo: str) -> None:
+    """The same sessions in opposite order, in groups: the recipe for a deadlock, were the locks not sorted."""
+    with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+        names = [f"s{number}" for number in range(20)]
+
+        def write(log: PostgresLog, order: list[str]) -> None:
+            for _ in range(15):
+                futures = [log._offer(log._draft(name, TurnStarted(1)))[1] for name in order]
+                for future in futures:
+                    future.result(timeout=20)
+
+        threads = [
+            threading.Thread(target=write, args=(one, names)),
+            threading.Thread(target=write, args=(two, names[::-1])),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        report = one.verify()
+        assert report.ok
+        assert (report.sessions, report.records) == (20, 600)
+
+
+def test_the_key_stops_a_writer_that_takes_no_turns(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dragoman.log import postgres as module
+
+    with PostgresLog(conninfo) as log:
+        log.append_sync("s1", TurnStarted(1))
+        monkeypatch.setattr(module, "_read_heads", lambda *_: {})  # as if another had written in between
+        with pytest.raises(LogLockedError, match="Another writer took the place"):
+            log.append_sync("s1", TurnStarted(2))
+        monkeypatch.undo()
+        assert log.append_sync("s1", TurnStarted(2)).seq == 2
+        assert log.verify().ok
+
+
+def test_a_lost_connection_fails_what_was_on_its_way_and_is_made_anew(conninfo: str, server: str) -> None:
+    with PostgresLog(conninfo) as log:
+        log.append_sync("s1", TurnStarted(1))
+        assert len(list(log.read("s1"))) == 1
+        with psycopg.connect(server, autocommit=True) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dragoman-log'"
+            )
+        with pytest.raises(LogStorageError, match="may or may not be there"):
+            log.append_sync("s1", TurnStarted(2))
+        with pytest.raises(LogStorageError):
+            list(log.read("s1"))
+        assert log.append_sync("s1", TurnStarted(3)).seq == 2
+        assert [record.payload for record in log.read("s1")] == [TurnStarted(1), TurnStarted(3)]
+        assert log.verify().ok
+
+
+def test_a_server_that_confirms_too_early_is_told_not_to(conninfo: str) -> None:
+    with PostgresLog(conninfo.replace("search_path", "synchronous_commit=off -c search_path")) as log:
+        assert log._connection is not None
+        assert log._connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+    with PostgresLog(conninfo.replace("search_path", "synchronous_commit=remote_apply -c search_path")) as log:
+        assert log._connection is not None
+        assert log._connection.execute("SHOW synchronous_commit").fetchone() == (
+            "remote_apply",
+        )  # stronger: left alone
+
+
+def test_a_role_that_may_only_read_is_told_so(conninfo: str) -> None:
+    with PostgresLog(conninfo) as log:
+        log.append_sync("s1", TurnStarted(1))
+    restricted = conninfo.replace("search_path", "default_transaction_read_only=on -c search_path")
+    with PostgresLog(restricted) as log, pytest.raises(LogReadOnlyError, match="may only read"):
+        log.append_sync("s1", TurnStarted(2))
+    with PostgresLog(restricted, readonly=True) as log:
+        assert log.verify().records == 1
+
+
+def test_a_reader_cannot_write_and_sees_one_moment(conninfo: str) -> None:
+    with PostgresLog(conninfo) as log:
+        log.append_sync("s1", TurnStarted(1))
+        with log._view() as view:
+            assert view.length("s1") == 1
+            log.append_sync("s1", TurnStarted(2))
+            assert view.length("s1") == 1
+        with pytest.raises(LogReadOnlyError, match="may only read"), log._view() as view:
+            view.connection.execute("DELETE FROM dragoman_log")
+        assert log.verify().records == 2
+
+
+def test_a_database_without_a_log_is_not_read(conninfo: str) -> None:
+    with pytest.raises(LogReadOnlyError, match="holds no log to read"):
+        PostgresLog(conninfo, readonly=True)
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_newer_version_is_refused(conninfo: str, readonly: bool) -> None:
+    PostgresLog(conninfo).close()
+    with psycopg.connect(conninfo) as connection:
+        connection.execute("INSERT INTO dragoman_log_version VALUES (99)")
+    with pytest.raises(LogVersionError, match="has version 99"):
+        PostgresLog(conninfo, readonly=readonly)
+
+
+def test_tables_that_vanish_are_damage(conninfo: str) -> None:
+    with PostgresLog(conninfo) as log:
+        with psycopg.connect(conninfo) as connection:
+            connection.execute("DROP TABLE dragoman_log")
+        with pytest.raises(LogCorruptError, match="tables are gone"):
+            log.append_sync("s1", TurnStarted(1))
+
+
+def test_processes_that_start_together_make_the_tables_once(conninfo: str) -> None:
+    opened: list[PostgresLog] = []
+    threads = [threading.Thread(target=lambda: opened.append(PostgresLog(conninfo))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 6
+    for number, log in enumerate(opened):
+        assert log.append_sync("s1", TurnStarted(number)).seq == number + 1
+        log.close()
+
+
+def test_retention_and_appends_do_not_fork_a_chain(conninfo: str) -> None:
+    with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+        for _ in range(10):
+            for payload in WRITABLE[:5]:
+                one.append_sync("s1", payload)
+                two.append_sync("s2", payload)
+            one.retain(timedelta(0))
+        assert one.verify().ok
+
+
+def test_without_the_extra_the_way_to_it_is_shown(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(LogError, match=r"pip install 'dragoman\[postgres\]'"):
+        PostgresLog(conninfo)
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(LogStorageError) as caught:
+        PostgresLog(f"host={tmp_path_factory.mktemp('none')} user=u password=hunter2secret")
+    assert "hunter2secret" not in str(caught.value)
+    assert "The server failed or cannot be reached" in str(caught.value)

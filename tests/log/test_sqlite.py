@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dragoman.log import (
+    LogCorruptError,
+    LogError,
+    LogLockedError,
+    LogReadOnlyError,
+    LogVersionError,
+    PostgresLog,
+    Record,
+    SqliteLog,
+    ToolObserved,
+    TurnStarted,
+    open_log,
+)
+from dragoman.log.record import Draft
+
+from .children import ENVIRONMENT, start
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log of ten records, closed."""
+    path = tmp_path / "log.db"
+    with SqliteLog(path) as log:
+        for number in range(10):
+            log.append_sync("s1", ToolObserved(f"tu_{number}", "bash", "x" * 1000))
+    return path
+
+
+# --- one writer -------------------------------------------------------------------------------------
+
+
+def test_a_second_writer_is_refused_and_told_who_writes(path: Path) -> None:
+    with SqliteLog(path), pytest.raises(LogLockedError) as caught:
+        SqliteLog(path)
+    assert str(caught.value) == f"{path}: is being written by process {os.getpid()}; a log has one writer at a time"
+    SqliteLog(path).close()
+
+
+def test_a_writer_in_another_process_is_refused_too_and_its_end_lets_us_in(path: Path) -> None:
+    process = start(str(path), "1")
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"ready {process.pid}\n"
+    try:
+        with pytest.raises(LogLockedError, match=f"is being written by process {process.pid};"):
+            SqliteLog(path)
+        with SqliteLog(path, readonly=True) as reader:
+            assert len(list(reader.read("s1"))) == 10
+    finally:
+        process.kill()
+        process.communicate()
+    SqliteLog(path).close()
+
+
+def test_another_name_for_the_same_file_is_no_way_around(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").symlink_to(tmp_path, target_is_directory=True)
+    with SqliteLog(path), pytest.raises(LogLockedError):
+        SqliteLog(tmp_path / "other" / "log.db")
+
+
+def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.write_bytes(b"this is no database, and long enough to tell" * 100)
+    for _ in range(2):
+        with pytest.raises(LogCorruptError):
+            SqliteLog(path)
+    path.unlink()
+    SqliteLog(path).close()
+
+
+def test_a_program_that_holds_the_database_is_named_as_the_reason(path: Path) -> None:
+    with SqliteLog(path) as log:
+        log._connection.execute("PRAGMA busy_timeout = 0")
+        stranger = sqlite3.connect(path, isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LogLockedError, match="Another program is writing it"):
+            log.append_sync("s1", TurnStarted(1))
+        stranger.execute("ROLLBACK")
+        stranger.close()
+        assert log.append_sync("s1", TurnStarted(1)).seq == 11
+
+
+# --- readers ----------------------------------------------------------------------------------------
+
+
+def test_a_reader_never_blocks_the_writer(path: Path) -> None:
+    with SqliteLog(path) as log:
+        log._connection.execute("PRAGMA busy_timeout = 0")  # whatever blocked would fail at once
+        with log._view() as view:
+            assert view.length("s1") == 10  # an open transaction, from here on
+            for _ in range(50):
+                log.append_sync("s1", ToolObserved("tu", "bash", "x" * 100_000))
+            assert view.length("s1") == 10
+            assert len(view.page("s1", 0, 100)) == 10
+            log.retain(timedelta(days=1))
+        assert len(list(log.read("s1"))) == 60
+        # The pile of changes that the reader held back is worked off, and not kept for ever.
+        for number in range(3):
+            log.append_sync("s1", TurnStarted(number))
+        log.close()
+        assert not path.with_name("log.db-wal").exists() or path.with_name("log.db-wal").stat().st_size == 0
+
+
+def test_a_reader_cannot_write(path: Path) -> None:
+    with (
+        SqliteLog(path, readonly=True) as log,
+        log._view() as view,
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+    ):
+        view.connection.execute("DELETE FROM records")
+
+
+def test_closing_with_a_reader_at_work_does_not_wait_for_it(path: Path) -> None:
+    log = SqliteLog(path)
+    log.append_sync("s1", TurnStarted(1))
+    with SqliteLog(path, readonly=True) as reader, reader._view() as view:
+        assert view.length("s1") == 11
+        begin = time.monotonic()
+        log.close()
+        assert time.monotonic() - begin < 4  # SQLite would wait its five seconds
+        assert view.length("s1") == 11
+    with SqliteLog(path) as again:
+        assert len(list(again.read("s1"))) == 11
+
+
+def test_a_log_that_is_not_there_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(LogReadOnlyError, match="there is no log to read"):
+        SqliteLog(tmp_path / "none.db", readonly=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- groups -----------------------------------------------------------------------------------------
+
+
+async def test_many_callers_share_a_commit(tmp_path: Path) -> None:
+    class Counting(SqliteLog):
+        groups: list[int] = []
+
+        def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+            self.groups.append(len(drafts))
+            return super()._write(drafts)
+
+    async with Counting(tmp_path / "log.db") as log:
+        await asyncio.gather(*[log.append(f"s{number % 7}", TurnStarted(number)) for number in range(2000)])
+        assert sum(log.groups) == 2000
+        assert max(log.groups) <= 1024
+        assert len(log.groups) < 200
+        assert log.verify().records == 2000
+
+
+def test_every_commit_is_synced(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        settings = {
+            name: log._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")
+        }
+    assert settings == {"synchronous": 2, "journal_mode": "wal"}  # 2 is FULL
+
+
+# --- files that are not as they should be -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("keep", [1, 50, 100, 4096, 0.3, 0.6, 0.99])
+def test_a_truncated_file_is_never_taken_for_a_shorter_log(path: Path, keep: float, readonly: bool) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(keep * len(data)) if keep < 1 else int(keep)])
+    with pytest.raises(LogCorruptError, match=r"log\.db: "), SqliteLog(path, readonly=readonly) as log:
+        list(log.read("s1"))
+
+
+def test_a_hole_in_the_file_is_found_at_the_first_record_in_it(path: Path) -> None:
+    with SqliteLog(path, readonly=True) as log:
+        records = list(log.read("s1"))
+    data = bytearray(path.read_bytes())
+    pages = [data.index(bytes.fromhex(record.previous + record.hash)) // 4096 for record in records]
+    hole = pages[6]
+    data[hole * 4096 : hole * 4096 + 4096] = bytes(4096)
+    path.write_bytes(data)
+    with SqliteLog(path, readonly=True) as log:
+        [found] = log.verify().breaks
+        assert (found.session, found.seq, found.problem) == ("s1", pages.index(hole) + 1, "unreadable")
+        assert 1 < found.seq <= 7
+        with pytest.raises(LogCorruptError):
+            list(log.read("s1"))
+
+
+def test_a_file_whose_sessions_cannot_be_listed_is_reported_and_not_raised(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'records_chain'").fetchone()[0]
+    connection.close()
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * 4096 : root * 4096] = bytes(4096)
+    path.write_bytes(data)
+    with SqliteLog(path, readonly=True) as log:
+        [found] = log.verify().breaks
+        assert (found.session, found.problem) == ("", "unreadable")
+        assert str(found).startswith(f"unreadable: {path}: database disk image is malformed")
+        with pytest.raises(LogCorruptError):
+            log.sessions()
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_somebody_elses_database_is_left_alone(tmp_path: Path, readonly: bool) -> None:
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE precious (x)")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(LogCorruptError, match="is a database, and not a log of this package"):
+        SqliteLog(path, readonly=readonly)
+    assert path.read_bytes() == before
+
+
+def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
+    (tmp_path / "log.db").touch()
+    with SqliteLog(tmp_path / "log.db") as log:
+        assert log.append_sync("s1", TurnStarted(1)).seq == 1
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_log_of_a_newer_version_is_refused(path: Path, readonly: bool) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("INSERT INTO schema_version VALUES (99)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(LogVersionError, match="has version 99, and this package reads up to 1"):
+        SqliteLog(path, readonly=readonly)
+
+
+def test_a_log_of_an_older_version_is_brought_up_to_date_by_its_writer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dragoman.log import sqlite as module
+
+    monkeypatch.setattr(module, "_MIGRATIONS", (*module._MIGRATIONS, ("CREATE TABLE extra (x)",)))
+    with pytest.raises(LogVersionError, match="older version; open it for writing once"):
+        SqliteLog(path, readonly=True)
+    SqliteLog(path).close()
+    with SqliteLog(path, readonly=True) as log, log._view() as view:
+        assert len(list(log.read("s1"))) == 10
+        assert view.connection.execute("SELECT max(version) FROM schema_version").fetchone() == (2,)
+        assert view.connection.execute("SELECT count(*) FROM extra").fetchone() == (0,)
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dragoman.log import sqlite as module
+
+    monkeypatch.setattr(module, "_MIGRATIONS", (*module._MIGRATIONS, ("CREATE TABLE extra (x)", "NONSENSE")))
+    with pytest.raises(LogError):
+        SqliteLog(path)
+    monkeypatch.undo()
+    with SqliteLog(path) as log:
+        assert log._connection.execute("SELECT name FROM sqlite_master WHERE name = 'extra'").fetchall() == []
+
+
+# --- folders that may not be written ----------------------------------------------------------------
+
+UNPRIVILEGED = """
+import os, sys
+from dragoman.log import LogError, SqliteLog
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)  # root may write everywhere
+try:
+    with SqliteLog(sys.argv[1], readonly=sys.argv[2] == "r") as log:
+        print(len(list(log.read("s1"))), log.verify().ok)
+except LogError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that any user may read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+        Path(folder).chmod(0o755)
+
+
+def run_unprivileged(path: Path, mode: str) -> str:
+    program = [sys.executable, "-c", UNPRIVILEGED, str(path), mode]
+    return subprocess.run(program, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_folder_that_may_not_be_written_is_named(open_folder: Path) -> None:
+    path = open_folder / "log.db"
+    open_folder.chmod(0o555)
+    assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}.lock: cannot be made")
+    assert run_unprivileged(open_folder / "deeper" / "log.db", "w").startswith("LogReadOnlyError ")
+    assert list(open_folder.iterdir()) == []
+
+
+def test_a_file_that_may_not_be_written_is_named_and_can_be_read(open_folder: Path) -> None:
+    path = open_folder / "log.db"
+    with SqliteLog(path) as log:
+        log.append_sync("s1", TurnStarted(1))
+    path.chmod(0o444)
+    path.with_name("log.db.lock").chmod(0o666)
+    open_folder.chmod(0o555)
+    assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}: cannot be opened for writing")
+    assert run_unprivileged(path, "r") == "1 True"
+
+
+def test_a_log_is_for_its_owner_alone(path: Path) -> None:
+    with SqliteLog(path) as log:
+        log.append_sync("s1", TurnStarted(1))
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == dict.fromkeys(["log.db", "log.db-shm", "log.db-wal", "log.db.lock"], 0o600)
+
+
+def test_a_folder_is_made_and_a_strange_name_is_no_trouble(tmp_path: Path) -> None:
+    path = tmp_path / "a b" / "50% #1?.db"
+    with SqliteLog(str(path)) as log:
+        log.append_sync("s1", TurnStarted(1))
+        assert log.path == path
+    assert path.exists()
+    with SqliteLog(path, readonly=True) as log:
+        assert log.verify().records == 1
+
+
+# --- retention --------------------------------------------------------------------------------------
+
+
+def test_what_retention_removes_is_gone_from_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    with SqliteLog(path) as log:
+        for number in range(50):
+            log.append_sync("old", ToolObserved(f"tu_{number}", "bash", "unmistakable " * 300))
+    full = path.stat().st_size
+    assert b"unmistakable" in path.read_bytes()
+    with SqliteLog(path) as log:
+        log.retain(timedelta(0))
+        assert path.stat().st_size < full / 4
+        assert not any(b"unmistakable" in file.read_bytes() for file in tmp_path.iterdir())
+        assert log.verify().ok
+
+
+def test_retention_that_cannot_finish_removes_nothing(path: Path) -> None:
+    with SqliteLog(path) as log:
+        log._connection.execute(
+            "CREATE TEMP TRIGGER refuse BEFORE INSERT ON main.records BEGIN SELECT raise(ABORT, 'no'); END"
+        )
+        with pytest.raises(LogError):
+            log.retain(timedelta(0))
+        assert len(list(log.read("s1"))) == 10
+        log._connection.execute("DROP TRIGGER refuse")
+        assert log.append_sync("s1", TurnStarted(1)).seq == 11
+
+
+def test_open_log_takes_paths_and_addresses(path: Path, tmp_path: Path) -> None:
+    with open_log(path) as log:
+        assert isinstance(log, SqliteLog)
+        assert repr(log) == f"SqliteLog({str(path)!r})"
+    with open_log(str(path), readonly=True) as log:
+        assert log.verify().records == 10
+    with pytest.raises(LogError) as caught:
+        open_log(f"postgresql://user:hunter2secret@/nowhere?host={tmp_path}")
+    assert "hunter2secret" not in str(caught.value)
+    assert PostgresLog.__name__ == "PostgresLog"

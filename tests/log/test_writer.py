@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.log import LogClosedError, LogStorageError, SqliteLog, ToolObserved, TurnStarted
+from dragoman.log.record import Draft, Record, link_record
+from dragoman.log.writer import Writer
+
+
+def draft(size: int = 2) -> Draft:
+    return Draft("s1", None, None, "turn.started", "system", "private", b"x" * size)
+
+
+class Gate:
+    """Stands in for a slow disk: writes nothing until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.entered = threading.Event()
+        self.groups: list[int] = []
+
+    def __call__(self, drafts: Sequence[Draft]) -> list[Record]:
+        self.entered.set()
+        assert self.opened.wait(10)
+        self.groups.append(len(drafts))
+        return [link_record(item, None) for item in drafts]
+
+
+def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Future[Any]]:
+    """Queue until there is no room; the futures of what was taken, and the one to wait for."""
+    taken = [writer.offer(draft())[1]]
+    assert gate.entered.wait(10)  # the first is on its way and out of the queue
+    item = draft(size)
+    for _ in range(2000):
+        accepted, future = writer.offer(item)
+        if not accepted:
+            return taken, future
+        taken.append(future)
+    gate.opened.set()
+    pytest.fail("there is no end to the queue")
+
+
+@pytest.mark.parametrize(("size", "most"), [(2, 1024), (20 * 1024 * 1024, 3), (100 * 1024 * 1024, 1)])
+def test_the_queue_is_bounded_in_records_and_bytes(size: int, most: int) -> None:
+    gate = Gate()
+    writer = Writer(gate, lambda: None)
+    taken, waiting = fill(writer, gate, size)
+    assert len(taken) == 1 + most
+    assert not waiting.done()
+    gate.opened.set()
+    waiting.result(timeout=10)  # room again
+    accepted, last = writer.offer(draft())
+    assert accepted
+    last.result(timeout=10)
+    writer.close()
+    assert all(future.done() for future in taken)
+    assert gate.groups[:2] == [1, most]
+
+
+async def test_appends_wait_for_room_without_blocking_the_loop(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class Slow(SqliteLog):
+        def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+            assert gate.wait(10)
+            return super()._write(drafts)
+
+    async with Slow(tmp_path / "log.db") as log:
+        appends = [asyncio.create_task(log.append("s1", TurnStarted(number))) for number in range(3000)]
+        await asyncio.sleep(0)  # all of them have begun: the loop is still ours
+        assert not any(append.done() for append in appends)
+        gate.set()
+        records = await asyncio.gather(*appends)
+        assert sorted(record.seq for record in records) == list(range(1, 3001))
+
+
+def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> None:
+    def fail(_: Sequence[Draft]) -> list[Record]:
+        raise MemoryError("boom")
+
+    writer = Writer(fail, lambda: None, fatal=(LogStorageError,))
+    futures = [writer.offer(draft())[1] for _ in range(3)]
+    errors = [future.exception(timeout=10) for future in futures]
+    assert all(isinstance(error, LogStorageError) and "MemoryError: boom" in str(error) for error in errors)
+    later = writer.offer(draft())[1].exception(timeout=10)
+    assert "stopped writing at an earlier failure" in str(later)
+    writer.close()
+
+
+def test_a_failure_that_is_not_fatal_is_over_with_its_group() -> None:
+    outcomes = iter([True, False])
+
+    def write(drafts: Sequence[Draft]) -> list[Record]:
+        if next(outcomes):
+            raise LogStorageError("no server")
+        return [link_record(item, None) for item in drafts]
+
+    writer = Writer(write, lambda: None)
+    assert isinstance(writer.offer(draft())[1].exception(timeout=10), LogStorageError)
+    assert writer.offer(draft())[1].result(timeout=10).seq == 1
+    writer.close()
+
+
+def test_tasks_keep_their_place_between_appends() -> None:
+    gate = Gate()
+    order: list[object] = []
+    writer = Writer(gate, lambda: order.append("finished"))
+    first = writer.offer(draft())[1]
+    assert gate.entered.wait(10)
+    rest = [writer.offer(draft())[1], writer.offer(lambda: order.append(len(gate.groups)))[1], writer.offer(draft())[1]]
+    gate.opened.set()
+    writer.close()
+    assert gate.groups == [1, 1, 1]
+    assert order == [2, "finished"]
+    assert first.done()
+    assert all(future.done() for future in rest)
+    with pytest.raises(LogClosedError):
+        writer.offer(draft())
+
+
+def test_closing_first_writes_what_is_queued() -> None:
+    gate = Gate()
+    writer = Writer(gate, lambda: None)
+    first = writer.offer(draft())[1]
+    assert gate.entered.wait(10)
+    rest = [writer.offer(draft())[1] for _ in range(3)]
+    closing = threading.Thread(target=writer.close)
+    closing.start()
+    with writer._changed:
+        assert writer._changed.wait_for(lambda: writer._closed, 10)
+    gate.opened.set()
+    closing.join()
+    assert first.done()
+    assert [future.result(timeout=0).seq for future in rest] == [1, 1, 1]
+
+
+def test_closing_tells_what_went_wrong_with_it() -> None:
+    def fail() -> None:
+        raise LogStorageError("the last sync failed")
+
+    writer = Writer(lambda drafts: [], fail)
+    with pytest.raises(LogStorageError, match="the last sync failed"):
+        writer.close()
+
+
+def test_everything_written_is_really_there(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        big = log.append_sync("s1", ToolObserved("tu", "read", "x" * 5_000_000))
+        assert log.verify().ok
+        [read] = log.read("s1")
+        assert read == big

@@ -1,0 +1,60 @@
+"""A process that appends until it is killed, and says which appends were acknowledged.
+
+    python writing_process.py WHERE THREADS     one writer; a failed append ends it with the error's name
+    python writing_process.py WHERE             a new writer for every number of threads read from stdin
+
+One line per acknowledged record: session, seq, hash. ``ready PID`` comes before them, and when a
+writer of the second kind has ended, by whatever means, ``end STATUS`` after them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from dragoman.log import EventLog, LogError, ToolObserved, open_log
+
+
+def say(line: str) -> None:
+    os.write(1, line.encode() + b"\n")  # at once, and whole: a kill cannot cut it in two
+
+
+def append_for_ever(log: EventLog, number: int) -> None:
+    try:
+        for turn in range(1 << 30):
+            payload = ToolObserved(f"tu_{number}_{turn}", "bash", "x" * (turn * 37 % 900))
+            record = log.append_sync(f"s{(number + turn) % 3}", payload)
+            say(f"{record.session} {record.seq} {record.hash}")
+    except LogError as error:
+        say(f"! {type(error).__name__} {error}")
+
+
+def write(where: str, threads: int) -> None:
+    with open_log(where) as log:
+        say(f"ready {os.getpid()}")
+        started = [threading.Thread(target=append_for_ever, args=(log, number)) for number in range(threads)]
+        for thread in started:
+            thread.start()
+        for thread in started:
+            thread.join()
+
+
+def serve(where: str) -> None:
+    """Fork the writers from here, where everything is imported already."""
+    if where.startswith("postgresql:"):
+        import psycopg  # noqa: F401
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            write(where, int(line))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        say(f"end {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        write(sys.argv[1], int(sys.argv[2]))
+    else:
+        serve(sys.argv[1])

@@ -1,0 +1,411 @@
+"""Availability: the rules of its table, one by one, and then under any sequence of outcomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.errors import (
+    AuthenticationError,
+    CallCancelledError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    ModelNotLoadedError,
+    NetworkError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from dragoman.middleware import Admission, Availability, ProviderRecovered, ProviderUnavailable
+from tests.listed import Clock
+
+
+class Machine:
+    """An availability machine, its clock and what it told."""
+
+    def __init__(self) -> None:
+        self.clock = Clock(0.0)
+        self.events: list[Any] = []
+        self.availability = Availability(self.events.append, clock=self.clock)
+
+    def fail(self, model: str = "m", error: ProviderError | None = None, provider: str = "p") -> None:
+        admission = self.availability.admit(provider, model)
+        assert admission is not None
+        admission.fail(error or UnavailableError("down"))
+
+    def succeed(self, model: str = "m", provider: str = "p") -> None:
+        admission = self.availability.admit(provider, model)
+        assert admission is not None
+        admission.succeed()
+
+    def fails(self, times: int, every: float = 1.0, model: str = "m", error: ProviderError | None = None) -> None:
+        for at in range(times):
+            if at:
+                self.clock.now += every
+            self.fail(model, error)
+
+
+@pytest.mark.parametrize(
+    ("every", "times", "unavailable"),
+    [(0.0, 5, True), (30.0, 5, True), (30.1, 5, False), (30.1, 12, False), (1.0, 4, False), (29.9, 5, True)],
+)
+def test_five_failures_in_a_row_within_two_minutes(every: float, times: int, unavailable: bool) -> None:
+    machine = Machine()
+    machine.fails(times, every)
+    assert machine.availability.is_available("p", "m") is not unavailable
+    assert machine.availability.is_available("p", "other")
+    told = ProviderUnavailable("p", "model_specific", ("m",), "5_consecutive_failures")
+    assert machine.events == ([told] if unavailable else [])
+
+
+def test_a_success_starts_the_count_anew() -> None:
+    machine = Machine()
+    machine.fails(4)
+    machine.succeed()
+    machine.fails(4)
+    assert machine.availability.is_available("p", "m")
+    machine.fails(1)
+    assert not machine.availability.is_available("p", "m")
+
+
+def test_failures_of_several_models_do_not_add_up() -> None:
+    machine = Machine()
+    for model in "abcdefgh":
+        machine.fails(4, 0.1, model)
+    assert machine.events == []
+
+
+@pytest.mark.parametrize(("gap", "wide"), [(60.0, True), (60.1, False)])
+def test_three_models_within_two_minutes_take_the_provider_down(gap: float, wide: bool) -> None:
+    machine = Machine()
+    for number, model in enumerate("abc"):
+        machine.clock.now = number * gap
+        machine.fails(5, 0.0, model)
+    assert machine.availability.is_available("p", "never asked") is not wide
+    if wide:
+        assert machine.events[-1] == ProviderUnavailable("p", "provider_wide", ("a", "b", "c"), "multi_model_failures")
+    assert len(machine.events) == 3 + wide
+
+
+def test_a_provider_that_recovered_is_not_taken_down_by_one_failure() -> None:
+    machine = Machine()
+    held = machine.availability.admit("p", "d")
+    assert held is not None
+    for model in "abc":
+        machine.fails(5, 0.0, model)
+    held.succeed()
+    assert machine.availability.is_available("p", "d")
+    machine.fail("d")
+    assert machine.availability.is_available("p", "d")
+
+
+def test_an_authentication_error_takes_the_provider_down_at_once() -> None:
+    machine = Machine()
+    machine.succeed("other")
+    machine.fail("m", AuthenticationError("no"))
+    assert machine.events == [ProviderUnavailable("p", "provider_wide", ("m", "other"), "auth_error")]
+    assert machine.availability.admit("p", "other") is None
+    assert machine.availability.admit("q", "m") is not None
+
+
+@pytest.mark.parametrize("error", [NetworkError("x"), TimedOutError("x"), StreamInterruptedError("x")])
+@pytest.mark.parametrize(("gap", "wide"), [(0.0, True), (30.0, True), (30.1, False)])
+def test_two_network_errors_within_thirty_seconds_take_the_provider_down(
+    gap: float, wide: bool, error: ProviderError
+) -> None:
+    machine = Machine()
+    machine.fail("a", error)
+    machine.clock.now += gap
+    machine.fail("b", error)
+    told = ProviderUnavailable("p", "provider_wide", ("a", "b"), "dns_error")
+    assert machine.events == ([told] if wide else [])
+
+
+def test_a_success_between_forgets_the_network_error() -> None:
+    machine = Machine()
+    machine.fail("a", NetworkError("x"))
+    machine.succeed("b")
+    machine.fail("a", NetworkError("x"))
+    assert machine.events == []
+
+
+def test_single_network_errors_count_towards_the_five() -> None:
+    machine = Machine()
+    machine.fail("m", NetworkError("x"))
+    machine.fails(4, 0.0)
+    assert machine.events == [ProviderUnavailable("p", "model_specific", ("m",), "5_consecutive_failures")]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        CallCancelledError, ContextOverflowError, InvalidModelError, InvalidRequestError, InvalidResponseError,
+        MalformedToolCallError, QuotaExceededError, StructuredOutputError, UnsupportedContentError,
+        UnsupportedFeatureError,
+    ],
+)  # fmt: skip
+def test_what_says_nothing_about_the_target_never_counts(kind: type[ProviderError]) -> None:
+    machine = Machine()
+    machine.fails(4, 0.0)
+    for _ in range(20):
+        machine.fail("m", kind("x"))
+    assert machine.events == []
+    machine.fails(1)  # nor does it break the row
+    assert len(machine.events) == 1
+
+
+@pytest.mark.parametrize("kind", [RateLimitError, OverloadedError, ModelNotLoadedError, UnavailableError])
+def test_what_counts(kind: type[ProviderError]) -> None:
+    machine = Machine()
+    machine.fails(5, 0.0, error=kind("x"))
+    assert len(machine.events) == 1
+
+
+def test_one_probe_after_five_quiet_minutes_and_only_one() -> None:
+    machine = Machine()
+    machine.fails(5, 0.0)
+    for wait in (0.0, 299.9):
+        machine.clock.now = wait
+        assert machine.availability.admit("p", "m") is None
+    assert machine.availability.reopens_in("p", "m") == pytest.approx(0.1)
+    machine.clock.now = 300.0
+    probe = machine.availability.admit("p", "m")
+    assert probe is not None
+    assert probe.is_probe
+    assert machine.availability.admit("p", "m") is None
+    probe.succeed()
+    assert machine.events[-1] == ProviderRecovered("p", "model_specific", ("m",), 300.0)
+    again = machine.availability.admit("p", "m")
+    assert again is not None
+    assert not again.is_probe
+
+
+def test_a_probe_that_fails_costs_another_five_minutes_and_tells_nothing() -> None:
+    machine = Machine()
+    machine.fails(5, 0.0)
+    machine.clock.now = 300.0
+    machine.fail()
+    assert len(machine.events) == 1
+    machine.clock.now = 599.0
+    assert machine.availability.admit("p", "m") is None
+    machine.clock.now = 600.0
+    machine.succeed()
+    assert machine.events[-1] == ProviderRecovered("p", "model_specific", ("m",), 600.0)
+
+
+def test_a_probe_that_was_cancelled_lets_the_next_one_through() -> None:
+    machine = Machine()
+    machine.fails(5, 0.0)
+    machine.clock.now = 300.0
+    probe = machine.availability.admit("p", "m")
+    assert probe is not None
+    probe.release()
+    probe.succeed()  # too late to say anything
+    assert not machine.availability.is_available("p", "m")
+    assert machine.availability.admit("p", "m") is not None
+
+
+def test_a_failure_while_a_probe_is_cancelled_still_counts() -> None:
+    machine = Machine()
+    early = machine.availability.admit("p", "m")
+    machine.fails(5, 0.0)
+    machine.clock.now = 300.0
+    probe = machine.availability.admit("p", "m")
+    assert early is not None
+    assert probe is not None
+    early.fail(UnavailableError("down"))
+    probe.release()
+    assert machine.availability.reopens_in("p", "m") == 300.0
+
+
+def test_a_provider_wide_probe_is_one_for_all_its_models() -> None:
+    machine = Machine()
+    machine.fail("a", AuthenticationError("no"))
+    machine.clock.now = 300.0
+    probe = machine.availability.admit("p", "b")
+    assert probe is not None
+    assert probe.is_probe
+    assert machine.availability.admit("p", "a") is None
+    probe.succeed()
+    assert machine.events[-1] == ProviderRecovered("p", "provider_wide", ("a", "b"), 300.0)
+    assert machine.availability.admit("p", "a") is not None
+
+
+def test_a_success_clears_the_model_and_the_provider_but_not_other_models() -> None:
+    machine = Machine()
+    for model in "abc":
+        machine.fails(5, 0.0, model)
+    machine.clock.now = 300.0
+    machine.succeed("a")
+    assert machine.events[-2:] == [
+        ProviderRecovered("p", "model_specific", ("a",), 300.0),
+        ProviderRecovered("p", "provider_wide", ("a",), 300.0),
+    ]
+    assert machine.availability.is_available("p", "a")
+    assert not machine.availability.is_available("p", "b")
+
+
+def test_a_call_that_was_under_way_may_bring_it_back_or_keep_it_away() -> None:
+    machine = Machine()
+    early, late = (machine.availability.admit("p", "m") for _ in range(2))
+    machine.fails(5, 0.0)
+    machine.clock.now = 200.0
+    assert early is not None
+    assert late is not None
+    early.fail(UnavailableError("down"))
+    machine.clock.now = 300.0
+    assert machine.availability.admit("p", "m") is None  # the last failure was 100 s ago
+    late.succeed()
+    assert machine.availability.admit("p", "m") is not None
+
+
+def test_a_listener_that_fails_breaks_nothing() -> None:
+    def listen(_: object) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    availability = Availability(listen, clock=Clock())
+    admission = availability.admit("p", "m")
+    assert admission is not None
+    admission.fail(AuthenticationError("no"))
+    assert not availability.is_available("p", "m")
+    assert availability.trigger("p", "m") == "auth_error"
+
+
+# --- any sequence ---------------------------------------------------------------------------------
+
+TARGETS = [("p", "a"), ("p", "b"), ("p", "c"), ("p", "d"), ("q", "a")]
+ENDINGS: dict[str, Any] = {
+    "success": None,
+    "down": UnavailableError("x"),
+    "network": NetworkError("x"),
+    "auth": AuthenticationError("x"),
+    "cancelled": CallCancelledError("x"),
+}
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("wait"), st.sampled_from([0.5, 10.0, 29.0, 31.0, 119.0, 150.0, 299.0, 300.0])),
+        st.tuples(st.just("ask"), st.sampled_from(TARGETS)),
+        st.tuples(st.just("burst"), st.sampled_from(TARGETS)),
+        st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from(list(ENDINGS))),
+    ),
+    max_size=80,
+)
+
+
+class Oracle:
+    """The table of the rules once more, naively: whole histories, no counters, no states but two sets."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], list[float]] = {}
+        self.network: dict[str, list[float]] = {}
+        self.down: dict[Any, float] = {}  # a target or a provider, and since when
+        self.tried: dict[Any, list[tuple[float, object]]] = {}  # every attempt and failure, and whose it was
+
+    def closed(self, target: tuple[str, str]) -> list[Any]:
+        return [scope for scope in (target, target[0]) if scope in self.down]
+
+    def quiet(self, target: tuple[str, str], now: float) -> bool:
+        return all(now - at >= 300 for scope in self.closed(target) for at, _ in self.tried[scope])
+
+    def note(self, target: tuple[str, str], now: float, whose: object = None) -> None:
+        for scope in (target, target[0]):
+            self.tried.setdefault(scope, []).append((now, whose))
+
+    def forget(self, scope: Any, whose: object) -> None:
+        self.tried[scope] = [each for each in self.tried[scope] if each[1] is not whose]
+
+    def end(self, target: tuple[str, str], ending: str, now: float) -> None:
+        provider = target[0]
+        if ending == "success":
+            self.rows[target], self.network[provider] = [], []
+            self.down.pop(target, None)
+            self.down.pop(provider, None)
+        elif ending == "auth":
+            self.note(target, now)
+            self.down.setdefault(provider, now)
+        elif ending in ("down", "network"):
+            self.note(target, now)
+            self._failed(target, ending, now)
+
+    def _failed(self, target: tuple[str, str], ending: str, now: float) -> None:
+        provider = target[0]
+        row = self.rows.setdefault(target, [])
+        row.append(now)
+        if len([at for at in row if now - at <= 120]) >= 5 and target not in self.down:
+            self.down[target] = now
+            fallen = [at for scope, at in self.down.items() if scope in TARGETS and scope[0] == provider]
+            if len([at for at in fallen if now - at <= 120]) >= 3:
+                self.down.setdefault(provider, now)
+        if ending == "network":
+            errors = self.network.setdefault(provider, [])
+            errors.append(now)
+            if len([at for at in errors if now - at <= 30]) >= 2:
+                self.down.setdefault(provider, now)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_an_unavailable_target_is_asked_by_the_single_probe_or_not_at_all(steps: list[tuple[Any, ...]]) -> None:
+    machine, oracle = Machine(), Oracle()
+    under_way: list[tuple[Admission, tuple[str, str]]] = []
+    probing: dict[Any, Admission] = {}
+
+    def end(at: int, ending: str) -> None:
+        admission, target = under_way.pop(at)
+        was_probe = [scope for scope, probe in probing.items() if probe is admission]
+        for scope in was_probe:
+            del probing[scope]
+        error = ENDINGS[ending]
+        oracle.end(target, ending, machine.clock.now)
+        for scope in was_probe if ending == "cancelled" else []:
+            oracle.forget(scope, admission)
+        if error is None:
+            admission.succeed()
+        else:
+            admission.fail(error)
+
+    def ask(target: tuple[str, str]) -> None:
+        closed = oracle.closed(target)
+        admission = machine.availability.admit(*target)
+        may = oracle.quiet(target, machine.clock.now) and not any(scope in probing for scope in closed)
+        assert (admission is not None) == (not closed or may)
+        if admission is None:
+            return
+        assert admission.is_probe == bool(closed)
+        for scope in closed:
+            assert scope not in probing
+            probing[scope] = admission
+        oracle.note(target, machine.clock.now, admission)
+        under_way.append((admission, target))
+
+    for step in steps:
+        if step[0] == "wait":
+            machine.clock.now += step[1]
+        elif step[0] == "ask":
+            ask(step[1])
+        elif step[0] == "burst":
+            for _ in range(5):
+                count = len(under_way)
+                ask(step[1])
+                if len(under_way) > count:
+                    end(count, "down")
+        elif under_way:
+            end(step[1] % len(under_way), step[2])
+        for target in TARGETS:
+            assert machine.availability.is_available(*target) == (not oracle.closed(target))
+    downs = [event for event in machine.events if isinstance(event, ProviderUnavailable)]
+    ups = [event for event in machine.events if isinstance(event, ProviderRecovered)]
+    assert len(downs) - len(ups) == len(oracle.down)

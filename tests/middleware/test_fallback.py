@@ -1,0 +1,431 @@
+"""Fallback: who is asked, who is passed over and why, and that nobody is asked after the first event."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import errors
+from dragoman.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    NetworkError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    StreamInterruptedError,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from dragoman.events import check_events
+from dragoman.messages import Image, System, Tool, Url, User
+from dragoman.middleware import (
+    Availability,
+    Fallback,
+    NotConfigured,
+    ProviderRecovered,
+    ProviderUnavailable,
+    Retry,
+    RoutingSwitched,
+    describe,
+)
+from dragoman.validate import build_request
+from tests.listed import Clock, Listed, broken, collect, reply
+
+LEADS_ON = (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    QuotaExceededError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+ERRORS = [
+    kind
+    for name in errors.__all__
+    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, ProviderError)
+]
+
+
+def pair(first: Any, second: Any = "from b", **settings: Any) -> tuple[Listed, Listed, Fallback, list[Any]]:
+    a = first if isinstance(first, Listed) else Listed(first, name="a", model="big")
+    b = second if isinstance(second, Listed) else Listed(second, name="b", model="small")
+    told: list[Any] = []
+    return a, b, Fallback([a, b], on_event=told.append, clock=Clock(), **settings), told
+
+
+async def test_the_first_answers_and_nobody_else_is_asked() -> None:
+    a, b, model, told = pair("from a")
+    assert (await model.complete("hi")).text == "from a"
+    assert (len(a.requests), len(b.requests), told) == (1, 0, [])
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_which_errors_lead_to_the_next(kind: type[ProviderError], stream: bool) -> None:
+    a, b, model, told = pair(kind("no"))
+    request = build_request("hi", stream=stream, model="big")
+    heard, error = await collect(model.events(request))
+    switches = [event for event in told if isinstance(event, RoutingSwitched)]
+    if kind.transient or issubclass(kind, LEADS_ON):
+        assert error is None
+        check_events(heard)
+        reason = kind.kind if kind.kind != "unknown" else kind.error_class
+        assert switches == [RoutingSwitched("a:big", "b:small", reason, kind.error_class, request.request_id)]
+    else:
+        assert type(error) is kind
+        assert switches == []
+    assert len(b.requests) == len(switches)
+    assert len(a.requests) == 1
+
+
+async def test_each_candidate_is_asked_for_its_own_model() -> None:
+    a, b, model, _ = pair(UnavailableError("down"))
+    await model.complete("hi")
+    assert [a.requests[0].model, b.requests[0].model] == ["big", "small"]
+    assert a.requests[0].request_id == b.requests[0].request_id
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_never_after_the_first_event(stream: bool) -> None:
+    a, b, model, told = pair(broken("half of a", StreamInterruptedError("cut")))
+    heard, error = await collect(model.events(build_request("hi", stream=stream)))
+    assert isinstance(error, StreamInterruptedError)
+    assert error.response is not None
+    assert error.response.text == "half of a"
+    assert [event.type for event in heard] == ["message.start", "text.delta", "message.complete"]
+    assert (len(a.requests), len(b.requests), told) == (1, 0, [])
+
+
+async def test_when_everybody_fails_the_last_error_tells_of_the_others() -> None:
+    a = Listed(RateLimitError("slow", provider="a", model="m"), name="a")
+    b = Listed(AuthenticationError("key", provider="b", model="m"), name="b")
+    c = Listed(UnavailableError("down", provider="c", model="m"), name="c")
+    with pytest.raises(UnavailableError) as caught:
+        await Fallback([a, b, c]).complete("hi")
+    assert caught.value.provider == "c"
+    first, second = caught.value.__notes__
+    assert first.startswith("before that, a:m: rate_limit: a/m: slow")
+    assert second.startswith("before that, b:m: auth: b/m: key")
+
+
+async def test_an_error_that_ends_it_tells_of_the_earlier_ones_too() -> None:
+    _, _, model, _ = pair(UnavailableError("down"), InvalidRequestError("bad"))
+    with pytest.raises(InvalidRequestError) as caught:
+        await model.complete("hi")
+    assert "before that, a:big: server_error" in caught.value.__notes__[0]
+
+
+# --- before anybody is asked ----------------------------------------------------------------------
+
+TOOL = Tool("t", "", {"type": "object", "properties": {}})
+IMAGE = [User([Image(Url("https://example.org/x.png"))])]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "call", "reason"),
+    [
+        ({"supports_images": False}, {"messages": IMAGE}, "no_vision_support"),
+        ({"max_context_tokens": 3}, {"messages": "a" * 400}, "exceeds_context_window"),
+        ({"supports_tools": False}, {"messages": "hi", "tools": [TOOL]}, "no_tool_support"),
+        ({"supports_system_prompt": False}, {"messages": [System("s"), User("u")]}, "no_system_prompt_support"),
+        (
+            {"supports_structured_output": False},
+            {"messages": "hi", "response_schema": {"type": "object"}},
+            "no_structured_output_support",
+        ),
+        ({"supports_streaming": False}, {"messages": "hi", "stream": True}, "unsupported_feature"),
+    ],
+)
+async def test_a_candidate_known_to_lack_something_is_passed_over(
+    lacks: dict[str, Any], call: dict[str, Any], reason: str
+) -> None:
+    a = Listed(name="a", capabilities=lacks)
+    b = Listed(reply("{}"), name="b")
+    told: list[Any] = []
+    heard, error = await collect(Fallback([a, b], on_event=told.append).events(build_request(**call)))
+    assert error is None
+    check_events(heard)
+    assert a.requests == []
+    assert [event.reason for event in told] == [reason]
+
+
+async def test_reasons_come_in_the_contracts_order() -> None:
+    lacks = {
+        "supports_structured_output": False,
+        "supports_system_prompt": False,
+        "supports_tools": False,
+        "max_context_tokens": 1,
+        "supports_images": False,
+    }
+    call = {"messages": [System("s"), *IMAGE], "tools": [TOOL], "response_schema": {"type": "object"}}
+    order = []
+    availability = Availability(clock=Clock())
+    unconfigured: Any = NotConfigured("a", "m", "set A_KEY")
+    while lacks:
+        told: list[Any] = []
+        candidate = unconfigured or Listed(name="a", capabilities=lacks)
+        model = Fallback([candidate, Listed(reply("{}"), name="b")], availability, told.append)
+        _, error = await collect(model.events(build_request(**call)))
+        assert error is None
+        order.append(told[0].reason)
+        if unconfigured:
+            unconfigured = None
+            admission = availability.admit("a", "m")
+            assert admission is not None
+            admission.fail(AuthenticationError("no"))
+        elif order[-1] == "provider_unavailable":
+            availability = Availability(clock=Clock())
+        else:
+            lacks.popitem()
+    assert order == [
+        "not_configured",
+        "provider_unavailable",
+        "no_vision_support",
+        "exceeds_context_window",
+        "no_tool_support",
+        "no_system_prompt_support",
+        "no_structured_output_support",
+    ]
+
+
+async def test_unknown_never_blocks() -> None:
+    a, _, model, told = pair(reply("{}"))
+    await model.complete([System("s"), *IMAGE], [TOOL], response_schema={"type": "object"})
+    assert (len(a.requests), told) == (1, [])
+
+
+async def test_when_all_are_passed_over_the_reason_is_raised() -> None:
+    a = Listed(name="a", capabilities={"supports_tools": False})
+    b = Listed(name="b", capabilities={"max_context_tokens": 1})
+    with pytest.raises(ContextOverflowError) as caught:
+        await Fallback([a, b]).complete("a" * 100, [TOOL])
+    assert caught.value.provider == "b"
+    assert "no_tool_support" in caught.value.__notes__[0]
+
+
+async def test_one_that_is_not_configured_is_never_asked_even_inside_other_layers() -> None:
+    missing = NotConfigured("a", "m", "the variable A_KEY is not set")
+    told: list[Any] = []
+    model = Fallback([Retry(missing), Listed("ok", "ok", name="b")], on_event=told.append)
+    for _ in range(2):
+        assert (await model.complete("hi")).text == "ok"
+    assert [event.reason for event in told] == ["not_configured"] * 2
+    assert [event.error_class for event in told] == ["auth"] * 2
+    for call in (missing.complete("hi"), missing.ready()):
+        with pytest.raises(AuthenticationError, match="A_KEY is not set"):
+            await call
+
+
+# --- availability ---------------------------------------------------------------------------------
+
+
+async def test_a_dead_candidate_is_left_in_peace_probed_and_taken_back() -> None:
+    clock = Clock()
+    a, b = Listed(UnavailableError("down"), name="a", repeat=True), Listed("b", name="b", repeat=True)
+    told: list[Any] = []
+    model = Fallback([a, b], on_event=told.append, clock=clock)
+    for _ in range(8):
+        assert (await model.complete("hi")).text == "b"
+    assert len(a.requests) == 5
+    assert [event.reason for event in told if isinstance(event, RoutingSwitched)] == [
+        *["server_error"] * 5,
+        *["provider_unavailable"] * 3,
+    ]
+    clock.now += 300
+    await model.complete("hi")
+    assert len(a.requests) == 6
+    clock.now += 300
+    a.answers = ["a is back"]
+    assert (await model.complete("hi")).text == "a is back"
+    assert [type(event) for event in told if not isinstance(event, RoutingSwitched)] == [
+        ProviderUnavailable,
+        ProviderRecovered,
+    ]
+    assert told[-1].downtime_seconds == 600
+
+
+async def test_while_the_probe_is_out_others_go_elsewhere() -> None:
+    clock, gate = Clock(), asyncio.Event()
+    a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
+    model = Fallback([a, b], clock=clock)
+    await model.complete("hi")
+    clock.now += 300
+    a.answers = [lambda request: [gate, *reply("a")(request)]]
+    probe = asyncio.ensure_future(model.complete("hi"))
+    while len(a.requests) < 2:
+        await asyncio.sleep(0)
+    assert (await model.complete("hi")).text == "b"
+    gate.set()
+    assert (await probe).text == "a"
+    assert len(a.requests) == 2
+
+
+async def test_a_probe_that_is_cancelled_is_given_back() -> None:
+    clock = Clock()
+    a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
+    model = Fallback([a, b], clock=clock)
+    await model.complete("hi")
+    clock.now += 300
+    a.answers = [[asyncio.Event()], "a"]
+    call = asyncio.ensure_future(model.complete("hi", request_id="r"))
+    while len(a.answers) > 1:
+        await asyncio.sleep(0)
+    await model.cancel("r")
+    with pytest.raises(errors.CallCancelledError):
+        await call
+    assert (await model.complete("hi")).text == "a"
+
+
+async def test_a_probe_refused_for_what_it_lacks_is_given_back() -> None:
+    clock = Clock()
+    a = Listed(AuthenticationError("key"), "a", name="a", capabilities={"supports_tools": False})
+    model = Fallback([a, Listed("b", name="b", repeat=True)], clock=clock)
+    await model.complete("hi")
+    clock.now += 300
+    assert (await model.complete("hi", [TOOL])).text == "b"
+    assert (await model.complete("hi")).text == "a"
+
+
+async def test_an_exhausted_retry_counts_once() -> None:
+    clock = Clock()
+    a, b = Listed(UnavailableError("down"), name="a", repeat=True), Listed("b", name="b", repeat=True)
+    model = Fallback([Retry(a, clock=clock, sleep=clock.sleep), b], clock=clock)
+    for _ in range(4):
+        await model.complete("hi")
+    assert len(a.requests) == 12
+    assert model.availability.is_available("a", "m")
+
+
+async def test_failures_after_the_first_event_count_though_nobody_else_is_asked() -> None:
+    a = Listed(*[broken("x", UnavailableError("down")) for _ in range(5)], name="a")
+    model = Fallback([a, Listed("b", name="b")], clock=Clock())
+    for _ in range(5):
+        await collect(model.events(build_request("hi")))
+    assert not model.availability.is_available("a", "m")
+
+
+async def test_all_unavailable_says_when_to_come_back() -> None:
+    a, b = Listed(AuthenticationError("key"), name="a"), Listed(AuthenticationError("key"), name="b")
+    clock = Clock()
+    model = Fallback([a, b], clock=clock)
+    with pytest.raises(AuthenticationError):
+        await model.complete("hi")
+    clock.now += 100
+    with pytest.raises(UnavailableError, match="not asked for now, after auth_error") as caught:
+        await model.complete("hi")
+    assert caught.value.retry_after == 200
+    assert (len(a.requests), len(b.requests)) == (1, 1)
+
+
+async def test_availability_can_be_shared() -> None:
+    clock, told = Clock(), []
+    availability = Availability(told.append, clock=clock)
+    one, two = (Listed(AuthenticationError("key"), name="a"), Listed(name="a"))
+    await Fallback([one, Listed("b", name="b")], availability).complete("hi")
+    assert (await Fallback([two, Listed("b", name="b")], availability).complete("hi")).text == "b"
+    assert two.requests == []
+    assert [type(event) for event in told] == [ProviderUnavailable]
+
+
+# --- evidence -------------------------------------------------------------------------------------
+
+
+def test_events_are_written_with_the_contracts_names() -> None:
+    switched = RoutingSwitched("a:m", "b:m", "rate_limit", "rate_limit", "r1")
+    assert msgspec.json.decode(msgspec.json.encode(switched)) == {
+        "type": "routing.switched",
+        "from": "a:m",
+        "to": "b:m",
+        "reason": "rate_limit",
+        "error_class": "rate_limit",
+        "request_id": "r1",
+    }
+    down = ProviderUnavailable("p", "model_specific", ("m",), "5_consecutive_failures")
+    assert set(msgspec.to_builtins(down)) == {"type", "provider", "scope", "models_affected", "trigger_reason"}
+    up = ProviderRecovered("p", "model_specific", ("m",), 1.0)
+    assert set(msgspec.to_builtins(up)) == {"type", "provider", "scope", "models_recovered", "downtime_seconds"}
+    assert (switched.type, down.type, up.type) == (
+        "routing.switched",
+        "routing.provider_unavailable",
+        "routing.provider_recovered",
+    )
+
+
+async def test_a_listener_that_fails_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def listen(_: object) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    a, b = Listed(UnavailableError("down"), name="a"), Listed("b", name="b")
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        assert (await Fallback([a, b], on_event=listen).complete("hi")).text == "b"
+    assert "on_event failed" in caplog.text
+
+
+async def test_an_invalid_response_is_not_passed_on() -> None:
+    a, b, model, _ = pair(InvalidResponseError("odd"))
+    with pytest.raises(InvalidResponseError):
+        await model.complete("hi")
+    assert (len(a.requests), b.requests) == (1, [])
+
+
+async def test_the_source_is_closed_when_the_reader_leaves() -> None:
+    a, _, model, _ = pair(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
+    source = model.events(build_request("hi", stream=True))
+    await source.__anext__()
+    assert a.open == 1
+    await source.aclose()  # type: ignore[attr-defined]
+    assert a.open == 0
+
+
+# --- the rest of a provider -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("candidates", "match"),
+    [
+        ([], "candidates is empty"),
+        (Listed(), "list of providers"),
+        (["openai:m"], r"candidates\[0\] must be a Provider, not str"),
+        ([Listed(), Listed()], r"candidates\[1\] is listed:m, which is in the list before it"),
+        ([Listed(), Retry(Listed())], r"candidates\[1\]"),
+    ],
+)
+def test_candidates_that_make_no_sense_are_named(candidates: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Fallback(candidates)
+
+
+async def test_ready_when_one_is_ready() -> None:
+    a, b = Listed(NetworkError("gone"), name="a"), Listed("fine", name="b")
+    await Fallback([a, b]).ready()
+    with pytest.raises(NetworkError, match="gone too") as caught:
+        await Fallback([a, Listed(NetworkError("gone too"), name="c")]).ready()
+    assert "before that, a:m: network" in caught.value.__notes__[0]
+
+
+async def test_all_are_closed_even_if_one_cannot_be() -> None:
+    class Stuck(Listed):
+        async def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    b = Listed(name="b")
+    with pytest.raises(RuntimeError, match="stuck"):
+        await Fallback([Stuck(name="a"), b]).close()
+    assert b.closed == 1
+
+
+def test_plan_and_estimate_are_the_first_candidates() -> None:
+    a, _, model, _ = pair("x")
+    assert model.plan("hello").target == a.plan("hello").target
+    assert model.estimate_input_tokens("hello") == a.estimate_input_tokens("hello")
+    assert describe(model) == "Fallback(name='fallback')\n  1. Listed a:big\n  2. Listed b:small"

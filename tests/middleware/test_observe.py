@@ -1,0 +1,590 @@
+"""Observe: what is told of an attempt, that nothing secret is, and that listeners are never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import (
+    AuthenticationError,
+    CallCancelledError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    UnavailableError,
+)
+from dragoman.events import Usage
+from dragoman.messages import Request, RuntimeConfig, Tool
+from dragoman.middleware import (
+    IS_WORKER,
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    EventsDropped,
+    Fallback,
+    Observe,
+    Retry,
+    describe,
+    redact,
+)
+from dragoman.validate import build_request
+from tests.listed import Clock, Listed, broken, collect, reply, speak
+
+TOOL = Tool("add", "", {"type": "object", "properties": {}})
+
+
+async def watch(provider: Any, request: Request | None = None, **settings: Any) -> tuple[list[Any], Exception | None]:
+    """The observations of one call, and the error it ended with."""
+    told: list[Any] = []
+    model = Observe(provider, told.append, **settings)
+    _, error = await collect(model.events(request or build_request("hi", model="m")))
+    await model.close()
+    return told, error
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+async def test_a_call_that_succeeds() -> None:
+    usage = Usage(20, 7, 12, 3, 2, 27)
+    thought = speak(
+        lambda out: (out.thinking("hm"), out.text("see"), out.tool_start(0, "c", "add"), out.tool_input(0, "{}")),
+        usage=usage,
+        finish="tool_calls",
+    )
+    config = RuntimeConfig(temperature=0.5, extras={"private": "detail"})
+    request = msgspec.structs.replace(
+        build_request("hello there", [TOOL], config, model="m", stream=True), session_id="s1"
+    )
+    told, error = await watch(Listed(thought), request, now=lambda: 1700000000.0)
+    assert error is None
+    started, completed = told
+    common = {
+        "model": "m",
+        "provider": "listed",
+        "request_id": request.request_id,
+        "at": 1700000000.0,
+        "attempt": 0,
+        "session_id": "s1",
+        "stream": True,
+        "config": RuntimeConfig(temperature=0.5),
+    }
+    estimate = Listed().estimate_input_tokens(request.messages, request.tools)
+    assert started == CallStarted(**common, estimated_input_tokens=estimate)
+    assert completed == CallCompleted(
+        **common,
+        stop_reason="tool_use",
+        finish_reason="tool_calls",
+        latency_ms=completed.latency_ms,
+        first_event_ms=completed.first_event_ms,
+        input_tokens=20,
+        output_tokens=7,
+        cached_input_tokens=12,
+        cache_creation_input_tokens=3,
+        reasoning_tokens=2,
+        produced_tool_calls=1,
+        produced_thinking_blocks=1,
+        response_model="m",
+    )
+    assert 0 <= completed.first_event_ms <= completed.latency_ms
+
+
+@pytest.mark.parametrize(
+    ("answer", "stop_reason"),
+    [
+        (reply("x"), "end_turn"),
+        (reply("x", stop_sequence="END"), "stop_sequence"),
+        (reply("x", finish="length"), "max_tokens"),
+        (reply("x", finish="content_filter"), "content_filter"),
+        (
+            speak(lambda out: (out.tool_start(0, "c", "add"), out.tool_input(0, "{}")), finish="tool_calls"),
+            "tool_use",
+        ),
+    ],
+)
+async def test_stop_reasons(answer: Any, stop_reason: str) -> None:
+    told, _ = await watch(Listed(answer), build_request("hi", [TOOL]))
+    assert told[-1].stop_reason == stop_reason
+
+
+async def test_unknown_counts_stay_unknown() -> None:
+    told, _ = await watch(Listed(reply("x", usage=Usage())))
+    assert (told[-1].input_tokens, told[-1].output_tokens, told[-1].cost_usd) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class", "status"),
+    [
+        (RateLimitError("slow", status=429), "rate_limit", 429),
+        (AuthenticationError("no", status=401), "auth", 401),
+        (NetworkError("gone"), "network", None),
+        (UnavailableError("down", status=500), "server_error", 500),
+        (StructuredOutputError("odd"), "other", None),
+        (ZeroDivisionError("a bug"), "other", None),
+    ],
+)
+async def test_a_call_that_fails(error: Exception, error_class: str, status: int | None) -> None:
+    told, raised = await watch(Listed(error))
+    assert raised is error
+    failed = told[1]
+    assert isinstance(failed, CallFailed)
+    assert (failed.error_class, failed.status, failed.retry_count) == (error_class, status, 0)
+    assert failed.error_message_redacted
+    assert len(told) == 2
+
+
+async def test_tokens_of_a_reply_that_was_found_wrong_are_told() -> None:
+    schema = {"type": "object", "required": ["n"]}
+    told, error = await watch(Listed(reply("no json", usage=Usage(9, 4))), build_request("hi", response_schema=schema))
+    assert isinstance(error, StructuredOutputError)
+    assert (told[-1].type, told[-1].input_tokens, told[-1].output_tokens) == ("llm.call_failed", 9, 4)
+
+
+async def test_a_reply_that_breaks_off() -> None:
+    told, error = await watch(Listed(broken("half", StreamInterruptedError("cut"))))
+    assert isinstance(error, StreamInterruptedError)
+    assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
+    assert told[1].error_class == "network"
+
+
+@pytest.mark.parametrize(("finish", "error_class"), [("error", "other"), ("cancelled", "cancelled")])
+async def test_a_reply_that_ends_badly_without_an_error(finish: str, error_class: str) -> None:
+    told, error = await watch(Listed(reply("half", finish=finish)))
+    assert error is None
+    assert (told[1].type, told[1].error_class) == ("llm.call_failed", error_class)
+
+
+@pytest.mark.parametrize("mode", ["complete", "stream", "close"])
+async def test_a_call_that_is_cancelled(mode: str) -> None:
+    told: list[Any] = []
+    gate = asyncio.Event()
+    inner = Listed(lambda request: [*reply("hello")(request)[:2], gate])
+    model = Observe(inner, told.append)
+    if mode == "complete":
+        call = asyncio.ensure_future(model.complete("hi", request_id="r"))
+        while not inner.requests:
+            await asyncio.sleep(0)
+        await model.cancel("r")
+        with pytest.raises(CallCancelledError):
+            await call
+    elif mode == "stream":
+        stream = model.stream("hi")
+        await stream.__anext__()
+        reading = asyncio.ensure_future(_exhaust(stream))
+        await asyncio.sleep(0)
+        await stream.cancel()
+        await reading
+    else:
+        source = model.events(build_request("hi", stream=True))
+        await source.__anext__()
+        await source.aclose()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    await model.close()
+    assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
+    assert (told[1].error_class, told[1].error_message_redacted) == ("cancelled", "the call was cancelled")
+
+
+async def _exhaust(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+async def test_a_reader_that_leaves_after_the_end_has_completed_the_call() -> None:
+    told: list[Any] = []
+    model = Observe(Listed("hello"), told.append)
+    source = model.events(build_request("hi"))
+    async for event in source:
+        if event.type == "message.complete":
+            break
+    await source.aclose()  # type: ignore[attr-defined]
+    await model.close()
+    assert told[-1].type == "llm.call_completed"
+
+
+async def test_latency_is_the_true_one() -> None:
+    clock = Clock()
+
+    def slow(request: Request) -> Iterator[Any]:
+        events = reply("hi")(request)
+        clock.now += 0.2
+        yield events[0]
+        clock.now += 0.3
+        yield from events[1:]
+
+    told, _ = await watch(Listed(slow), clock=clock)
+    assert (told[1].first_event_ms, told[1].latency_ms) == (200, 500)
+
+
+async def test_each_attempt_is_told_with_its_number() -> None:
+    told: list[Any] = []
+    clock = Clock()
+    observed = Observe(Listed(RateLimitError("1"), UnavailableError("2"), "ok"), told.append)
+    model = Retry(observed, clock=clock, sleep=clock.sleep)
+    reply_ = await model.complete("hi")
+    await model.close()
+    assert [(event.type, event.attempt) for event in told] == [
+        ("llm.call_started", 0),
+        ("llm.call_failed", 0),
+        ("llm.call_started", 1),
+        ("llm.call_failed", 1),
+        ("llm.call_started", 2),
+        ("llm.call_completed", 2),
+    ]
+    assert [event.retry_count for event in told if event.type == "llm.call_failed"] == [0, 1]
+    assert [event.retry_reason for event in told[::2]] == [None, "transient", "transient"]
+    assert {event.request_id for event in told} == {reply_.request_id}
+
+
+async def test_outside_a_fallback_it_names_the_one_that_answered() -> None:
+    a, b = Listed(UnavailableError("down"), name="a"), Listed("ok", name="listed")
+    told, _ = await watch(Fallback([a, b]))
+    assert [event.provider for event in told] == ["fallback", "listed"]
+
+
+async def test_workers_are_marked() -> None:
+    request = msgspec.structs.replace(build_request("hi"), metadata={IS_WORKER: "true", "dragoman.attempt": "odd"})
+    told, _ = await watch(Listed("x"), request)
+    assert told[0].is_worker
+    assert told[0].attempt == 0
+
+
+class Bill(msgspec.Struct):
+    total: Decimal
+    pricing_version: str
+
+
+async def test_the_price_is_asked_for_by_the_full_name() -> None:
+    asked: list[Any] = []
+
+    def price(usage: Usage, model: str) -> Bill:
+        asked.append((usage, model))
+        return Bill(Decimal("0.25"), "v7")
+
+    told, _ = await watch(Listed(reply("x", usage=Usage(1, 2))), price=price)
+    assert asked == [(Usage(1, 2), "listed:m")]
+    assert (told[1].cost_usd, told[1].pricing_version) == (Decimal("0.25"), "v7")
+
+
+@pytest.mark.parametrize("price", [lambda *_: None, lambda *_: 1 / 0])
+async def test_no_price_is_no_cost_and_no_lost_event(price: Any) -> None:
+    told, _ = await watch(Listed("x"), price=price)
+    assert told[1].cost_usd is None
+
+
+async def test_an_estimate_that_fails_loses_no_event() -> None:
+    class Innumerate(Listed):
+        def estimate_input_tokens(self, *_: Any) -> int:
+            raise ValueError("cannot count")
+
+    told, _ = await watch(Innumerate("x"))
+    assert (told[0].type, told[0].estimated_input_tokens) == ("llm.call_started", None)
+
+
+async def test_content_is_told_only_on_request() -> None:
+    request = build_request("a private question", model="m")
+    told, _ = await watch(Listed("a private answer"), request)
+    for event in told:
+        assert b"private" not in msgspec.json.encode(event)
+    told, _ = await watch(Listed("a private answer"), request, include_content=True)
+    assert told[0].request is request
+    assert told[1].content[0].text == "a private answer"
+
+
+def test_events_are_written_with_the_contracts_names() -> None:
+    started = CallStarted(model="m", provider="p", request_id="r", estimated_input_tokens=3)
+    assert msgspec.to_builtins(started) == {
+        "type": "llm.call_started",
+        "model": "m",
+        "provider": "p",
+        "request_id": "r",
+        "estimated_input_tokens": 3,
+    }
+    contract = {
+        CallCompleted: "model provider input_tokens output_tokens cached_input_tokens cache_creation_input_tokens "
+        "cost_usd pricing_version latency_ms stop_reason produced_tool_calls produced_thinking_blocks",
+        CallFailed: "model provider error_class error_message_redacted retry_count latency_ms",
+        CallStarted: "model provider estimated_input_tokens request_id is_worker",
+    }
+    for kind, names in contract.items():
+        assert set(names.split()) <= set(kind.__struct_fields__)
+
+
+# --- redaction ------------------------------------------------------------------------------------
+
+SECRETS = [
+    ("Incorrect API key provided: sk-proj-abcdefghijklmnop1234", "sk-proj-abcdefghijklmnop1234"),
+    ("Authorization: Bearer abcdefgh12345678", "abcdefgh12345678"),
+    ("authorization=Basic dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNzd29yZA"),
+    ('{"api_key": "1234567890abcdef"}', "1234567890abcdef"),
+    ("x-api-key: zzzz-yyyy-xxxx", "zzzz-yyyy-xxxx"),
+    ("password = hunter22", "hunter22"),
+    ("https://user:hunter22@example.org/v1", "hunter22"),
+    ("https://example.org/v1?key=abc&access_key=qwertyuiop", "qwertyuiop"),
+    ("mail jane.doe+test@mail.example.co.uk now", "jane.doe"),
+    ("mail jane.doe+test@mail.example.co.uk now", "example.co.uk"),
+    ("contact <ops@example.org>, please", "ops@example.org"),
+    ("token: eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.sig", "eyJzdWIiOiIxMjM0In0"),
+    ("aws AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+    ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijklmnop"),
+    ("key 0123456789abcdef0123456789abcdef", "0123456789abcdef"),
+    ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "AIzaSyA1234567890"),
+]
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS)
+def test_secrets_and_people_are_removed(text: str, secret: str) -> None:
+    assert secret in text
+    assert secret not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the model's window is 8192 tokens: 9000 were asked for",
+        "tokens: 9000 exceed the limit",
+        "the first_event deadline of 300 s passed",
+        "listed/m: the provider failed (HTTP 500). Try again, or use another provider.",
+        "max_tokens = 4096",
+        "use @decorator syntax",
+    ],
+)
+def test_what_helps_is_kept(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("text", ["a" * 200_000, "a." * 100_000, "token" * 40_000, "a:" * 100_000, "@" * 100_000])
+def test_redaction_is_never_slow(text: str) -> None:
+    began = time.process_time()
+    redact(text)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS)
+async def test_no_secret_is_told(text: str, secret: str) -> None:
+    for error in (ProviderError(text), UnavailableError("x", provider_message=text), ValueError(text)):
+        told, _ = await watch(Listed(error))
+        for event in told:
+            assert secret not in repr(event)
+
+
+# --- listeners ------------------------------------------------------------------------------------
+
+
+async def test_coroutine_functions_and_objects_listen_too() -> None:
+    told: dict[str, list[str]] = {"coroutine": [], "object": [], "lambda": [], "plain": []}
+    threads: dict[str, int] = {}
+
+    def note(who: str, event: Any) -> None:
+        threads[who] = threading.get_ident()
+        told[who].append(event.type)
+
+    async def coroutine(event: Any) -> None:
+        await asyncio.sleep(0)
+        note("coroutine", event)
+
+    class Listener:
+        async def __call__(self, event: Any) -> None:
+            note("object", event)
+
+    async def later(event: Any) -> None:
+        note("lambda", event)
+
+    model = Observe(Listed("x"), coroutine, Listener(), lambda event: later(event), lambda event: note("plain", event))
+    await model.complete("hi")
+    await model.flush()
+    assert told == {who: ["llm.call_started", "llm.call_completed"] for who in told}
+    here = threading.get_ident()
+    assert {who for who, thread in threads.items() if thread == here} == {"coroutine", "object", "lambda"}
+    await model.close()
+
+
+async def test_listeners_run_in_the_context_of_the_call() -> None:
+    where: contextvars.ContextVar[str] = contextvars.ContextVar("where", default="nowhere")
+    seen: list[str] = []
+
+    async def coroutine(_: Any) -> None:
+        seen.append(where.get())
+
+    model = Observe(Listed("x", "y"), lambda _: seen.append(where.get()), coroutine)
+    for place in ("here", "there"):
+        where.set(place)
+        await model.complete("hi")
+        where.set("gone")
+        await model.flush()
+        assert seen == [place] * 4
+        seen.clear()
+    await model.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "cancelled"])
+async def test_a_listener_that_fails_costs_nothing_and_is_reported_once(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+
+    def plain(_: Any) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    async def coroutine(_: Any) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    async def cancelled(_: Any) -> None:
+        raise asyncio.CancelledError
+
+    failing = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled}[kind]
+    model = Observe(Listed("a", "b", "c"), failing, told.append)
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        for text in "abc":
+            assert (await model.complete("hi")).text == text
+        await model.close()
+    assert len(told) == 6
+    assert caplog.text.count("an observer failed") == 1
+
+
+async def test_a_slow_plain_listener_does_not_slow_a_call() -> None:
+    go_on = threading.Event()
+    told: list[Any] = []
+
+    def slow(event: Any) -> None:
+        assert go_on.wait(10)
+        told.append(event)
+
+    model = Observe(Listed("x", repeat=True), slow, queue_size=10_000)
+    for _ in range(100):
+        assert (await model.complete("hi")).text == "x"
+    assert told == []
+    go_on.set()
+    await model.flush()
+    assert len(told) == 200
+    await model.close()
+
+
+async def test_what_does_not_fit_is_counted_told_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    gate = asyncio.Event()
+    told: list[Any] = []
+
+    async def slow(event: Any) -> None:
+        await gate.wait()
+        told.append(event)
+
+    model = Observe(Listed("x", repeat=True), slow, queue_size=10)
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        for _ in range(100):
+            await model.complete("hi")
+        gate.set()
+        await model.flush()
+    dropped = sum(event.count for event in told if isinstance(event, EventsDropped))
+    assert dropped == model.dropped > 0
+    assert len([event for event in told if not isinstance(event, EventsDropped)]) + dropped == 200
+    assert caplog.text.count("events are dropped") == 1
+    assert len(told) <= 2 * 10 + 100
+    await model.close()
+    assert model.dropped == dropped
+
+
+async def test_nothing_is_left_running_after_close() -> None:
+    model = Observe(Listed("x"), lambda _: None)
+    await model.complete("hi")
+    await model.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert model.inner.closed == 1  # type: ignore[attr-defined]
+
+
+async def test_nothing_runs_while_there_is_nothing_to_tell() -> None:
+    model = Observe(Listed("x"), lambda _: None)
+    await model.complete("hi")
+    await model.flush()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await model.flush()
+
+
+async def test_a_listener_that_never_returns_is_left_behind_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dragoman.middleware.observe.FLUSH_SECONDS", 0.01)
+
+    async def stuck(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    model = Observe(Listed("x", repeat=True), stuck)
+    for _ in range(3):
+        await model.complete("hi")
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        await model.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert 4 <= model.dropped <= 6
+    assert "were not delivered" in caplog.text
+
+
+async def test_it_can_be_used_again_after_close() -> None:
+    told: list[Any] = []
+    model = Observe(Listed("x", "y"), told.append)
+    for _ in range(2):
+        await model.complete("hi")
+        await model.close()
+    assert len(told) == 4
+
+
+def test_one_observer_in_two_event_loops() -> None:
+    told: list[Any] = []
+    model = Observe(Listed("x", "y"), told.append)
+
+    async def call() -> None:
+        await model.complete("hi")
+        await model.flush()
+
+    for _ in range(2):
+        asyncio.run(call())
+    assert len(told) == 4
+
+
+async def test_the_inner_provider_that_cannot_be_closed_keeps_no_event_back() -> None:
+    class Stuck(Listed):
+        async def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    told: list[Any] = []
+    model = Observe(Stuck("x"), told.append)
+    await model.complete("hi")
+    with pytest.raises(RuntimeError, match="stuck"):
+        await model.close()
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("subscribers", "settings", "field"),
+    [
+        ((print,), {"queue_size": 0}, "queue_size"),
+        ((print,), {"queue_size": 1.5}, "queue_size"),
+        ((print,), {"queue_size": float("nan")}, "queue_size"),
+        ((print, "a listener"), {}, r"subscribers\[1\]"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(subscribers: Any, settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        Observe(Listed(), *subscribers, **settings)
+
+
+def test_it_describes_itself_by_the_names_of_its_listeners() -> None:
+    def listener(_: object) -> None: ...
+
+    described = describe(Observe(Listed(), listener))
+    assert described.splitlines()[0].endswith("listener], queue_size=1000, include_content=False)")
+
+
+async def test_without_listeners_nothing_happens() -> None:
+    model = Observe(Listed("x"))
+    assert (await model.complete("hi")).text == "x"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await model.close()

@@ -1,0 +1,221 @@
+"""OpenTelemetry, with its real SDK: the spans and the two metrics under the conventions' names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from dragoman.errors import RateLimitError, UnavailableError
+from dragoman.events import Usage
+from dragoman.messages import (
+    Assistant,
+    Image,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.middleware import Observe, OpenTelemetry, Retry
+from dragoman.validate import build_request
+from tests.listed import Clock, Listed, collect, reply
+
+
+class Sdk:
+    """Providers whose exports stay in memory."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracing = TracerProvider()
+        self.tracing.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.reader = InMemoryMetricReader()
+        self.metering = MeterProvider([self.reader])
+        self.subscriber = OpenTelemetry(self.tracing, self.metering)
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self.exporter.get_finished_spans()
+
+    def points(self, name: str) -> list[Any]:
+        data = self.reader.get_metrics_data()
+        metrics = [
+            metric for scope in data.resource_metrics for inner in scope.scope_metrics for metric in inner.metrics
+        ]
+        (metric,) = [metric for metric in metrics if metric.name == name]
+        return [metric.unit, *metric.data.data_points]
+
+
+@pytest.fixture
+def sdk() -> Any:
+    made = Sdk()
+    yield made
+    made.tracing.shutdown()
+    made.metering.shutdown()
+
+
+async def call(sdk: Sdk, provider: Listed, request: Request, **settings: Any) -> None:
+    clock = Clock()
+    observed = Observe(provider, sdk.subscriber, now=lambda: 1700000000.0, **settings)
+    model = Retry(observed, clock=clock, sleep=clock.sleep)
+    await collect(model.events(request))
+    await model.close()
+
+
+async def test_a_span_says_what_was_asked_and_what_was_used(sdk: Sdk) -> None:
+    config = RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low", {"private": 1})
+    request = replace(build_request("hello", None, config, model="m", stream=True), session_id="s1")
+    await call(sdk, Listed(reply("x", usage=Usage(20, 7, 12, 3, 2))), request)
+    (span,) = sdk.spans
+    assert (span.name, span.kind, span.status.status_code) == ("chat m", SpanKind.CLIENT, StatusCode.UNSET)
+    said = dict(span.attributes or {})
+    assert said.pop("gen_ai.response.time_to_first_chunk") >= 0  # type: ignore[operator]
+    assert said == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "listed",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.max_tokens": 100,
+        "gen_ai.request.top_p": 0.9,
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.frequency_penalty": 0.1,
+        "gen_ai.request.presence_penalty": 0.2,
+        "gen_ai.request.stop_sequences": ("END",),
+        "gen_ai.request.stream": True,
+        "gen_ai.request.reasoning.level": "low",
+        "gen_ai.response.model": "m",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 20,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 12,
+        "gen_ai.usage.cache_write.input_tokens": 3,
+        "gen_ai.usage.reasoning.output_tokens": 2,
+        "gen_ai.conversation.id": "s1",
+        "dragoman.request_id": request.request_id,
+        "dragoman.attempt": 0,
+    }
+
+
+async def test_what_is_not_known_is_not_said(sdk: Sdk) -> None:
+    await call(sdk, Listed(reply("x", usage=Usage())), build_request("hello", model="m"))
+    (span,) = sdk.spans
+    assert {name for name in span.attributes or {} if "usage" in name or "request." in name} == {"gen_ai.request.model"}
+
+
+async def test_a_span_for_each_attempt_and_the_error_on_those_that_failed(sdk: Sdk) -> None:
+    failure = RateLimitError("slow", status=429, provider_message="quota of jane@example.org, key sk-abcdefghijklmnop")
+    await call(sdk, Listed(failure, UnavailableError("down"), "ok"), build_request("hi"))
+    spans = sdk.spans
+    said = [dict(span.attributes or {}) for span in spans]
+    assert [each["dragoman.attempt"] for each in said] == [0, 1, 2]
+    assert [each.get("error.type") for each in said] == ["rate_limit", "server_error", None]
+    assert [each.get("http.response.status_code") for each in said] == [429, None, None]
+    assert [each.get("dragoman.retry_reason") for each in said] == [None, "transient", "transient"]
+    assert [span.status.status_code for span in spans] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
+    description = spans[0].status.description or ""
+    assert "slow" in description
+    assert "jane@" not in description
+    assert "sk-abc" not in description
+
+
+async def test_a_span_lies_where_the_call_did_in_time_and_under_its_parent(sdk: Sdk) -> None:
+    clock = Clock()
+
+    def slow(request: Request) -> Any:
+        clock.now += 2.5
+        return reply("x")(request)
+
+    tracer = sdk.tracing.get_tracer("test")
+    model = Observe(Listed(slow), sdk.subscriber, clock=clock, now=lambda: 1700000000.0)
+    with tracer.start_as_current_span("parent") as parent:
+        await model.complete("hi")
+    await model.close()
+    span = next(span for span in sdk.spans if span.name.startswith("chat"))
+    assert span.start_time == 1700000000 * 10**9
+    assert span.end_time == 1700000000 * 10**9 + 2_500_000_000
+    assert span.parent is not None
+    assert span.parent.span_id == parent.get_span_context().span_id
+
+
+async def test_the_two_metrics(sdk: Sdk) -> None:
+    await call(sdk, Listed(UnavailableError("down"), reply("x", usage=Usage(20, 7))), build_request("hi", model="m"))
+    unit, *points = sdk.points("gen_ai.client.token.usage")
+    assert unit == "{token}"
+    common = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "listed",
+        "gen_ai.request.model": "m",
+    }
+    answered = {**common, "gen_ai.response.model": "m"}
+    assert {point.attributes["gen_ai.token.type"]: (point.sum, point.count) for point in points} == {
+        "input": (20, 1),
+        "output": (7, 1),
+    }
+    assert points[0].explicit_bounds[:4] == (1, 4, 16, 64)
+    assert {name: value for name, value in points[0].attributes.items() if name != "gen_ai.token.type"} == answered
+    unit, *points = sdk.points("gen_ai.client.operation.duration")
+    assert unit == "s"
+    assert [dict(point.attributes) for point in points] == [{**common, "error.type": "server_error"}, answered]
+    assert points[0].explicit_bounds[-1] == pytest.approx(81.92)
+
+
+async def test_content_is_off_by_default_and_whole_on_request(sdk: Sdk) -> None:
+    messages = [
+        System("be private"),
+        User([Text("a private question"), Image(Url("https://example.org/private.png"))]),
+        Assistant([Thinking("private thought"), ToolCall("c", "add", {"private": 1})]),
+        ToolResult("c", "private result"),
+    ]
+    request = build_request(messages, [Tool("add")])
+    await call(sdk, Listed("private answer"), request)
+    assert "private" not in sdk.spans[0].to_json()
+    await call(sdk, Listed("private answer"), request, include_content=True)
+    said = sdk.spans[1].attributes or {}
+    assert json.loads(str(said["gen_ai.system_instructions"])) == [{"type": "text", "content": "be private"}]
+    assert json.loads(str(said["gen_ai.input.messages"])) == [
+        {"role": "user", "parts": [{"type": "text", "content": "a private question"}, {"type": "image"}]},
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "reasoning", "content": "private thought"},
+                {"type": "tool_call", "id": "c", "name": "add", "arguments": {"private": 1}},
+            ],
+        },
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "private result"}]},
+    ]
+    assert json.loads(str(said["gen_ai.output.messages"])) == [
+        {"role": "assistant", "parts": [{"type": "text", "content": "private answer"}], "finish_reason": "stop"}
+    ]
+
+
+async def test_content_of_a_call_that_failed(sdk: Sdk) -> None:
+    await call(sdk, Listed(ValueError("bug")), build_request("a question"), include_content=True)
+    said = sdk.spans[0].attributes or {}
+    assert json.loads(str(said["gen_ai.input.messages"]))[0]["parts"][0]["content"] == "a question"
+    assert "gen_ai.output.messages" not in said
+
+
+async def test_the_api_alone_does_nothing_and_hurts_nothing() -> None:
+    model = Observe(Listed("x"), OpenTelemetry())
+    assert (await model.complete("hi")).text == "x"
+    await model.close()
+
+
+def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ImportError, match=r"dragoman\[otel\]"):
+        OpenTelemetry()

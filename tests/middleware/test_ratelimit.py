@@ -1,0 +1,425 @@
+"""RateLimit: nobody is early, nobody is lost, who comes first goes first, and estimates are put right."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import CallCancelledError, RateLimitError, StreamInterruptedError, TimedOutError, UnavailableError
+from dragoman.events import Usage
+from dragoman.middleware import Limiter, RateLimit, Retry, describe
+from dragoman.validate import build_request
+from tests.listed import Clock, Listed, broken, collect, reply
+
+
+class Ticking(Clock):
+    """A clock whose sleepers wake in order of time, however many they are."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        future = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self.now + seconds, future))
+        await future
+
+    async def settle(self) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def run_to(self, when: float) -> None:
+        """Let time pass, waking whoever is due on the way."""
+        await self.settle()
+        while True:
+            self._sleepers = [each for each in self._sleepers if not each[1].done()]
+            due = [each for each in self._sleepers if each[0] <= when]
+            if not due:
+                break
+            first = min(due, key=lambda each: each[0])
+            self._sleepers.remove(first)
+            self.now = max(self.now, first[0])
+            first[1].set_result(None)
+            await self.settle()
+        self.now = when
+        await self.settle()
+
+
+class Queue:
+    """Calls against a limiter that note when they were let through."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.clock = Ticking()
+        self.limiter = Limiter(**limits, clock=self.clock, sleep=self.clock.sleep)
+        self.passed: list[tuple[str, float]] = []
+        self.leases: dict[str, Any] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    def ask(self, name: str, tokens: int = 0) -> None:
+        async def call() -> None:
+            self.leases[name] = await self.limiter.acquire(tokens)
+            self.passed.append((name, self.clock.now))
+
+        self.tasks[name] = asyncio.ensure_future(call())
+
+    async def end(self, name: str, spent: int | None = None) -> None:
+        await self.limiter.settle(self.leases.pop(name), spent)
+        await self.clock.settle()
+
+
+# --- the limiter ----------------------------------------------------------------------------------
+
+
+async def test_a_minutes_worth_at_once_and_then_one_by_one() -> None:
+    queue = Queue(requests_per_minute=6)
+    for number in range(9):
+        queue.ask(str(number))
+    await queue.clock.run_to(0)
+    assert [name for name, _ in queue.passed] == list("012345")
+    await queue.clock.run_to(30)
+    assert queue.passed[6:] == [("6", 10), ("7", 20), ("8", 30)]
+
+
+async def test_a_smaller_burst() -> None:
+    queue = Queue(requests_per_minute=60, burst_seconds=2)
+    for number in range(4):
+        queue.ask(str(number))
+    await queue.clock.run_to(2)
+    assert [at for _, at in queue.passed] == [0, 0, 1, 2]
+
+
+async def test_tokens_are_waited_for() -> None:
+    queue = Queue(tokens_per_minute=600)
+    queue.ask("a", 500)
+    queue.ask("b", 200)
+    await queue.clock.run_to(60)
+    assert queue.passed == [("a", 0), ("b", 10)]
+
+
+async def test_who_comes_first_goes_first_even_if_a_later_one_would_fit() -> None:
+    queue = Queue(tokens_per_minute=600)
+    queue.ask("a", 600)
+    queue.ask("big", 500)
+    queue.ask("small", 1)
+    await queue.clock.run_to(49)
+    assert queue.passed == [("a", 0)]
+    await queue.clock.run_to(60)
+    assert queue.passed[1:] == [("big", 50), ("small", pytest.approx(50.1))]
+
+
+async def test_a_call_dearer_than_the_bucket_waits_for_a_full_one_and_leaves_a_debt() -> None:
+    queue = Queue(tokens_per_minute=600)
+    queue.ask("a", 60)
+    queue.ask("huge", 1200)
+    queue.ask("b", 60)
+    await queue.clock.run_to(1000)
+    assert queue.passed == [("a", 0), ("huge", 6), ("b", 72)]
+
+
+@pytest.mark.parametrize(
+    ("spent", "next_at"),
+    [(None, 60.0), (600, 60.0), (100, 10.0), (0, 0.0), (1200, 120.0)],
+)
+async def test_the_estimate_is_corrected_by_what_was_used(spent: int | None, next_at: float) -> None:
+    queue = Queue(tokens_per_minute=600)
+    queue.ask("a", 600)
+    queue.ask("b", 600)
+    await queue.clock.run_to(0)
+    await queue.end("a", spent)
+    await queue.clock.run_to(200)
+    assert queue.passed == [("a", 0), ("b", pytest.approx(next_at))]
+
+
+async def test_a_refund_wakes_whoever_waits() -> None:
+    queue = Queue(tokens_per_minute=600)
+    queue.ask("a", 600)
+    queue.ask("b", 300)
+    await queue.clock.run_to(10)
+    assert queue.passed == [("a", 0)]
+    await queue.end("a", 100)
+    assert queue.passed == [("a", 0), ("b", 10)]
+
+
+async def test_concurrency() -> None:
+    queue = Queue(max_concurrency=2)
+    for name in "abcd":
+        queue.ask(name)
+    await queue.clock.run_to(0)
+    assert (queue.limiter.running, queue.limiter.waiting) == (2, 2)
+    await queue.clock.run_to(7)
+    await queue.end("b")
+    assert [name for name, _ in queue.passed] == ["a", "b", "c"]
+    await queue.end("a")
+    assert queue.passed[2:] == [("c", 7), ("d", 7)]
+    for name in "cd":
+        await queue.end(name)
+    assert (queue.limiter.running, queue.limiter.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("victims", ["b", "c", "bc", "bcd"])
+async def test_whoever_leaves_the_queue_takes_nothing_with_him(victims: str) -> None:
+    queue = Queue(requests_per_minute=1, max_concurrency=1)
+    for name in "abcde":
+        queue.ask(name)
+    await queue.clock.run_to(1)
+    for name in victims:
+        queue.tasks[name].cancel()
+    await queue.clock.settle()
+    left = [name for name in "bcde" if name not in victims]
+    assert queue.limiter.waiting == len(left)
+    await queue.end("a")
+    for number, name in enumerate(left, 1):
+        await queue.clock.run_to(60 * number)
+        assert queue.passed[-1] == (name, 60 * number)
+        await queue.end(name)
+    assert (queue.limiter.running, queue.limiter.waiting) == (0, 0)
+
+
+async def test_cancelling_one_whose_turn_has_just_come_wakes_the_next() -> None:
+    queue = Queue(max_concurrency=1)
+    for name in "abc":
+        queue.ask(name)
+    await queue.clock.run_to(0)
+    await queue.limiter.settle(queue.leases.pop("a"), None)  # b's turn, though it does not know yet
+    queue.tasks["b"].cancel()
+    await queue.clock.settle()
+    assert [name for name, _ in queue.passed] == ["a", "c"]
+    assert (queue.limiter.running, queue.limiter.waiting) == (1, 0)
+
+
+@given(
+    st.floats(1, 1000),
+    st.floats(1, 60),
+    st.lists(st.tuples(st.floats(0, 30), st.integers(0, 2000)), min_size=1, max_size=30),
+)
+def test_no_window_ever_sees_more_than_the_bucket_and_what_flowed_in(
+    per_minute: float, burst: float, calls: list[tuple[float, int]]
+) -> None:
+    passed = asyncio.run(_let_through(per_minute, burst, calls))
+    rate, capacity = per_minute / 60, per_minute * burst / 60
+    assert [name for name, *_ in passed] == [str(number) for number in range(len(calls))]
+    for start in range(len(passed)):
+        for end in range(start, len(passed)):
+            # What is dearer than a bucket leaves a debt that those after it wait for: it is not theirs.
+            cost = sum(tokens for _, _, tokens in passed[start:end]) + min(passed[end][2], capacity)
+            span = passed[end][1] - passed[start][1]
+            assert cost <= capacity + max(0, passed[start][2] - capacity) + rate * span + 1e-6 * (1 + cost)
+
+
+async def _let_through(per_minute: float, burst: float, calls: list[tuple[float, int]]) -> list[tuple[str, float, int]]:
+    queue = Queue(tokens_per_minute=per_minute, burst_seconds=burst)
+    for number, (pause, tokens) in enumerate(calls):
+        queue.ask(str(number), tokens)
+        await queue.clock.run_to(queue.clock.now + pause)
+    await queue.clock.run_to(1e9)
+    return [(name, at, calls[int(name)][1]) for name, at in queue.passed]
+
+
+def test_a_limiter_belongs_to_one_event_loop() -> None:
+    limiter = Limiter(max_concurrency=5)
+    asyncio.run(limiter.acquire())
+    with pytest.raises(RuntimeError, match="this Limiter belongs to another event loop"):
+        asyncio.run(limiter.acquire())
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ({}, "give one of"),
+        ({"requests_per_minute": 0}, "requests_per_minute"),
+        ({"requests_per_minute": -1}, "requests_per_minute"),
+        ({"requests_per_minute": math.nan}, "requests_per_minute"),
+        ({"tokens_per_minute": math.inf}, "tokens_per_minute"),
+        ({"tokens_per_minute": "1000"}, "tokens_per_minute"),
+        ({"tokens_per_minute": 1e13}, "tokens_per_minute"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_concurrency": 1.5}, "max_concurrency"),
+        ({"max_concurrency": True}, "max_concurrency"),
+        ({"max_concurrency": 1, "burst_seconds": 0}, "burst_seconds"),
+    ],
+)
+def test_limits_that_make_no_sense_are_named(limits: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        Limiter(**limits)
+
+
+# --- the middleware -------------------------------------------------------------------------------
+
+
+class Watched(Limiter):
+    """A limiter that writes down what it was asked for and told."""
+
+    def __init__(self, **limits: Any) -> None:
+        super().__init__(**limits)
+        self.log: list[Any] = []
+
+    async def acquire(self, tokens: int = 0) -> Any:
+        self.log.append(tokens)
+        return await super().acquire(tokens)
+
+    async def settle(self, lease: Any, spent: int | None) -> None:
+        self.log.append(spent)
+        await super().settle(lease, spent)
+
+
+def fixed(*answers: Any) -> Listed:
+    class Fixed(Listed):
+        def estimate_input_tokens(self, *_: Any) -> int:
+            return 100
+
+    return Fixed(*answers)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "spent"),
+    [
+        (reply("x", usage=Usage(30, 7)), 37),
+        (reply("x", usage=Usage(30, None)), 80),
+        (reply("x", usage=Usage(None, 7)), 107),
+        (reply("x", usage=Usage(total_tokens=44)), 44),
+        (reply("x", usage=Usage()), None),
+        (UnavailableError("refused"), 0),
+        (RateLimitError("refused"), 0),
+        (TimedOutError("silence"), None),
+        (StreamInterruptedError("nothing came"), None),
+        (broken("half", StreamInterruptedError("cut")), None),
+        (ZeroDivisionError("bug"), None),
+    ],
+)
+async def test_what_is_reserved_and_what_is_settled(stream: bool, answer: Any, spent: int | None) -> None:
+    limiter = Watched(tokens_per_minute=1e6)
+    model = RateLimit(fixed(answer), limiter=limiter)
+    await collect(model.events(build_request("hi", config={"max_tokens": 50}, stream=stream)))
+    assert limiter.log == [150, spent]
+    assert limiter.running == 0
+
+
+async def test_nobody_estimates_when_tokens_are_not_limited() -> None:
+    class Dear(Listed):
+        def estimate_input_tokens(self, *_: Any) -> int:
+            raise AssertionError("asked for an estimate nobody needs")
+
+    assert (await RateLimit(Dear("ok"), max_concurrency=1).complete("hi")).text == "ok"
+
+
+async def test_a_stream_holds_its_slot_until_it_ends_or_is_closed() -> None:
+    model = RateLimit(Listed("one", "two", "three"), max_concurrency=1)
+    (limiter,) = model.limiters
+    source = model.events(build_request("hi", stream=True))
+    await source.__anext__()
+    assert limiter.running == 1
+    await source.aclose()  # type: ignore[attr-defined]
+    assert limiter.running == 0
+    assert len([event async for event in model.stream("hi")]) == 4
+    assert limiter.running == 0
+
+
+async def test_a_call_cancelled_in_the_queue_is_not_made_and_loses_no_slot() -> None:
+    gate = asyncio.Event()
+    inner = Listed(lambda request: [gate, *reply("one")(request)], "two")
+    model = RateLimit(inner, max_concurrency=1)
+    first = asyncio.ensure_future(model.complete("hi"))
+    second = asyncio.ensure_future(model.complete("hi", request_id="r2"))
+    while model.limiters[0].waiting < 1:
+        await asyncio.sleep(0)
+    assert await model.cancel("r2")
+    with pytest.raises(CallCancelledError):
+        await second
+    gate.set()
+    assert (await first).text == "one"
+    assert (await model.complete("hi")).text == "two"
+    assert len(inner.requests) == 2
+
+
+async def test_a_provider_and_a_model_limit_stack() -> None:
+    everybody = Limiter(max_concurrency=3)
+    gate = asyncio.Event()
+    inners = [
+        Listed(*[lambda request: [gate, *reply("x")(request)]] * 4, name="p", model=model) for model in ("a", "b")
+    ]
+    models = [RateLimit(inner, max_concurrency=2, limiter=everybody) for inner in inners]
+    calls = [asyncio.ensure_future(model.complete("hi")) for model in models for _ in range(4)]
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert [inner.open for inner in inners] == [2, 1]
+    assert everybody.running == 3
+    gate.set()
+    assert len(await asyncio.gather(*calls)) == 8
+    assert (everybody.running, everybody.waiting) == (0, 0)
+
+
+async def test_what_was_reserved_is_given_back_when_a_later_limiter_is_not_reached() -> None:
+    two, one = Watched(max_concurrency=1), Watched(tokens_per_minute=1000)
+    held = await two.acquire()
+    model = RateLimit(fixed("x"), limiter=[one, two])
+    call = asyncio.ensure_future(model.complete("hi", request_id="r"))
+    while two.waiting < 1:
+        await asyncio.sleep(0)
+    await model.cancel("r")
+    with pytest.raises(CallCancelledError):
+        await call
+    assert one.log == [100, 0]
+    assert one.running == 0
+    await two.settle(held, None)
+    assert two.running == 0
+
+
+async def test_two_orders_of_the_same_limiters_do_not_wait_for_each_other() -> None:
+    one, two = Limiter(max_concurrency=1), Limiter(max_concurrency=1)
+    forward = RateLimit(Listed("f", repeat=True), limiter=[one, two])
+    backward = RateLimit(Listed("b", repeat=True), limiter=[two, one])
+    assert forward.limiters == backward.limiters == (two, one)
+    calls = [model.complete("hi") for _ in range(20) for model in (forward, backward)]
+    assert len(await asyncio.wait_for(asyncio.gather(*calls), 10)) == 40
+
+
+async def test_every_attempt_of_a_retry_takes_its_turn() -> None:
+    clock = Clock()
+    limiter = Watched(requests_per_minute=1000)
+    inner = Listed(UnavailableError("1"), UnavailableError("2"), "ok")
+    model = Retry(RateLimit(inner, limiter=limiter), clock=clock, sleep=clock.sleep)
+    assert (await model.complete("hi")).text == "ok"
+    assert limiter.log == [0, 0, 0, 0, 0, 15]
+
+
+async def test_a_settlement_that_is_interrupted_does_not_keep_the_others_from_theirs() -> None:
+    class Interrupted(Watched):
+        async def settle(self, lease: Any, spent: int | None) -> None:
+            raise asyncio.CancelledError
+
+    two, one = Interrupted(max_concurrency=1), Watched(max_concurrency=1)
+    with pytest.raises(asyncio.CancelledError):
+        await RateLimit(Listed("x"), limiter=[one, two]).complete("hi")
+    assert one.running == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({}, "give one of"),
+        ({"limiter": [3]}, "limiter must be a Limiter or a list of them, not int"),
+        ({"limiter": []}, "give one of"),
+        ({"requests_per_minute": -3}, "requests_per_minute"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        RateLimit(Listed(), **settings)
+    twice = Limiter(max_concurrency=1)
+    with pytest.raises(ValueError, match="the same Limiter twice"):
+        RateLimit(Listed(), limiter=[twice, twice])
+
+
+def test_it_describes_itself() -> None:
+    shared = Limiter(tokens_per_minute=1e5)
+    assert describe(RateLimit(Listed(), 60)) == "RateLimit(requests_per_minute=60)\nListed listed:m"
+    stacked = describe(RateLimit(Listed(), max_concurrency=4, limiter=shared)).splitlines()[0]
+    assert stacked == "RateLimit(limiter1.max_concurrency=4, limiter2.tokens_per_minute=100000.0)"
+    assert repr(shared) == "Limiter(tokens_per_minute=100000)"

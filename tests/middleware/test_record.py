@@ -1,0 +1,504 @@
+"""Record: what was heard is heard again, misses are explained, and no secret reaches a cassette."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import errors
+from dragoman.errors import (
+    ProviderError,
+    RateLimitError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+)
+from dragoman.events import MessageComplete, Usage, check_events
+from dragoman.messages import Assistant, Continuity, Issuer, RuntimeConfig, Thinking, Tool, User
+from dragoman.middleware import CassetteError, CassetteMiss, Record, Retry, describe, request_key
+from dragoman.provider import connect
+from dragoman.transport import FixtureTransport
+from dragoman.validate import build_request
+from tests.listed import Clock, Listed, broken, collect, reply, speak
+from tests.server import completion
+
+TOOL = Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}})
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+ANSWERS = {
+    "text": (reply("héllo\u2028wörld\n"), {}),
+    "thinking and a call": (
+        speak(
+            lambda out: (
+                out.thinking("hm"),
+                out.attach(Thinking, "sig=="),
+                out.tool_start(0, "c1", "add"),
+                out.tool_input(0, '{"n"'),
+                out.tool_input(0, ": 1}"),
+            ),
+            usage=Usage(1, 2, 3, 4, 5, 6, True),
+            finish="tool_calls",
+            raw="tool_use",
+        ),
+        {"tools": [TOOL]},
+    ),
+    "structured": (reply('{"n": 3}'), {"response_schema": SCHEMA}),
+    "structured and wrong": (reply('{"n": "x"}'), {"response_schema": SCHEMA}),
+    "length": (reply("cut", finish="length", stop_sequence="x"), {}),
+    "broken off": (broken("half", StreamInterruptedError("cut", provider_message="oops")), {}),
+    "refused": (RateLimitError("slow", status=429, retry_after=2.5, headers={"retry-after": "2.5"}), {}),
+    "silence": (TimedOutError("too long", which="first_event"), {}),
+}
+
+
+def request(text: Any = "hi", **facts: Any) -> Any:
+    return build_request(text, model="m", **facts)
+
+
+def without_ids(event: Any) -> Any:
+    plain = msgspec.to_builtins(event)
+    plain.pop("request_id")
+    plain.pop("kept", None)
+    if plain.get("intent"):
+        plain["intent"]["source"].pop("request_id")
+    return plain
+
+
+# --- playing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("case", ANSWERS)
+async def test_what_was_heard_is_heard_again(tmp_path: Path, case: str, stream: bool) -> None:
+    answer, facts = ANSWERS[case]
+    path = tmp_path / "c.jsonl"
+    inner = Listed(answer)
+    recorded, failed = await collect(Record(inner, path).events(request(stream=stream, **facts)))
+    again = request(stream=stream, **facts)
+    played, failed_again = await collect(Record(Listed(), path).events(again))
+    assert [without_ids(event) for event in played] == [without_ids(event) for event in recorded]
+    assert [type(event) for event in played] == [type(event) for event in recorded]
+    assert {event.request_id for event in played} <= {again.request_id}
+    check_events(played)
+    assert type(failed_again) is type(failed)
+    if isinstance(failed, ProviderError) and isinstance(failed_again, ProviderError):
+        assert failed_again.request_id == again.request_id
+        assert str(failed_again) == str(failed)
+
+
+async def test_an_intent_belongs_to_the_call_that_heard_it(tmp_path: Path) -> None:
+    answer, facts = ANSWERS["thinking and a call"]
+    await collect(Record(Listed(answer), tmp_path / "c").events(request(**facts)))
+    again = request(**facts)
+    played, _ = await collect(Record(Listed(), tmp_path / "c").events(again))
+    (intent,) = [event.intent for event in played if event.type == "tool.use_end"]  # type: ignore[union-attr]
+    assert intent is not None
+    assert intent.source.request_id == again.request_id
+    block = played[-1].final_content[0]  # type: ignore[union-attr]
+    assert block.continuity.signature == "sig=="  # type: ignore[union-attr]
+
+
+def every_error() -> list[ProviderError]:
+    facts = {
+        "status": 418,
+        "provider": "p",
+        "model": "m",
+        "request_id": "old",
+        "provider_code": "teapot",
+        "provider_message": "short and stout",
+        "headers": {"x-request-id": "abc", "retry-after": "7", "authorization": "never kept"},
+        "retry_after": 7.0,
+    }
+    made: list[ProviderError] = []
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if not inspect.isclass(kind):
+            continue
+        more: dict[str, Any] = {}
+        if kind is TimedOutError:
+            more = {"which": "idle"}
+        if kind is StructuredOutputError:
+            more = {
+                "response_schema": {"type": "object"},
+                "output_content": "not json",
+                "error_message": "what is wrong",
+                "finish_reason": "stop",
+                "usage": Usage(1, 2),
+            }
+        made.append(kind("what happened", **facts, **more))
+    return made
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
+async def test_errors_come_back_as_they_were(tmp_path: Path, error: ProviderError) -> None:
+    error.quotable = False
+    await collect(Record(Listed(error), tmp_path / "c").events(request()))
+    again = request()
+    _, played = await collect(Record(Listed(), tmp_path / "c").events(again))
+    assert type(played) is type(error)
+    assert {**vars(played), "request_id": "old"} == vars(error)
+    assert played.request_id == again.request_id  # type: ignore[union-attr]
+
+
+async def test_a_class_of_the_callers_own_comes_back_as_its_base(tmp_path: Path) -> None:
+    class OddError(UnavailableError):
+        pass
+
+    await collect(Record(Listed(OddError("odd")), tmp_path / "c").events(request()))
+    _, played = await collect(Record(Listed(), tmp_path / "c").events(request()))
+    assert type(played) is UnavailableError
+
+
+async def test_the_partial_reply_is_on_the_error_again(tmp_path: Path) -> None:
+    answer, _ = ANSWERS["broken off"]
+    await collect(Record(Listed(answer), tmp_path / "c").events(request()))
+    with pytest.raises(StreamInterruptedError) as caught:
+        await Record(Listed(model="m"), tmp_path / "c").complete("hi")
+    assert caught.value.response is not None
+    assert caught.value.response.text == "half"
+
+
+async def test_a_call_made_several_times_plays_its_takes_in_order(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def stack(*answers: Any) -> Retry:
+        return Retry(Record(Listed(*answers), tmp_path / "c"), clock=clock, sleep=clock.sleep)
+
+    first = stack(UnavailableError("1"), UnavailableError("2"), "third", "fourth")
+    assert [(await first.complete("hi")).text for _ in range(2)] == ["third", "fourth"]
+    second = stack()
+    assert [(await second.complete("hi")).text for _ in range(2)] == ["third", "fourth"]
+    assert len(clock.slept) == 4
+    with pytest.raises(CassetteMiss, match="recorded 4 times and is made once more"):
+        await second.complete("hi")
+
+
+async def test_times_are_kept_and_played_on_request(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def slow(asked: Any) -> Any:
+        events = reply("hi")(asked)
+        for event, pause in zip(events, (0.5, 0.25, 0.25, 0), strict=True):
+            clock.now += pause
+            yield event
+
+    await collect(Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
+    for replay_timing, slept in ((False, []), (True, [0.5, 0.25, 0.25])):
+        playing = Clock()
+        model = Record(Listed(), tmp_path / "c", replay_timing=replay_timing, clock=playing, sleep=playing.sleep)
+        heard, _ = await collect(model.events(request()))
+        assert len(heard) == 4
+        assert playing.slept == pytest.approx(slept)
+
+
+async def test_a_reader_slower_than_the_recording_does_not_wait_as_well(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def slow(asked: Any) -> Any:
+        for event in reply("hi")(asked):
+            clock.now += 1.0
+            yield event
+
+    await collect(Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
+    playing = Clock()
+    source = Record(Listed(), tmp_path / "c", replay_timing=True, clock=playing, sleep=playing.sleep).events(request())
+    async for _ in source:
+        playing.now += 0.75
+    assert playing.slept == pytest.approx([1.0, 0.25, 0.25, 0.25])
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+async def test_once_records_then_plays(tmp_path: Path) -> None:
+    inner = Listed("first", "second")
+    assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
+    assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
+    assert len(inner.requests) == 1
+    with pytest.raises(CassetteMiss):
+        await Record(inner, tmp_path / "c").complete("something else")
+    assert len(inner.requests) == 1
+
+
+async def test_replay_never_asks(tmp_path: Path) -> None:
+    inner = Listed("never asked")
+    with pytest.raises(CassetteMiss, match="there is no call on this cassette"):
+        await Record(inner, tmp_path / "missing", "replay").complete("hi")
+    assert inner.requests == []
+    assert not (tmp_path / "missing").exists()
+
+
+async def test_record_makes_new_takes_of_what_is_asked_and_keeps_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    old = Record(Listed("a1", "a2", "b1"), path)
+    for text in ("a", "a", "b"):
+        await old.complete(text)
+    new = Record(Listed("a3", "a4"), path, "record")
+    for _ in range(2):
+        await new.complete("a")
+    played = Record(Listed(), path, "replay")
+    assert [(await played.complete(text)).text for text in ("a", "a", "b")] == ["a3", "a4", "b1"]
+    with pytest.raises(CassetteMiss):
+        await played.complete("a")
+
+
+async def test_off_only_passes_on(tmp_path: Path) -> None:
+    assert (await Record(Listed("x"), tmp_path / "c", "off").complete("hi")).text == "x"
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_ready_is_asked_unless_the_answers_are_here(tmp_path: Path) -> None:
+    for mode, asks in (("record", True), ("once", True), ("off", True), ("replay", False)):
+        model = Record(Listed(UnavailableError("down")), tmp_path / "c", mode)  # type: ignore[arg-type]
+        if asks:
+            with pytest.raises(UnavailableError):
+                await model.ready()
+        else:
+            await model.ready()
+
+
+async def test_a_call_that_did_not_end_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = Record(Listed("hello", ZeroDivisionError("bug")), tmp_path / "c")
+    source = model.events(request(stream=True))
+    await source.__anext__()
+    with caplog.at_level(logging.INFO, "dragoman"):
+        await source.aclose()  # type: ignore[attr-defined]
+    assert "is not recorded" in caplog.text
+    _, error = await collect(model.events(request()))
+    assert isinstance(error, ZeroDivisionError)
+    assert not (tmp_path / "c").exists()
+
+
+async def test_a_reader_that_leaves_at_the_end_has_a_recording(tmp_path: Path) -> None:
+    source = Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(request(response_schema=SCHEMA))
+    async for event in source:
+        if isinstance(event, MessageComplete):
+            break
+    await source.aclose()  # type: ignore[attr-defined]
+    _, error = await collect(Record(Listed(), tmp_path / "c").events(request(response_schema=SCHEMA)))
+    assert isinstance(error, StructuredOutputError)
+
+
+# --- keys and misses ------------------------------------------------------------------------------
+
+
+def test_the_key_is_of_what_changes_the_reply_and_of_nothing_else() -> None:
+    base = request("hi", config={"temperature": 1.0})
+    same = [
+        request("hi", config={"temperature": 1}),
+        request("hi", config={"temperature": 1.0}, request_id="another"),
+        msgspec.structs.replace(base, metadata={"dragoman.attempt": "2"}, session_id="s"),
+    ]
+    other = [
+        request("ho", config={"temperature": 1.0}),
+        request("hi", config={"temperature": 0.9}),
+        request("hi"),
+        request("hi", config={"temperature": 1.0}, stream=True),
+        request("hi", config={"temperature": 1.0}, tools=[TOOL]),
+        request("hi", config={"temperature": 1.0}, response_schema=SCHEMA),
+        msgspec.structs.replace(base, model="another"),
+    ]
+    assert {request_key(each) for each in same} == {request_key(base)}
+    assert len({request_key(each) for each in [base, *other]}) == 1 + len(other)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=2, max_size=6))
+def test_the_order_of_keys_does_not_matter(extras: dict[str, Any]) -> None:
+    turned = dict(reversed(extras.items()))
+    assert request_key(request(config=RuntimeConfig(extras=extras))) == request_key(
+        request(config=RuntimeConfig(extras=turned))
+    )
+
+
+async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    model = Record(Listed("x", repeat=True), path)
+    for text in ("Name a river in France.", "What is the time?"):
+        await model.complete([User(text), Assistant("ok"), User("go on")], config={"temperature": 0.25})
+    messages = [User("Name a river in Spain."), Assistant("ok"), User("go on")]
+    with pytest.raises(CassetteMiss) as caught:
+        await Record(Listed(), path).complete(messages, config={"temperature": 0.25})
+    shown = str(caught.value)
+    assert str(path) in shown
+    assert 'mode="record"' in shown
+    assert '-      "content": "Name a river in France.",' in shown
+    assert '+      "content": "Name a river in Spain.",' in shown
+    assert "What is the time?" not in shown
+    assert "temperature" not in shown
+    assert caught.value.key == request_key(build_request(messages, config={"temperature": 0.25}, model="m"))
+    assert not isinstance(caught.value, ProviderError)
+
+
+async def test_a_miss_with_a_picture_stays_readable(tmp_path: Path) -> None:
+    picture = {"type": "image", "source": {"type": "inline", "base64_data": "A" * 100_000}, "media_type": "image/png"}
+    await Record(Listed("x"), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
+    picture["source"] = {"type": "inline", "base64_data": "B" * 100_000}
+    with pytest.raises(CassetteMiss) as caught:
+        await Record(Listed(), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
+    assert len(str(caught.value)) < 5000
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+async def test_a_cassette_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "folder" / "c.jsonl"
+    await Record(Listed(reply("hello")), path, clock=Clock()).complete("hi")
+    lines = [msgspec.json.decode(line) for line in path.read_text().splitlines()]
+    assert lines[0] == {"cassette": 1}
+    assert lines[1]["key"] == request_key(request())
+    assert lines[1]["request"]["messages"] == [{"role": "user", "content": "hi"}]
+    assert [line["event"]["type"] for line in lines[2:-1]] == [
+        "message.start",
+        "text.delta",
+        "text.delta",
+        "message.complete",
+    ]
+    assert lines[-1] == {"at": 0, "end": None}
+    assert [entry.name for entry in path.parent.iterdir()] == ["c.jsonl"]
+
+
+CANARY = "sk-canary-0123456789abcdef"
+
+
+@pytest.mark.parametrize("status", [200, 401, 429])
+async def test_no_secret_reaches_a_cassette(tmp_path: Path, status: int) -> None:
+    body = completion("ok") if status == 200 else b'{"error": {"message": "bad key %s"}}' % CANARY.encode()
+    headers = {"content-type": "application/json", "set-cookie": CANARY, "x-request-id": CANARY}
+    provider = connect(
+        "m",
+        base_url="http://127.0.0.1:1/v1",
+        api_key=CANARY,
+        headers={"x-organisation": CANARY},
+        transport=FixtureTransport((status, headers, [body])),
+    )
+    path = tmp_path / "c"
+    model = Record(provider, path)
+    config = {"extras": {"user_key": CANARY}} if status == 200 else None
+    await collect(model.events(build_request("hi", config=config, model="m")))
+    assert path.exists()
+    assert CANARY not in path.read_text()
+    assert CANARY not in describe(model)
+
+
+async def test_a_key_in_an_error_of_any_provider_is_hidden(tmp_path: Path) -> None:
+    error = UnavailableError(f"told {CANARY}", provider_message=f"and {CANARY}", provider_code=CANARY)
+    await collect(Record(Listed(error), tmp_path / "c").events(request(f"my key is {CANARY}")))
+    assert CANARY not in (tmp_path / "c").read_text()
+    _, played = await collect(Record(Listed(), tmp_path / "c").events(request(f"my key is {CANARY}")))
+    assert str(played).startswith("told [hidden]")
+
+
+async def test_calls_at_the_same_time_are_all_recorded_whole(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+
+    def slowly(asked: Any) -> Any:
+        gate = asyncio.Event()
+        asyncio.get_running_loop().call_soon(gate.set)
+        for event in reply(asked.messages[0].content)(asked):
+            yield event
+            yield gate
+
+    models = [Record(Listed(slowly, repeat=True), path) for _ in range(3)]
+    texts = [f"call {number}" for number in range(30)]
+    await asyncio.gather(*[models[at % 3].complete(text) for at, text in enumerate(texts)])
+    played = Record(Listed(), path, "replay")
+    for text in texts:
+        assert (await played.complete(text)).text == text
+
+
+async def test_two_processes_record_to_one_cassette(tmp_path: Path) -> None:
+    script = """
+        import asyncio, sys
+        from dragoman.middleware import Record
+        from tests.listed import Listed
+
+        async def main():
+            model = Record(Listed("x", repeat=True), sys.argv[1], "record")
+            for number in range(20):
+                await model.complete(f"{sys.argv[2]} {number}")
+
+        asyncio.run(main())
+    """
+    path = tmp_path / "c"
+    root = Path(__file__).parents[2]
+    running = [
+        subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), str(path), name], cwd=root)
+        for name in ("one", "two")
+    ]
+    assert [process.wait(60) for process in running] == [0, 0]
+    played = Record(Listed(), path, "replay")
+    for name in ("one", "two"):
+        for number in range(20):
+            assert (await played.complete(f"{name} {number}")).text == "x"
+
+
+async def test_a_write_that_fails_leaves_the_old_cassette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "c"
+    model = Record(Listed("x", "y"), path, "record")
+    await model.complete("one")
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        await model.complete("two")
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+HEAD = '{"cassette":1}\n'
+KEY = request_key(request())
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("not json\n", r"c:1: "),
+        ('{"cassette":2}\n', r"c:1: this is not a cassette of version 1"),
+        ("[]\n", r"c:1: must be a JSON object"),
+        (HEAD + "{}\n", r"c:2: is neither a request, an event nor an end"),
+        (HEAD + '{"at":0,"end":null}\n', r"c:2: a call that does not end, or a line outside any call"),
+        (HEAD + '{"key":"k","request":{}}\n', r"c:2: the last call does not end"),
+        (HEAD + '{"key":"k"}\n{"key":"k"}\n', r"c:3: a call that does not end"),
+        (HEAD + '{"key":"k"}\n{"at":"x","end":null}\n', r"c:3: is neither"),
+        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"new.kind"}}}}\n{{"at":0,"end":null}}\n', "new.kind"),
+        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"text.delta"}}}}\n{{"at":0,"end":null}}\n', "c: "),
+        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":{{"class":"ProviderError","odd":1}}}}\n', "odd"),
+        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":7}}\n', "c: "),
+    ],
+)
+async def test_a_damaged_cassette_says_where(tmp_path: Path, text: str, match: str) -> None:
+    (tmp_path / "c").write_text(text)
+    _, error = await collect(Record(Listed(), tmp_path / "c").events(request()))
+    assert type(error) is CassetteError
+    assert re.search(match, str(error))
+
+
+async def test_continuity_in_a_request_is_part_of_it(tmp_path: Path) -> None:
+    state = Continuity("sig", {"a": [1, 2.5]}, Issuer("anthropic", "v", "m"))
+    messages = [User("a"), Assistant([Thinking("t", state)]), User("b")]
+    await Record(Listed("x"), tmp_path / "c").complete(messages)
+    assert (await Record(Listed(), tmp_path / "c").complete(messages)).text == "x"
+    with pytest.raises(CassetteMiss):
+        await Record(Listed(), tmp_path / "c").complete([User("a"), Assistant([Thinking("t")]), User("b")])
+
+
+@pytest.mark.parametrize("mode", ["all", "", None])
+def test_a_mode_that_does_not_exist_is_named(tmp_path: Path, mode: Any) -> None:
+    with pytest.raises(ValueError, match="mode must be one of replay, record, once, off"):
+        Record(Listed(), tmp_path / "c", mode)

@@ -1,0 +1,311 @@
+"""RedisLimiter, against a real Redis server: one count for many processes, and no slot lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from dragoman.errors import CallCancelledError
+from dragoman.middleware import Limiter, LimiterUnavailableError, RateLimit, RedisLimiter, describe
+from tests.listed import Clock, Listed, reply
+
+_names = itertools.count()
+Make = Callable[..., RedisLimiter]
+
+
+@pytest.fixture
+async def make(redis_url: str) -> AsyncIterator[Make]:
+    """Limiters with a key of this test's own, closed at its end."""
+    made: list[RedisLimiter] = []
+    key = f"test-{next(_names)}"
+
+    def build(**settings: Any) -> RedisLimiter:
+        limiter = RedisLimiter(redis_url, settings.pop("key", key), **settings)
+        made.append(limiter)
+        return limiter
+
+    yield build
+    for limiter in made:
+        await limiter.close()
+
+
+async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
+    """What Redis says to one more call, without waiting for it."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        raise TimeoutError
+
+    limiter._sleep = sleep
+    try:
+        await limiter.acquire(tokens)
+    except TimeoutError:
+        return waits[0]
+    return 0.0
+
+
+async def test_requests_are_counted_together(make: Make) -> None:
+    one, two = make(requests_per_minute=3, poll_seconds=60), make(requests_per_minute=3, poll_seconds=60)
+    for limiter in (one, two, one):
+        assert await wait_of(limiter) == 0
+    assert await wait_of(two) == pytest.approx(20, abs=1)
+
+
+async def test_another_key_is_another_count(make: Make) -> None:
+    assert await wait_of(make(requests_per_minute=1)) == 0
+    assert await wait_of(make(requests_per_minute=1, key="another")) == 0
+
+
+@pytest.mark.parametrize(("spent", "wait"), [(None, 60), (600, 60), (100, 10), (0, 0), (1200, 60)])
+async def test_the_estimate_is_corrected_by_what_was_used(make: Make, spent: int | None, wait: float) -> None:
+    one, two = make(tokens_per_minute=600, poll_seconds=60), make(tokens_per_minute=600, poll_seconds=60)
+    lease = await one.acquire(600)
+    await one.settle(lease, spent)
+    assert await wait_of(two, 600) == pytest.approx(wait, abs=1)
+
+
+async def test_a_debt_is_waited_for_in_turns(make: Make) -> None:
+    limiter = make(tokens_per_minute=600, poll_seconds=0.5)
+    await limiter.settle(await limiter.acquire(600), 1200)
+    assert await wait_of(limiter, 600) == 0.5  # asked again, for somebody else may give something back
+
+
+async def test_a_call_dearer_than_the_bucket_passes_a_full_one(make: Make) -> None:
+    limiter = make(tokens_per_minute=600, poll_seconds=60)
+    assert await wait_of(limiter, 1000) == 0
+    assert await wait_of(limiter, 1) == pytest.approx(40.1, abs=1)
+
+
+async def test_slots_are_counted_together_and_given_back(make: Make) -> None:
+    one, two = make(max_concurrency=2), make(max_concurrency=2)
+    first = await one.acquire()
+    second = await two.acquire()
+    assert await wait_of(one) == 0.25
+    await two.settle(second, None)
+    assert await wait_of(one) == 0
+    await one.settle(first, None)
+
+
+async def test_the_slots_of_a_dead_process_come_back(make: Make) -> None:
+    limiter = make(max_concurrency=1, lease_seconds=0.05, poll_seconds=0.02)
+    await limiter.acquire()
+    await asyncio.wait_for(limiter.acquire(), 5)  # the first never settles
+
+
+async def test_within_a_process_who_comes_first_goes_first(make: Make) -> None:
+    limiter = make(max_concurrency=1, poll_seconds=0.005)
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        lease = await limiter.acquire()
+        order.append(number)
+        await limiter.settle(lease, None)
+
+    await asyncio.gather(*[call(number) for number in range(20)])
+    assert order == list(range(20))
+
+
+async def test_never_more_at_once_than_there_are_slots_and_all_get_through(make: Make, redis_url: str) -> None:
+    limiters = [make(max_concurrency=3, poll_seconds=0.002) for _ in range(4)]
+    running = most = 0
+
+    async def call(limiter: RedisLimiter) -> None:
+        nonlocal running, most
+        lease = await limiter.acquire()
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        await limiter.settle(lease, None)
+
+    await asyncio.wait_for(asyncio.gather(*[call(limiter) for limiter in limiters for _ in range(25)]), 30)
+    assert most == 3
+    keys = limiters[0]._keys
+    async with Redis.from_url(redis_url) as redis:
+        assert await redis.zcard(keys[1]) == 0
+
+
+@pytest.mark.parametrize("moment", range(8))
+async def test_a_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(make: Make, moment: int) -> None:
+    limiter = make(requests_per_minute=100, tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
+    call = asyncio.ensure_future(limiter.acquire(100))
+    for _ in range(moment):
+        await asyncio.sleep(0)
+    call.cancel()
+    try:
+        lease = await call
+    except asyncio.CancelledError:
+        pass
+    else:
+        await limiter.settle(lease, 0)
+    lease = await asyncio.wait_for(limiter.acquire(100), 5)
+    assert limiter.running == 1
+    await limiter.settle(lease, 0)
+
+
+async def test_cancelled_while_redis_says_yes(make: Make) -> None:
+    limiter = make(tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    really = limiter._ask
+
+    async def slowly(lease: Any) -> float:
+        answer = await really(lease)  # taken, and nobody knows yet
+        asked.set()
+        await go_on.wait()
+        return answer
+
+    limiter._ask = slowly  # type: ignore[method-assign]
+    call = asyncio.ensure_future(limiter.acquire(100))
+    await asked.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    limiter._ask = really  # type: ignore[method-assign]
+    go_on.set()
+    await asyncio.wait_for(limiter.acquire(100), 5)
+
+
+async def test_cancelled_while_settling(make: Make) -> None:
+    limiter = make(max_concurrency=1, poll_seconds=0.005)
+    lease = await limiter.acquire()
+    settling = asyncio.ensure_future(limiter.settle(lease, None))
+    await asyncio.sleep(0)
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    await asyncio.wait_for(limiter.acquire(), 5)
+
+
+async def test_it_serves_a_rate_limit_beside_one_in_process(make: Make) -> None:
+    shared = make(max_concurrency=1, poll_seconds=0.005)
+    gate = asyncio.Event()
+    models = [
+        RateLimit(Listed(lambda request: [gate, *reply("x")(request)], "y"), limiter=[shared, Limiter(1000)])
+        for _ in range(2)
+    ]
+    first = asyncio.ensure_future(models[0].complete("hi"))
+    while not models[0].inner.requests:  # type: ignore[attr-defined]
+        await asyncio.sleep(0.001)
+    second = asyncio.ensure_future(models[1].complete("hi", request_id="r"))
+    while shared.waiting < 1:
+        await asyncio.sleep(0.001)
+    await models[1].cancel("r")
+    with pytest.raises(CallCancelledError):
+        await second
+    gate.set()
+    await first
+    assert (await models[0].complete("hi")).text == "y"
+    assert models[1].inner.requests == []  # type: ignore[attr-defined]
+
+
+async def test_many_processes_share_one_bucket(redis_url: str) -> None:
+    script = """
+        import asyncio, sys
+        from dragoman.middleware import RedisLimiter
+
+        async def refused(_):
+            raise TimeoutError
+
+        async def main():
+            passed = 0
+            # A bucket of 20 that gains one in three minutes.
+            limits = {"requests_per_minute": 1 / 3, "burst_seconds": 3600}
+            async with RedisLimiter(sys.argv[1], "many", **limits, sleep=refused) as limiter:
+                for _ in range(30):
+                    try:
+                        await limiter.settle(await limiter.acquire(), None)
+                    except TimeoutError:
+                        break
+                    passed += 1
+            print(passed)
+
+        asyncio.run(main())
+    """
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", textwrap.dedent(script), redis_url, stdout=asyncio.subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    passed = [int((await process.communicate())[0]) for process in processes]
+    assert sum(passed) == 20
+
+
+async def test_keys_go_away_by_themselves(make: Make, redis_url: str) -> None:
+    limiter = make(requests_per_minute=60, max_concurrency=5, lease_seconds=10)
+    await limiter.acquire()
+    async with Redis.from_url(redis_url) as redis:
+        levels, leases = [await redis.ttl(key) for key in limiter._keys]
+    assert 0 < levels <= 62
+    assert 0 < leases <= 71
+
+
+async def test_when_redis_is_gone_calls_fail_clearly_and_without_its_address() -> None:
+    limiter = RedisLimiter("redis://:hunter2@127.0.0.1:1/0", "k", max_concurrency=1)
+    inner = Listed("never asked")
+    with pytest.raises(LimiterUnavailableError) as caught:
+        await RateLimit(inner, limiter=limiter).complete("hi")
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in describe(RateLimit(inner, limiter=limiter)) + repr(limiter)
+    assert inner.requests == []
+    assert limiter.waiting == 0
+    await limiter.close()
+
+
+async def test_a_settlement_redis_does_not_hear_costs_the_call_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = make(max_concurrency=1)
+
+    async def fail(**_: Any) -> None:
+        raise ConnectionError("gone")
+
+    limiter._settling = fail  # type: ignore[assignment]
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        assert (await RateLimit(Listed("ok"), limiter=limiter).complete("hi")).text == "ok"
+    assert "could not be settled" in caplog.text
+
+
+async def test_a_client_of_the_callers_is_left_open(redis_url: str) -> None:
+    async with Redis.from_url(redis_url) as client:
+        async with RedisLimiter(client, "mine", max_concurrency=1) as limiter:
+            await limiter.settle(await limiter.acquire(), None)
+        assert await client.ping()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"key": ""}, "key"),
+        ({"key": 3}, "key"),
+        ({"lease_seconds": 0}, "lease_seconds"),
+        ({"poll_seconds": -1}, "poll_seconds"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_concurrency": None}, "give one of"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], field: str) -> None:
+    given = {"key": "k", "max_concurrency": 1, **settings}
+    with pytest.raises(ValueError, match=field):
+        RedisLimiter("redis://127.0.0.1:1/0", **given)
+
+
+def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    with pytest.raises(ImportError, match=r"dragoman\[redis\]"):
+        RedisLimiter("redis://127.0.0.1:1/0", "k", max_concurrency=1)
+
+
+async def test_no_clock_of_ours_is_asked(make: Make) -> None:
+    limiter = make(requests_per_minute=60, clock=Clock(1e12), poll_seconds=60, burst_seconds=1)
+    assert await wait_of(limiter) == 0
+    assert 0 < await wait_of(limiter) <= 1

@@ -1,0 +1,485 @@
+"""Retry: who is tried again, how often, after how long, and what the caller sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import errors
+from dragoman.errors import (
+    CallCancelledError,
+    InvalidRequestError,
+    MalformedToolCallError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    UnavailableError,
+)
+from dragoman.events import check_events
+from dragoman.messages import Assistant, RuntimeConfig, Tool, User
+from dragoman.middleware import ATTEMPT, RETRY_REASON, Fallback, Retry
+from dragoman.validate import build_request
+from tests.listed import USAGE, Clock, Listed, broken, collect, reply, speak
+
+ERRORS = [
+    kind
+    for name in errors.__all__
+    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, ProviderError)
+]
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) -> Retry:
+    return Retry(provider, **settings, clock=clock, sleep=clock.sleep, random=lambda: draw)
+
+
+# --- how often ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 2, 5])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_total_attempts_are_one_more_than_max_retries(max_retries: int, stream: bool) -> None:
+    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
+    model = retry(provider, clock, max_retries=max_retries)
+    with pytest.raises(UnavailableError) as caught:
+        await (collect_stream(model) if stream else model.complete("hi"))
+    assert len(provider.requests) == 1 + max_retries
+    assert len(clock.slept) == max_retries
+    notes = getattr(caught.value, "__notes__", [])
+    assert notes == ([f"gave up after {1 + max_retries} attempts"] if max_retries else [])
+
+
+async def collect_stream(model: Any, *args: Any, **settings: Any) -> list[Any]:
+    return [event async for event in model.stream("hi", *args, **settings)]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+async def test_only_transient_classes_are_tried_again(kind: type[ProviderError]) -> None:
+    provider, clock = Listed(kind("no"), "yes"), Clock()
+    model = retry(provider, clock)
+    if kind.transient:
+        assert (await model.complete("hi")).text == "yes"
+    else:
+        with pytest.raises(kind):
+            await model.complete("hi")
+    assert len(provider.requests) == (2 if kind.transient else 1)
+
+
+async def test_the_first_success_ends_it() -> None:
+    provider, clock = Listed(UnavailableError("1"), NetworkError("2"), "third", "fourth"), Clock()
+    assert (await retry(provider, clock, max_retries=5).complete("hi")).text == "third"
+    assert len(provider.requests) == 3
+
+
+@given(st.lists(st.sampled_from(["ok", "transient", "fatal"]), min_size=8, max_size=8), st.integers(0, 6))
+def test_attempts_under_any_sequence_of_outcomes(outcomes: list[str], max_retries: int) -> None:
+    made = {"ok": "fine", "transient": UnavailableError("t"), "fatal": InvalidRequestError("f")}
+    provider, clock = Listed(*[lambda _, each=each: made[each] for each in outcomes]), Clock()
+    told: list[int] = []
+    model = retry(provider, clock, max_retries=max_retries, on_retry=lambda _, index, __: told.append(index))
+    _, error = asyncio.run(run_once(model))
+    first = next((at for at, each in enumerate(outcomes) if each != "transient"), len(outcomes))
+    attempts = min(first, max_retries) + 1
+    assert len(provider.requests) == attempts
+    assert len(clock.slept) == attempts - 1
+    assert told == list(range(attempts - 1))
+    last = outcomes[attempts - 1]
+    assert (error is None) == (last == "ok")
+    assert [request.metadata[ATTEMPT] for request in provider.requests] == [str(at) for at in range(attempts)]
+
+
+async def run_once(model: Retry) -> tuple[list[Any], Exception | None]:
+    return await collect(model.events(build_request("hi")))
+
+
+# --- how long -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("draw", "waits"),
+    [
+        (0.5, [1, 2, 4, 8, 16, 30, 30]),
+        (0.0, [0.75, 1.5, 3, 6, 12, 22.5, 22.5]),
+        (1.0, [1.25, 2.5, 5, 10, 20, 30, 30]),
+    ],
+)
+async def test_the_wait_doubles_with_jitter_up_to_thirty_seconds(draw: float, waits: list[float]) -> None:
+    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
+    with pytest.raises(UnavailableError):
+        await retry(provider, clock, draw, max_retries=7).complete("hi")
+    assert clock.slept == pytest.approx(waits)
+
+
+@pytest.mark.parametrize("kind", [RateLimitError, UnavailableError])
+@pytest.mark.parametrize(
+    ("retry_after", "slept"),
+    [(3.0, [3.0]), (60.0, [60.0]), (0.25, [0.25]), (0.0, []), (-5.0, []), (math.nan, [1.0]), (None, [1.0])],
+)
+async def test_retry_after_is_honoured_exactly(
+    kind: type[ProviderError], retry_after: float | None, slept: list[float]
+) -> None:
+    provider, clock = Listed(kind("slow", retry_after=retry_after), "ok"), Clock()
+    assert (await retry(provider, clock).complete("hi")).text == "ok"
+    assert clock.slept == slept
+
+
+@pytest.mark.parametrize("retry_after", [60.001, 3600.0, math.inf])
+async def test_a_longer_retry_after_fails_at_once_with_the_value(retry_after: float) -> None:
+    provider, clock = Listed(RateLimitError("slow", retry_after=retry_after)), Clock()
+    with pytest.raises(RateLimitError) as caught:
+        await retry(provider, clock).complete("hi")
+    assert caught.value.retry_after == retry_after
+    assert "asks for a wait" in caught.value.__notes__[0]
+    assert clock.slept == []
+
+
+async def test_backoff_replaces_the_default_and_is_told_the_attempt() -> None:
+    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
+    with pytest.raises(UnavailableError):
+        await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete("hi")
+    assert clock.slept == [10.0, 20.0]  # a wait of nothing is no wait
+
+
+@pytest.mark.parametrize("wait", [-1, math.nan, math.inf, "1", None, True])
+async def test_a_backoff_that_makes_no_sense_is_named(wait: Any) -> None:
+    provider, clock = Listed(UnavailableError("down")), Clock()
+    with pytest.raises(ValueError, match=r"backoff\(0\)") as caught:
+        await retry(provider, clock, backoff=lambda _: wait).complete("hi")
+    assert isinstance(caught.value.__context__, UnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "attempts", "slept"),
+    [(0.5, 1, []), (1.0, 2, [1.0]), (2.9, 2, [1.0]), (3.0, 3, [1.0, 2.0]), (100, 4, [1.0, 2.0, 4.0])],
+)
+async def test_no_attempt_begins_and_no_wait_ends_after_the_deadline(
+    deadline: float, attempts: int, slept: list[float]
+) -> None:
+    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
+    with pytest.raises(UnavailableError):
+        await retry(provider, clock, max_retries=3, deadline=deadline).complete("hi")
+    assert (len(provider.requests), clock.slept) == (attempts, slept)
+
+
+async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
+    clock = Clock()
+
+    def slow(_: Any) -> ProviderError:
+        clock.now += 50
+        return UnavailableError("down")
+
+    provider = Listed(slow, repeat=True)
+    with pytest.raises(UnavailableError) as caught:
+        await retry(provider, clock, max_retries=9, deadline=120).complete("hi")
+    assert len(provider.requests) == 3
+    assert "deadline of 120 s" in caught.value.__notes__[0]
+
+
+# --- never twice ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_nothing_is_tried_again_after_the_first_event(stream: bool) -> None:
+    provider, clock = Listed(broken("half", StreamInterruptedError("cut")), "whole"), Clock()
+    heard, error = await collect(retry(provider, clock).events(build_request("hi", stream=stream)))
+    assert isinstance(error, StreamInterruptedError)
+    assert len(provider.requests) == 1
+    assert [event.type for event in heard] == ["message.start", "text.delta", "message.complete"]
+
+
+async def test_events_are_handed_out_as_they_come() -> None:
+    gate = asyncio.Event()
+    provider, clock = Listed(lambda request: [*reply("hi")(request)[:2], gate, *reply("hi")(request)[2:]]), Clock()
+    source = retry(provider, clock).events(build_request("hi", stream=True))
+    assert (await source.__anext__()).type == "message.start"
+    assert (await source.__anext__()).type == "text.delta"
+    await source.aclose()  # type: ignore[attr-defined]
+    assert provider.open == 0
+
+
+# --- what the caller says -------------------------------------------------------------------------
+
+
+async def test_classifier_replaces_the_rule_and_complete_is_asked_again_after_its_end() -> None:
+    tool = Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+    bad = speak(lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, "{nonsense")), finish="tool_calls")
+    good = speak(lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, '{"n": 1}')), finish="tool_calls")
+    provider, clock = Listed(bad, good), Clock()
+    model = retry(provider, clock, classifier=lambda error: isinstance(error, MalformedToolCallError))
+    assert (await model.complete("hi", [tool])).tool_calls[0].arguments == {"n": 1}
+    provider.answers = [UnavailableError("down"), "never asked"]
+    with pytest.raises(UnavailableError):
+        await model.complete("hi")
+
+
+async def test_a_cancelled_call_is_never_shown_to_the_classifier() -> None:
+    provider, clock = Listed(CallCancelledError("stop")), Clock()
+    asked: list[ProviderError] = []
+    with pytest.raises(CallCancelledError):
+        await retry(provider, clock, classifier=lambda error: bool(asked.append(error)) or True).complete("hi")
+    assert asked == []
+
+
+async def test_on_retry_watches_and_cannot_break_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[str, int, float]] = []
+
+    def watch(error: ProviderError, attempt: int, wait: float) -> None:
+        told.append((type(error).__name__, attempt, wait))
+        raise RuntimeError("an observer's own fault")
+
+    provider, clock = Listed(UnavailableError("1"), RateLimitError("2", retry_after=7), "ok"), Clock()
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        assert (await retry(provider, clock, on_retry=watch).complete("hi")).text == "ok"
+    assert told == [("UnavailableError", 0, 1.0), ("RateLimitError", 1, 7)]
+    assert caplog.text.count("on_retry failed") == 2
+
+
+async def test_each_attempt_says_its_number_and_why() -> None:
+    provider, clock = Listed(UnavailableError("1"), UnavailableError("2"), "ok"), Clock()
+    request = build_request("hi")
+    await collect(retry(provider, clock).events(request))
+    said = [(each.metadata.get(ATTEMPT), each.metadata.get(RETRY_REASON)) for each in provider.requests]
+    assert said == [("0", None), ("1", "transient"), ("2", "transient")]
+    assert request.metadata == {}
+    assert {each.request_id for each in provider.requests} == {request.request_id}
+
+
+BASE = RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "temperatures", "max_tokens", "extras"),
+    [
+        (None, [0.0] * 4, [10] * 4, [{"a": 1, "b": 2}] * 4),
+        ([{"temperature": 0.5}], [0.0, 0.5, 0.5, 0.5], [10] * 4, [{"a": 1, "b": 2}] * 4),
+        (
+            [RuntimeConfig(temperature=0.3, max_tokens=20), {"temperature": 0.9}],
+            [0.0, 0.3, 0.9, 0.9],
+            [10, 20, 10, 10],
+            [{"a": 1, "b": 2}] * 4,
+        ),
+        (
+            [{"extras": {"b": 3, "c": 4, "a": None}}],
+            [0.0] * 4,
+            [10] * 4,
+            [{"a": 1, "b": 2}, *[{"a": 1, "b": 3, "c": 4}] * 3],
+        ),
+    ],
+)
+async def test_overrides_change_the_retries_and_nothing_else(
+    overrides: Any, temperatures: list[float], max_tokens: list[int], extras: list[dict[str, Any]]
+) -> None:
+    provider, clock = Listed(*[UnavailableError("down") for _ in range(3)], "ok"), Clock()
+    config = RuntimeConfig(0.0, 10, seed=7, extras={"a": 1, "b": 2})
+    await retry(provider, clock, max_retries=3, per_attempt_override=overrides).complete("hi", config=config)
+    assert [each.config.temperature for each in provider.requests] == temperatures
+    assert [each.config.max_tokens for each in provider.requests] == max_tokens
+    assert [each.config.extras for each in provider.requests] == extras
+    assert {each.config.seed for each in provider.requests} == {7}
+    assert config == BASE
+
+
+# --- asking again ---------------------------------------------------------------------------------
+
+
+async def test_reask_shows_the_model_its_answer_and_the_callers_text() -> None:
+    provider, clock = Listed(reply("not json"), reply('{"n": "x"}'), reply('{"n": 3}')), Clock()
+    asked: list[str] = []
+
+    def build(error: StructuredOutputError) -> str:
+        asked.append(error.output_content)
+        return f"wrong, number {len(asked)}"
+
+    messages = (User("a number"),)
+    model = retry(provider, clock, reask=build)
+    answer = await model.complete(messages, response_schema=SCHEMA)
+    assert answer.parsed == {"n": 3}
+    assert [tuple(each.messages) for each in provider.requests] == [
+        messages,
+        (*messages, Assistant("not json"), User("wrong, number 1")),
+        (*messages, Assistant("not json"), User("wrong, number 1"), Assistant('{"n": "x"}'), User("wrong, number 2")),
+    ]
+    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [None, "reask", "reask"]
+    assert clock.slept == []
+    assert messages == (User("a number"),)
+
+
+async def test_reask_shares_the_budget_and_is_not_built_for_the_last_attempt() -> None:
+    provider, clock = Listed(*[reply("not json")] * 3), Clock()
+    built: list[object] = []
+    model = retry(provider, clock, reask=lambda error: built.append(error) or "again")
+    with pytest.raises(StructuredOutputError) as caught:
+        await model.complete("hi", response_schema=SCHEMA)
+    assert (len(provider.requests), len(built)) == (3, 2)
+    assert caught.value.response is not None
+    assert caught.value.response.text == "not json"
+
+
+async def test_a_transient_failure_between_appends_nothing() -> None:
+    answers = (reply("bad"), UnavailableError("down"), reply('{"n": 1}'))
+    provider, clock = Listed(*answers), Clock()
+    answer = await retry(provider, clock, reask=lambda _: "again").complete("hi", response_schema=SCHEMA)
+    assert answer.parsed == {"n": 1}
+    assert [len(each.messages) for each in provider.requests] == [1, 3, 3]
+    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [None, "reask", "transient"]
+
+
+async def test_events_of_answers_found_wrong_do_not_reach_the_caller() -> None:
+    provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
+    model = retry(provider, clock, reask=lambda _: "again")
+    heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
+    assert error is None
+    check_events(heard)
+    assert heard[-1].parsed == {"n": 1}  # type: ignore[union-attr]
+
+
+async def test_the_last_wrong_answer_is_handed_out_before_its_error() -> None:
+    provider, clock = Listed(reply("bad 1"), reply("bad 2")), Clock()
+    model = retry(provider, clock, max_retries=1, reask=lambda _: "again")
+    heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
+    assert isinstance(error, StructuredOutputError)
+    check_events(heard)
+    assert heard[-1].final_content[0].text == "bad 2"  # type: ignore[union-attr]
+
+
+async def test_a_stream_is_not_asked_again_once_it_spoke() -> None:
+    provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
+    model = retry(provider, clock, reask=lambda _: "again")
+    heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA, stream=True)))
+    assert isinstance(error, StructuredOutputError)
+    assert len(provider.requests) == 1
+    check_events(heard)
+
+
+async def test_without_reask_a_wrong_answer_is_raised() -> None:
+    provider, clock = Listed(reply("bad"), "never asked"), Clock()
+    with pytest.raises(StructuredOutputError):
+        await retry(provider, clock).complete("hi", response_schema=SCHEMA)
+    assert len(provider.requests) == 1
+
+
+async def test_an_empty_answer_makes_no_empty_assistant_message() -> None:
+    provider, clock = Listed(speak(usage=USAGE), reply('{"n": 1}')), Clock()
+    await retry(provider, clock, reask=lambda _: "say something").complete("hi", response_schema=SCHEMA)
+    assert tuple(provider.requests[1].messages) == (User("hi"), User("say something"))
+
+
+@pytest.mark.parametrize("text", ["", None, 3])
+async def test_a_reask_that_says_nothing_is_named(text: Any) -> None:
+    provider, clock = Listed(reply("bad")), Clock()
+    with pytest.raises(ValueError, match="reask"):
+        await retry(provider, clock, reask=lambda _: text).complete("hi", response_schema=SCHEMA)
+
+
+async def test_reask_and_overrides_compose() -> None:
+    provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
+    model = retry(provider, clock, reask=lambda _: "again", per_attempt_override=[{"temperature": 0.9}])
+    await model.complete("hi", response_schema=SCHEMA, config={"temperature": 0.1})
+    assert [(len(each.messages), each.config.temperature) for each in provider.requests] == [(1, 0.1), (3, 0.9)]
+
+
+# --- cancelling -----------------------------------------------------------------------------------
+
+
+async def test_cancel_ends_the_wait_between_attempts() -> None:
+    provider = Listed(UnavailableError("down"), "never asked")
+    waiting = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    model = Retry(provider, sleep=sleep)
+    call = asyncio.ensure_future(model.complete("hi", request_id="r1"))
+    await waiting.wait()
+    assert await model.cancel("r1")
+    with pytest.raises(CallCancelledError):
+        await call
+    assert len(provider.requests) == 1
+    assert not await model.cancel("r1")
+
+
+async def test_a_stream_cancelled_between_attempts_ends_well() -> None:
+    provider = Listed(UnavailableError("down"), "never asked")
+    waiting = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    stream = Retry(provider, sleep=sleep).stream("hi")
+
+    async def read() -> list[Any]:
+        return [event async for event in stream]
+
+    reading = asyncio.ensure_future(read())
+    await waiting.wait()
+    assert await stream.cancel()
+    heard = await reading
+    check_events(heard)
+    assert heard[-1].finish_reason == "cancelled"
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"max_retries": -1}, "max_retries"),
+        ({"max_retries": 1.5}, "max_retries"),
+        ({"max_retries": True}, "max_retries"),
+        ({"max_retries": 101}, "max_retries"),
+        ({"max_retries": None}, "max_retries"),
+        ({"deadline": 0}, "deadline"),
+        ({"deadline": -1}, "deadline"),
+        ({"deadline": math.nan}, "deadline"),
+        ({"deadline": math.inf}, "deadline"),
+        ({"deadline": "5"}, "deadline"),
+        ({"backoff": 3}, "backoff"),
+        ({"classifier": "transient"}, "classifier"),
+        ({"on_retry": object()}, "on_retry"),
+        ({"reask": "again"}, "reask"),
+        ({"per_attempt_override": {"temperature": 1}}, "per_attempt_override"),
+        ({"per_attempt_override": [{"temprature": 1}]}, r"per_attempt_override\[0\].*temprature"),
+        ({"per_attempt_override": [{}, {"seed": "x"}]}, r"per_attempt_override\[1\].*seed"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        Retry(Listed(), **settings)
+
+
+async def test_a_coroutine_function_cannot_watch() -> None:
+    async def watch(*_: Any) -> None: ...
+
+    with pytest.raises(ValueError, match="on_retry must be a plain function"):
+        Retry(Listed(), on_retry=watch)
+
+
+def test_attempts_do_not_multiply() -> None:
+    inner = Retry(Listed())
+    for wrapped in (inner, Fallback([inner, Listed(name="other")])):
+        with pytest.raises(ValueError, match="Retry inside already"):
+            Retry(wrapped)
+
+
+def test_a_provider_is_required() -> None:
+    with pytest.raises(TypeError, match="Retry: provider must be a Provider, not str"):
+        Retry("openai:m")  # type: ignore[arg-type]
+
+
+async def test_other_exceptions_pass() -> None:
+    provider, clock = Listed(ZeroDivisionError("bug"), "never asked"), Clock()
+    with pytest.raises(ZeroDivisionError):
+        await retry(provider, clock, classifier=lambda _: True).complete("hi")
+    assert len(provider.requests) == 1

@@ -1,0 +1,392 @@
+"""The layers together, down to a real socket, and what every layer passes through."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+    StreamInterruptedError,
+    UnavailableError,
+)
+from dragoman.events import check_events
+from dragoman.messages import RuntimeConfig
+from dragoman.middleware import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    EventsDropped,
+    Fallback,
+    Limiter,
+    Middleware,
+    Observe,
+    RateLimit,
+    Record,
+    Retry,
+    RoutingSwitched,
+    describe,
+    walk,
+)
+from dragoman.provider import Provider, connect
+from dragoman.validate import build_request
+from tests.listed import Clock, Listed, collect, reply
+from tests.server import Connection, answering, chunk, serve
+
+# --- a counting server ----------------------------------------------------------------------------
+
+
+def stacked(base_url: str, clock: Clock, tmp_path: Path, told: list[Any], max_retries: int = 2) -> Provider:
+    """All the layers in the order the documents give, with nothing but waits taken out."""
+    provider: Provider = connect("m", base_url=base_url, api_key="sk-secret-0123456789", name="server")
+    provider = Observe(Record(provider, tmp_path / "cassette.jsonl", "record"), told.append)
+    provider = RateLimit(provider, requests_per_minute=1e6, tokens_per_minute=1e9, max_concurrency=5)
+    return Fallback([Retry(provider, max_retries, clock=clock, sleep=clock.sleep)])
+
+
+async def _ask(model: Provider, stream: bool) -> None:
+    if stream:
+        async for _ in model.stream("hi"):
+            pass
+    else:
+        await model.complete("hi")
+
+
+def failing(how: str) -> Any:
+    async def handler(connection: Connection) -> None:
+        if how == "500":
+            connection.reply(500, b'{"error": {"message": "broken"}}')
+        elif how == "429":
+            connection.reply(429, b'{"error": {"message": "slow"}}', retry_after="3")
+        elif how == "529":
+            connection.reply(529, b'{"error": {"type": "overloaded_error", "message": "busy"}}')
+        elif how == "hang up":
+            connection.writer.close()
+        elif how == "200 with an error inside":
+            if connection.seen.json.get("stream"):
+                connection.begin_stream()
+                connection.chunk(b'data: {"error": {"message": "broken", "code": 500}}\n\n')
+                connection.end_stream()
+            else:
+                connection.reply(200, b'{"error": {"message": "broken", "code": 500}}')
+
+    return handler
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_retries", [0, 2, 3])
+@pytest.mark.parametrize("how", ["500", "429", "529", "hang up", "200 with an error inside"])
+async def test_a_server_that_fails_sees_one_request_for_each_attempt(
+    tmp_path: Path, how: str, max_retries: int, stream: bool
+) -> None:
+    clock, told = Clock(), list[Any]()
+    async with serve(failing(how)) as server:
+        model = stacked(server.base_url, clock, tmp_path, told, max_retries)
+        with pytest.raises((UnavailableError, RateLimitError)):
+            await _ask(model, stream)
+        await model.close()
+        assert len(server.requests) == 1 + max_retries
+    assert [type(event) for event in told] == [CallStarted, CallFailed] * (1 + max_retries)
+    assert len(clock.slept) == max_retries
+    if how == "429":
+        assert clock.slept == [3.0] * max_retries
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_recovers_is_asked_until_it_does(tmp_path: Path, stream: bool) -> None:
+    clock, told = Clock(), list[Any]()
+    bad, good = failing("500"), answering("Hello")
+    left = 2
+
+    async def handler(connection: Connection) -> None:
+        nonlocal left
+        left -= 1
+        await (bad if left >= 0 else good)(connection)
+
+    async with serve(handler) as server:
+        model = stacked(server.base_url, clock, tmp_path, told)
+        await _ask(model, stream)
+        await model.close()
+        assert len(server.requests) == 3
+    assert [event.type for event in told] == [
+        *["llm.call_started", "llm.call_failed"] * 2,
+        "llm.call_started",
+        "llm.call_completed",
+    ]
+    # And once more from the cassette, failures and all, without the server.
+    provider = Record(Listed(name="server"), tmp_path / "cassette.jsonl", "replay")
+    await _ask(Retry(provider, clock=clock, sleep=clock.sleep), stream)
+
+
+async def test_a_stream_that_breaks_after_its_first_event_is_sent_once(tmp_path: Path) -> None:
+    async def handler(connection: Connection) -> None:
+        connection.begin_stream()
+        connection.chunk(chunk("Hel"))
+        await connection.writer.drain()
+        connection.writer.close()
+
+    clock, told = Clock(), list[Any]()
+    async with serve(handler) as server:
+        model = stacked(server.base_url, clock, tmp_path, told)
+        heard, error = await collect(model.events(build_request("hi", model="m", stream=True)))
+        await model.close()
+        assert len(server.requests) == 1
+    assert isinstance(error, StreamInterruptedError)
+    check_events(heard)
+
+
+async def test_the_wire_does_not_see_what_layers_tell_each_other(tmp_path: Path) -> None:
+    async with serve(answering()) as server:
+        model = stacked(server.base_url, Clock(), tmp_path, [])
+        await model.complete("hi")
+        await model.close()
+        assert b"dragoman" not in server.requests[0].body
+
+
+async def test_leaving_a_stream_hangs_up_through_all_layers(tmp_path: Path) -> None:
+    async def handler(connection: Connection) -> None:
+        connection.begin_stream()
+        connection.chunk(chunk("Hello"))
+        await connection.writer.drain()
+        await asyncio.Event().wait()
+
+    told: list[Any] = []
+    async with serve(handler) as server:
+        model = stacked(server.base_url, Clock(), tmp_path, told)
+        async with model.stream("hi") as stream:
+            async for event in stream:
+                if event.type == "text.delta":
+                    break
+        await asyncio.wait_for(server.closed.wait(), 5)
+        await model.close()
+        assert server.in_flight == 0
+    assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
+    assert told[1].error_class == "cancelled"
+
+
+async def test_a_fallback_goes_from_a_dead_server_to_a_living_one() -> None:
+    told: list[Any] = []
+    async with serve(failing("500")) as dead, serve(answering("alive")) as living:
+        clock = Clock()
+        candidates = [
+            Retry(connect("m", base_url=server.base_url, name=name), clock=clock, sleep=clock.sleep)
+            for server, name in ((dead, "dead"), (living, "living"))
+        ]
+        async with Fallback(candidates, on_event=told.append) as model:
+            reply_ = await model.complete("hi")
+        assert (reply_.text, reply_.provider) == ("alive", "living")
+        assert (len(dead.requests), len(living.requests)) == (3, 1)
+    assert told == [RoutingSwitched("dead:m", "living:m", "server_error", "server_error", reply_.request_id or "")]
+
+
+# --- what every layer passes through --------------------------------------------------------------
+
+
+def layers(inner: Provider, tmp_path: Path) -> list[Middleware]:
+    return [
+        Retry(inner),
+        RateLimit(inner, max_concurrency=9),
+        Observe(inner, lambda _: None),
+        Record(inner, tmp_path / "c", "off"),
+    ]
+
+
+async def test_a_layer_is_its_provider_in_everything_it_does_not_change(tmp_path: Path) -> None:
+    inner = Listed(
+        UnavailableError("not ready"),
+        name="n",
+        model="big",
+        capabilities={"max_context_tokens": 9, "supports_tools": False},
+    )
+    for layer in layers(inner, tmp_path):
+        assert (layer.name, layer.model, layer.capabilities) == ("n", "big", inner.capabilities)
+        assert layer.plan("hello") == inner.plan("hello")
+        assert layer.estimate_input_tokens("hello", None, "system") == inner.estimate_input_tokens(
+            "hello", None, "system"
+        )
+        with pytest.raises(UnavailableError):
+            await layer.ready()
+        with pytest.raises(InvalidRequestError):
+            await layer.complete("hi", [{"name": "t"}])
+        before = inner.closed
+        async with layer:
+            pass
+        assert inner.closed == before + 1
+
+
+@pytest.mark.parametrize("mode", ["aclose", "cancel"])
+async def test_every_layer_closes_its_source_when_the_reader_leaves(tmp_path: Path, mode: str) -> None:
+    for make in range(4):
+        inner = Listed(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
+        layer = layers(inner, tmp_path)[make]
+        source = layer.events(build_request("hi", stream=True))
+        await source.__anext__()
+        if mode == "aclose":
+            await source.aclose()  # type: ignore[attr-defined]
+        else:
+            await source.__anext__()
+            task = asyncio.ensure_future(source.__anext__())  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert inner.open == 0
+        await layer.close()
+
+
+def test_a_stack_describes_itself(tmp_path: Path) -> None:
+    def tell(_: object) -> None: ...
+
+    provider = connect("m", base_url="http://127.0.0.1:1/v1", api_key="sk-secret-0123456789", name="server")
+    stack = Fallback(
+        [
+            Retry(
+                RateLimit(
+                    Observe(Record(provider, tmp_path / "c.jsonl"), tell), 60, limiter=Limiter(max_concurrency=3)
+                ),
+                per_attempt_override=[RuntimeConfig(extras={"key": "sk-secret-0123456789"})],
+                deadline=9,
+            ),
+            Listed(name="other"),
+        ]
+    )
+    lines = describe(stack).splitlines()
+    assert lines[0] == "Fallback(name='fallback')"
+    assert lines[1] == "  1. Retry(max_retries=2, per_attempt_override=1, deadline=9)"
+    assert lines[2] == "     RateLimit(limiter1.requests_per_minute=60, limiter2.max_concurrency=3)"
+    assert lines[3].startswith("     Observe(subscribers=[")
+    assert lines[4] == f"     Record(path={str(tmp_path / 'c.jsonl')!r}, mode='once', replay_timing=False)"
+    assert lines[5] == "     HttpProvider server:m"
+    assert lines[6] == "  2. Listed other:m"
+    assert len(lines) == 7
+    assert "sk-secret" not in describe(stack)
+    assert [type(each).__name__ for each in walk(stack)] == [
+        "Fallback", "Retry", "RateLimit", "Observe", "Record", "HttpProvider", "Listed",
+    ]  # fmt: skip
+
+
+def test_describe_shows_no_more_of_an_object_than_its_kind() -> None:
+    class Secretive:
+        def __call__(self, *_: object) -> None: ...
+
+        def __repr__(self) -> str:
+            return "Secretive('sk-secret-0123456789')"
+
+    assert describe(Retry(Listed(), on_retry=Secretive())).splitlines()[0] == "Retry(max_retries=2, on_retry=Secretive)"
+
+
+# --- for a long time ------------------------------------------------------------------------------
+
+SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 2_000
+TRACED = 400  # tracing makes everything several times slower, and a leak shows at any number of calls
+
+
+async def _growth(run: Any) -> int:
+    """Bytes that a second run leaves behind, the first having filled whatever fills once."""
+    tracemalloc.start()
+    try:
+        await run()
+        gc.collect()
+        base = tracemalloc.get_traced_memory()[0]
+        await run()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - base
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.exhaustive
+async def test_a_long_run_with_faults_adds_up_and_does_not_grow(caplog: pytest.LogCaptureFixture) -> None:
+    """Every attempt is one request, one start and one end; every retry one wait; every switch one event."""
+    caplog.set_level(logging.CRITICAL, "dragoman")  # or the records kept for the report would be the growth
+    draw = random.Random(7)
+    clock = Clock()
+    counts = {"ok": 0, "error": 0, "waits": 0, "switches": 0, "started": 0, "ended": 0, "dropped": 0}
+    fine = reply("hello")(build_request("hi"))
+    faults: list[type[ProviderError]] = [UnavailableError, NetworkError, RateLimitError, InvalidRequestError]
+
+    def answer(request: Any) -> Any:
+        if draw.random() < 0.3:
+            return draw.choice(faults)("x")
+        if draw.random() < 0.001:
+            return AuthenticationError("x")
+        return fine
+
+    class Counted(Listed):
+        async def events(self, request: Any) -> Any:
+            self.asked = getattr(self, "asked", 0) + 1
+            async for event in super().events(request):
+                yield event
+            self.requests.clear()
+
+    def tell(event: Any) -> None:
+        if isinstance(event, EventsDropped):
+            counts["dropped"] += event.count
+        else:
+            counts["started" if isinstance(event, CallStarted) else "ended"] += 1
+            assert isinstance(event, CallStarted | CallCompleted | CallFailed)
+
+    def switch(event: Any) -> None:
+        counts["switches"] += isinstance(event, RoutingSwitched)
+
+    def wait(*_: Any) -> None:
+        counts["waits"] += 1
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    inners = [Counted(answer, name=name, repeat=True) for name in "abc"]
+    limiter = Limiter(1e9, 1e12, 50, clock=clock, sleep=sleep)
+    observers = [Observe(inner, tell, queue_size=100_000) for inner in inners]
+    model = Fallback(
+        [
+            Retry(RateLimit(observer, limiter=limiter), on_retry=wait, clock=clock, sleep=sleep)
+            for observer in observers
+        ],
+        on_event=switch,
+        clock=clock,
+    )
+
+    async def call() -> None:
+        clock.now += 0.5
+        try:
+            await model.complete("hi")
+            counts["ok"] += 1
+        except ProviderError:
+            counts["error"] += 1
+
+    async def run(calls: int) -> None:
+        for _ in range(calls // 20):
+            await asyncio.gather(*[call() for _ in range(20)])
+        for observer in observers:
+            await observer.flush()
+
+    await run(SOAK)
+    grown = await _growth(lambda: run(TRACED))
+    await model.close()
+    attempts = sum(inner.asked for inner in inners)
+    calls = counts["ok"] + counts["error"]
+    assert calls == SOAK + 2 * TRACED
+    assert counts["started"] == counts["ended"] == attempts
+    assert counts["dropped"] == 0
+    assert counts["waits"] > calls / 10
+    assert counts["switches"] > 0
+    # A call's attempts are one, one more for each wait, and one more for each switch that was dispatched.
+    assert attempts <= calls + counts["waits"] + counts["switches"]
+    assert attempts >= counts["ok"] + counts["waits"]
+    assert (limiter.running, limiter.waiting) == (0, 0)
+    assert [inner.open for inner in inners] == [0, 0, 0]
+    print("GROWN", grown)
+    assert grown < 40 * TRACED  # bytes; one forgotten event or message a call would be more

@@ -1,0 +1,609 @@
+"""Estimates are held against exact counts, against properties that any count has, and against bad input."""
+
+from __future__ import annotations
+
+import base64
+import re
+import socket
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman import tokens
+from dragoman.messages import (
+    Assistant,
+    Document,
+    Image,
+    Inline,
+    Message,
+    Opaque,
+    RedactedThinking,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.tokens import (
+    FAMILIES,
+    Calibration,
+    Estimate,
+    estimate_input_tokens,
+    estimate_request,
+    estimate_text,
+    exact_text,
+)
+
+# --- exact counts -----------------------------------------------------------------------------------
+
+TEXTS = {
+    "english": "The harbour was quiet when we arrived, and nobody seemed to be in a hurry. Two fishermen were "
+    "mending their nets on the quay; a third, much older, watched the tide and said that the wind would turn "
+    "before evening. We asked him where we could find a room for the night, and he pointed at a white house on "
+    "the hill.",
+    "instructions": "You are a careful assistant for the support desk of an online bookshop. Answer in the "
+    "customer's language, in at most three sentences. Never promise a refund: offer to open a ticket instead. "
+    "If the order number is missing, ask for it before you call any tool.",
+    "python": 'def read_rows(path, *, delimiter=\',\'):\n    """Yield one dict per row."""\n    with '
+    "open(path, newline='') as handle:\n        for number, row in enumerate(csv.DictReader(handle, "
+    "delimiter=delimiter), 1):\n            if not any(row.values()):\n                continue\n            "
+    "yield {'line': number, **row}\n",
+    "json": '{"order":{"id":48213,"status":"shipped","customer":{"name":"Ada '
+    'Byron","email":"ada@example.org"},"items":[{"sku":"BK-1042","title":"Notes on the '
+    'Engine","quantity":2,"price":18.5},{"sku":"BK-2210","title":"Sketches","quantity":1,"price":7.25}],"paid":true,"coupon":null}}',
+    "log": "2026-11-15T02:41:07.118Z INFO  [scheduler] job=rebuild-index attempt=1 queued\n"
+    "2026-11-15T02:41:09.502Z WARN  [worker-3] job=rebuild-index retry in 250ms: connection reset by peer\n"
+    "2026-11-15T02:41:10.007Z INFO  [worker-3] job=rebuild-index done rows=18231 took=497ms\n",
+    "csv": "date,station,temperature,humidity,pressure\n2026-03-01,North,4.2,81,1012.6\n2026-03-01,South,6"
+    ".9,74,1011.8\n2026-03-02,North,3.7,88,1009.1\n2026-03-02,South,5.5,79,1008.4\n2026-03-03,North,7.1,65,1015"
+    ".0\n",
+    "german": "Der Zug nach Leipzig hat heute wegen einer Störung am Stellwerk etwa vierzig Minuten "
+    "Verspätung. Reisende werden gebeten, auf die Durchsagen am Bahnsteig zu achten. Anschlusszüge können "
+    "leider nicht in allen Fällen warten; am Schalter erhalten Sie Auskunft über die nächsten Verbindungen.",
+    "french": "Le marché s'installe chaque samedi sur la place de l'église. On y trouve des légumes de "
+    "saison, du fromage de chèvre et, quand il fait beau, quelques livres d'occasion étalés sur une nappe à "
+    "carreaux. Vers midi, tout le monde se retrouve à la terrasse du café.",
+    "russian": "Вчера вечером мы долго говорили о том, как изменился город за последние двадцать лет. На "
+    "месте старого завода построили библиотеку, вдоль реки посадили деревья, а трамвай теперь ходит до самого "
+    "вокзала.",
+    "chinese": "今天早上天气很好，我们决定去公园散步。路上遇到了几位老朋友，大家一起喝茶聊天，谈到了孩子的学习"
+    "和最近的工作。下午回家以后，我开始准备明天的会议资料，希望能够顺利完成。",
+    "japanese": "昨日は友達と一緒に新しいレストランへ行きました。料理はとてもおいしくて、値段もそれほど高くあり"
+    "ませんでした。帰りに駅前の本屋に寄って、前から読みたかった小説を買いました。",
+    "korean": "어제는 비가 많이 와서 하루 종일 집에서 책을 읽었습니다. 저녁에는 동생과 함께 김치찌개를 끓여 "
+    "먹고 오래된 영화를 한 편 보았습니다. 내일은 날씨가 맑다고 하니 산책을 나갈 생각입니다.",
+    "arabic": "ذهبت العائلة إلى السوق في الصباح الباكر لشراء الخضروات والفواكه الطازجة. كان الطقس جميلاً "
+    "والناس كثيرين، فجلسنا بعد ذلك في مقهى صغير وشربنا الشاي ثم عدنا إلى البيت.",
+    "identifiers": "3f2504e0-4f89-41d3-9a0c-0305e82c3301\nc9bf9e57-1685-4c89-bafb-ff5af830be8a\na87ff679a2f3e71d91"
+    "81a67b7542122c\nZ2Vib3JnZW4gaW4gZWluZW0ga2xlaW5lbiBEb3JmIGFtIE1lZXI=\n",
+}
+
+# What these texts are in each family's own vocabulary, without any frame.
+COUNTED = ("o200k", "cl100k", "claude", "claude-4.7", "llama3", "qw152k", "ds129k", "tekken", "gemini", "glm", "km164k")
+COUNTS = {
+    "english": (71, 72, 74, 98, 71, 72, 72, 71, 71, 71, 72),
+    "instructions": (55, 56, 58, 77, 56, 56, 56, 56, 57, 56, 55),
+    "python": (67, 67, 86, 109, 67, 67, 75, 72, 81, 67, 69),
+    "json": (85, 83, 97, 134, 83, 92, 88, 101, 95, 85, 84),
+    "log": (102, 102, 109, 140, 102, 136, 109, 142, 143, 104, 102),
+    "csv": (110, 110, 109, 115, 110, 145, 111, 146, 145, 110, 111),
+    "german": (63, 78, 97, 135, 78, 78, 77, 62, 63, 67, 89),
+    "french": (65, 75, 81, 105, 75, 75, 77, 66, 66, 72, 85),
+    "russian": (53, 100, 79, 79, 59, 68, 64, 54, 49, 49, 79),
+    "chinese": (56, 100, 92, 92, 61, 44, 40, 68, 50, 42, 37),
+    "japanese": (60, 88, 81, 81, 62, 51, 56, 64, 42, 57, 69),
+    "korean": (63, 104, 113, 113, 65, 74, 71, 53, 62, 79, 93),
+    "arabic": (57, 117, 108, 108, 64, 61, 63, 52, 58, 69, 73),
+    "identifiers": (110, 112, 123, 131, 112, 138, 111, 142, 139, 117, 110),
+}
+
+CASES = [(name, family, count) for name, row in COUNTS.items() for family, count in zip(COUNTED, row, strict=True)]
+VOCABULARIES = {
+    "o200k": "o200k_base",
+    "cl100k": "cl100k_base",
+    "llama3": "llama3",
+    "qw152k": "qwen3",
+    "ds129k": "deepseek_v3",
+    "tekken": "mistral_v3",
+    "gemini": "gemma3",
+    "glm": "glm4",
+    "km164k": "kimi_k2",
+}
+
+
+def _off(name: str, family: str, count: int) -> float:
+    """How far off, in error bands."""
+    estimate = estimate_text(TEXTS[name], family)
+    return abs(estimate.tokens / count - 1) / estimate.error_band
+
+
+@pytest.mark.parametrize(("name", "family", "count"), CASES)
+def test_an_estimate_is_never_far_outside_its_band(name: str, family: str, count: int) -> None:
+    assert _off(name, family, count) <= 2
+
+
+def test_nine_in_ten_estimates_are_within_their_band() -> None:
+    within = [_off(*case) <= 1 for case in CASES]
+    assert sum(within) >= 0.9 * len(within)
+
+
+def test_the_estimates_together_are_not_biased() -> None:
+    for family, counts in zip(COUNTED, zip(*COUNTS.values(), strict=True), strict=True):
+        estimated = sum(estimate_text(TEXTS[name], family).tokens for name in COUNTS)
+        assert estimated == pytest.approx(sum(counts), rel=0.06), family
+
+
+def test_the_default_family_is_in_the_middle() -> None:
+    for name, row in COUNTS.items():
+        assert min(row) * 0.9 <= estimate_text(TEXTS[name]).tokens <= max(row) * 1.1, name
+
+
+def test_every_family_has_a_measured_band_and_a_frame() -> None:
+    assert set(FAMILIES) == {"default", *COUNTED}
+    assert set(tokens._BANDS) == set(tokens._FRAMES) == set(FAMILIES)
+    assert all(0.02 < band < 0.5 for band in tokens._BANDS.values())
+    assert {len(costs) for costs in tokens._COST.values()} == {len(tokens._FEATURES)}
+    assert set(tokens._PICTURES) < set(FAMILIES)
+
+
+def test_an_unknown_family_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^family: 'abacus' is not one of default, "):
+        estimate_text("x", "abacus")
+    with pytest.raises(ValueError, match=r"^family: "):
+        estimate_request([User("x")], family="")
+
+
+# --- what any count has -----------------------------------------------------------------------------
+
+_ANY_CHARACTER = st.characters(exclude_categories=())  # lone surrogates, controls and unassigned ones included
+_ANY_TEXT = st.text(_ANY_CHARACTER, max_size=300)
+_LIKELY_TEXT = st.lists(
+    st.sampled_from(
+        ["word", "Word", "WORD", "x", " ", "  ", "\n", "\r\n", "\t", ".", "((", "--", "12", "é", "я", "漢", "か", "😀"]
+    ),
+    max_size=60,
+).map("".join)
+
+
+@given(st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.sampled_from(FAMILIES))
+def test_any_text_has_an_estimate(text: str, family: str) -> None:
+    estimate = estimate_text(text, family)
+    assert (estimate.family, estimate.method) == (family, "heuristic")
+    assert 0 <= estimate.tokens <= 6 * len(text)
+    assert estimate.error_band > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_nothing(family: str) -> None:
+    assert estimate_text("", family).tokens == 0
+    assert estimate_request([], family=family) == Estimate(0, "heuristic", family, 0.0)
+
+
+@given(st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.sampled_from(FAMILIES))
+def test_more_text_is_more_tokens_but_for_the_seam(a: str, b: str, family: str) -> None:
+    both, first, second = (estimate_text(text, family).tokens for text in (a + b, a, b))
+    assert both >= max(first, second) - 3
+
+
+@given(_LIKELY_TEXT, st.integers(2, 20), st.sampled_from(FAMILIES))
+def test_text_repeated_line_by_line_costs_as_often(text: str, times: int, family: str) -> None:
+    once = tokens._count([text + ".\n\nx"], family, None)
+    repeated = tokens._count([(text + ".\n\nx\n") * times], family, None)
+    assert repeated == pytest.approx(times * once, rel=0.25, abs=2 * times)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *" aA0\n(-éя漢かไ😀\u200d\ud800\x00\ue000\ufdd0\U0010ffff\u00a0",
+        "aA",
+        "Aa ",
+        " \n",
+        "\t ",
+        "\t\n ",
+        "()",
+        "aé",
+        "я ",
+        "_a",
+        "a1",
+    ],
+)
+def test_a_megabyte_of_anything_is_counted(unit: str) -> None:
+    text = unit * (1_000_000 // len(unit))
+    assert 1 <= estimate_text(text).tokens <= 6 * len(text)
+
+
+def test_no_pattern_repeats_a_repetition() -> None:
+    """The shape that makes a search take exponential or square time is not there to be found."""
+    repeats = (re._constants.MAX_REPEAT, re._constants.MIN_REPEAT)  # type: ignore[attr-defined]
+
+    def look(node: Any, inside: bool) -> None:
+        for operation, argument in node:
+            repeated = operation in repeats and argument[1] > 1
+            assert not (repeated and inside), node
+            for part in argument if isinstance(argument, tuple) else ():
+                for branch in part if isinstance(part, list) else [part]:
+                    if isinstance(branch, re._parser.SubPattern):  # type: ignore[attr-defined]
+                        look(branch, inside or repeated)
+
+    for pattern in (tokens._WORD, tokens._STRETCH, tokens._PIECE):
+        look(re._parser.parse(pattern.pattern), inside=False)  # type: ignore[attr-defined]
+
+
+@given(_ANY_TEXT)
+def test_every_character_is_in_a_piece(text: str) -> None:
+    shape = text.translate(tokens._CLASSES)
+    kept = sum(map(len, tokens._WORD.findall(shape)))
+    for stretch in tokens._STRETCH.findall(shape):
+        assert "".join(tokens._PIECE.findall(stretch)) == stretch
+        kept += len(stretch)
+    spaces_with_words = sum(word.startswith(" ") for word in tokens._WORD.findall(shape))
+    assert kept - spaces_with_words == len(shape) == len(text.replace("\r", ""))
+
+
+def test_what_is_remembered_is_not_the_text() -> None:
+    tokens._measure_short.cache_clear()
+    seen: list[str] = []
+    estimate_text("Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!")
+    shape = "Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!".translate(tokens._CLASSES)
+    seen += tokens._STRETCH.findall(shape)
+    assert tokens._measure_short.cache_info().currsize > 0
+    assert not re.search(r"\w", "".join(seen).replace("0", ""))
+
+
+def test_long_stretches_are_not_remembered() -> None:
+    tokens._measure_short.cache_clear()
+    estimate_text("漢" * 33)
+    assert tokens._measure_short.cache_info().currsize == 0
+    estimate_text("漢" * 32)
+    assert tokens._measure_short.cache_info().currsize == 1
+
+
+def test_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a socket was asked for")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    tokens._vocabulary.cache_clear()
+    assert estimate_request([User("hello")], [Tool("f")], "be brief").tokens > 0
+    assert exact_text("hello", "o200k_base") == 1
+    with pytest.raises(AssertionError, match="a socket was asked for"):
+        socket.create_connection(("localhost", 9))
+
+
+# --- exact ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "family", "count"), [case for case in CASES if case[1] in VOCABULARIES])
+def test_the_counts_above_are_exact(name: str, family: str, count: int) -> None:
+    vocabulary = VOCABULARIES[family]
+    assert exact_text(TEXTS[name], vocabulary) == count
+    assert estimate_text(TEXTS[name], family, vocabulary=vocabulary) == Estimate(
+        count, f"exact:{vocabulary}", family, 0
+    )
+
+
+def test_exact_counts_take_any_text() -> None:
+    assert exact_text("", "o200k_base") == 0
+    assert exact_text("\ud800", "o200k_base") == exact_text("\ufffd", "o200k_base")
+    assert exact_text("\ud83d\ude00", "o200k_base") == exact_text("😀", "o200k_base")
+    assert exact_text("<|endoftext|>", "o200k_base") > 1
+
+
+def test_an_unknown_vocabulary_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^vocabulary: .*abacus"):
+        exact_text("x", "abacus")
+
+
+def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens._vocabulary.cache_clear()
+    monkeypatch.setitem(sys.modules, "splintr", None)
+    with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'dragoman[tokens]'")) as caught:
+        exact_text("x", "o200k_base")
+    assert caught.value.name == "splintr"
+    assert estimate_text("x").tokens == 1
+
+
+def test_a_request_counted_exactly_still_doubts_its_frame() -> None:
+    messages: list[Message] = [System(TEXTS["instructions"]), User(TEXTS["english"])]
+    estimate = estimate_request(messages, family="o200k", vocabulary="o200k_base")
+    assert estimate.tokens == COUNTS["instructions"][0] + COUNTS["english"][0] + 3 + 4 + 4
+    assert estimate.method == "exact:o200k_base"
+    assert 0 < estimate.error_band < estimate_request(messages, family="o200k").error_band
+
+
+# --- requests ---------------------------------------------------------------------------------------
+
+WEATHER = Tool(
+    "get_weather",
+    "Look up the weather of a city, today or on another day.",
+    {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "its name"}, "day": {"type": "string"}},
+        "required": ["city"],
+    },
+)
+
+
+def _plain(family: str = "o200k") -> int:
+    return estimate_input_tokens([User("hello")], family=family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_request_is_its_text_and_a_frame(family: str) -> None:
+    text = TEXTS["english"]
+    frame = tokens._FRAMES[family]
+    one = estimate_input_tokens([User(text)], family=family)
+    assert one == pytest.approx(estimate_text(text, family).tokens + frame.request + frame.message, abs=1)
+    two = estimate_input_tokens([User(text), Assistant(text)], family=family)
+    assert two == pytest.approx(2 * one - frame.request, abs=1)
+
+
+def test_the_number_is_that_of_the_estimate() -> None:
+    messages: list[Message] = [System("be brief"), User("hello"), Assistant("hi"), User("bye")]
+    for family in FAMILIES:
+        estimate = estimate_request(messages, [WEATHER], "and polite", family=family)
+        assert estimate_input_tokens(messages, [WEATHER], "and polite", family=family) == estimate.tokens
+    assert estimate_input_tokens(messages, None, None) == estimate_input_tokens(messages)
+
+
+def test_a_system_prompt_is_a_system_message() -> None:
+    as_message = estimate_request([System("be brief"), User("hello")])
+    assert estimate_request([User("hello")], (), "be brief") == as_message
+    assert estimate_request([User("hello")], (), "") == estimate_request([User("hello")])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tools_are_counted(family: str) -> None:
+    frame = tokens._FRAMES[family]
+    schema = estimate_text(tokens._as_json(["get_weather", WEATHER.description, WEATHER.parameters]), family).tokens
+    without, one, two = (estimate_input_tokens([User("hello")], [WEATHER] * n, family=family) for n in range(3))
+    assert one - without == pytest.approx(schema * frame.schema + frame.tools + frame.tool, abs=2)
+    assert two - one == pytest.approx(schema * frame.schema + frame.tool, abs=2)
+
+
+def test_every_kind_of_block_is_counted() -> None:
+    long = " ".join(["tokens are counted here"] * 20)
+    question = User("hello")
+    plain = estimate_input_tokens([question, Assistant("hi")])
+    for block in (
+        Text(long),
+        Thinking(long),
+        RedactedThinking("QUJD" * 100),
+        ToolCall("c1", "find", {"what": long}),
+        Opaque({"type": "server_tool_result", "text": long}),
+    ):
+        assert estimate_input_tokens([question, Assistant([Text("hi"), block])]) > plain + 50, block
+    for block in (Text(long), Image(Url("https://example.org/a.png")), Document(Url("https://example.org/a.pdf"))):
+        assert estimate_input_tokens([User([Text("hello"), block]), Assistant("hi")]) > plain + 50, block
+        called: list[Message] = [question, Assistant([ToolCall("c1", "f", {})])]
+        bare = estimate_input_tokens([*called, ToolResult("c1", "")])
+        assert estimate_input_tokens([*called, ToolResult("c1", [block])]) > bare + 50, block
+
+
+def test_a_call_without_readable_arguments_is_counted() -> None:
+    assert estimate_input_tokens([User("hello"), Assistant([ToolCall("c1", "find", None)])]) > _plain("default")
+
+
+def test_thinking_of_earlier_turns_is_not_counted() -> None:
+    thought = Thinking("let me see " * 100)
+    earlier: list[Message] = [
+        User("hello"),
+        Assistant([thought, RedactedThinking("QUJD" * 100), Text("hi")]),
+        User("more"),
+    ]
+    assert estimate_request(earlier) == estimate_request([User("hello"), Assistant("hi"), User("more")])
+    during: list[Message] = [User("hello"), Assistant([thought, ToolCall("c1", "f", {})]), ToolResult("c1", "done")]
+    without: list[Message] = [User("hello"), Assistant([ToolCall("c1", "f", {})]), ToolResult("c1", "done")]
+    assert estimate_input_tokens(during) > estimate_input_tokens(without) + 200
+
+
+def test_what_is_no_message_is_refused_by_its_place() -> None:
+    with pytest.raises(TypeError, match=r"^messages\[1\]: expected System, User, Assistant or ToolResult, not dict$"):
+        estimate_request([User("hello"), {"role": "user", "content": "hi"}])  # type: ignore[list-item]
+
+
+@given(st.lists(_ANY_TEXT, max_size=4), st.sampled_from(FAMILIES))
+def test_any_conversation_has_an_estimate(texts: list[str], family: str) -> None:
+    messages: list[Message] = [
+        message
+        for text in texts
+        for message in (
+            User(text),
+            Assistant([Thinking(text), ToolCall(text, text, {text: [text]})]),
+            ToolResult(text, text),
+        )
+    ]
+    estimate = estimate_request(messages, [Tool("f", text) for text in texts], family=family)
+    assert estimate.tokens >= 3 * len(texts) - 2
+    assert 0 <= estimate.error_band <= 1
+
+
+# --- pictures and documents -------------------------------------------------------------------------
+
+
+def _inline(data: bytes) -> Inline:
+    return Inline(base64.b64encode(data).decode())
+
+
+def _png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\6\0\0\0"
+
+
+def _gif(width: int, height: int) -> bytes:
+    return b"GIF89a" + width.to_bytes(2, "little") + height.to_bytes(2, "little") + b"\x80\0\0"
+
+
+def _jpeg(width: int, height: int, *, before: int = 16) -> bytes:
+    comment = b"\xff\xe1" + (before + 2).to_bytes(2, "big") + b"\xff" * before
+    size = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    return b"\xff\xd8" + comment + b"\xff\xc2\0\x11\x08" + size + b"\3\1\x22\0"
+
+
+def _picture(source: Inline | Url, family: str, **more: Any) -> int:
+    with_picture = estimate_input_tokens([User([Text("hello"), Image(source, "image/png", **more)])], family=family)
+    return with_picture - _plain(family)
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "expected"),
+    [
+        ("o200k", (512, 512), 255),
+        ("o200k", (1024, 1024), 765),
+        ("o200k", (4096, 2048), 1105),
+        ("o200k", (1, 1), 255),
+        ("cl100k", (1024, 1024), 765),
+        ("claude", (750, 1000), 1000),
+        ("claude", (3000, 3000), 1600),
+        ("claude-4.7", (1500, 1500), 3000),
+        ("claude-4.7", (9000, 9000), 4784),
+        ("gemini", (384, 384), 258),
+        ("gemini", (1024, 1024), 1032),
+        ("qw152k", (750, 1000), 1000),
+        ("default", (0, 0), 0),
+    ],
+)
+def test_a_picture_costs_by_its_size(family: str, size: tuple[int, int], expected: int) -> None:
+    for make in (_png, _gif, _jpeg):
+        assert _picture(_inline(make(*size)), family) == pytest.approx(expected, abs=1), make
+
+
+def test_a_picture_of_unknown_size_costs_as_one_of_1024() -> None:
+    expected = _picture(_inline(_png(1024, 1024)), "claude")
+    unread = (
+        b"RIFF\0\0\0\0WEBP",
+        b"",
+        b"\xff\xd8",
+        _png(9, 9)[:20],
+        _gif(9, 9)[:8],
+        _jpeg(9, 9)[:20],
+        b"\xff\xd8\0\0" * 9,
+    )
+    for source in (Url("https://example.org/a.png"), Inline("%%%"), Inline("é"), *map(_inline, unread)):
+        assert _picture(source, "claude") == expected, source
+
+
+def test_a_data_url_is_read_like_inline_data() -> None:
+    data = base64.b64encode(_png(750, 100)).decode()
+    assert _picture(Url(f"data:image/png;base64,{data}"), "claude") == pytest.approx(100, abs=1)
+    assert _picture(Url(f"https://example.org/?x=;base64,{data}"), "claude") > 1000
+
+
+def test_low_detail_is_cheap_where_it_is_known() -> None:
+    picture = _inline(_png(1024, 1024))
+    assert _picture(picture, "o200k", detail="low") == 85
+    assert _picture(picture, "o200k", detail="auto") == _picture(picture, "o200k", detail="high") == 765
+    assert _picture(picture, "claude", detail="low") == _picture(picture, "claude")
+
+
+def test_a_size_behind_a_thumbnail_is_found_or_given_up() -> None:
+    near, far = (_inline(_jpeg(750, 100, before=before)) for before in (40_000, 60_000))
+    assert _picture(near, "claude") == pytest.approx(100, abs=1)
+    assert _picture(far, "claude") == _picture(_inline(_png(1024, 1024)), "claude")
+
+
+def _document(source: Inline | Url, media_type: str = "application/pdf") -> int:
+    blocks = [Text("hello"), Document(source, media_type)]
+    return estimate_input_tokens([User(blocks)], family="o200k") - _plain()
+
+
+def test_a_document_costs_by_its_kilobytes() -> None:
+    assert _document(Inline("A" * 400_000)) == pytest.approx(10_000, abs=1)
+    assert _document(Inline("A" * 1000)) == _document(Url("https://example.org/a.pdf")) == 500
+
+
+def test_a_document_of_text_is_counted_as_text() -> None:
+    text = TEXTS["english"]
+    expected = estimate_text(text, "o200k").tokens
+    data = base64.b64encode(text.encode()).decode()
+    assert _document(Inline(data), "text/plain") == pytest.approx(expected, abs=1)
+    assert _document(Url(f"data:text/plain;base64,{data}"), "text/plain") == pytest.approx(expected, abs=1)
+    assert _document(_inline(b"\xff\xfe caf\xe9"), "text/plain") < 20
+    assert _document(Inline("é%"), "text/plain") == 500
+
+
+def test_the_band_is_wider_the_more_is_guessed() -> None:
+    text = [User(TEXTS["english"] * 10)]
+    picture = [User([Text(TEXTS["english"] * 10), Image(Url("https://example.org/a.png"))])]
+    document = [User([Text("read this"), Document(Inline("A" * 400_000))])]
+    bands = [estimate_request(messages, family="o200k").error_band for messages in (text, picture, document)]
+    assert bands == sorted(bands)
+    assert bands[0] < 0.15
+    assert bands[2] > 0.9
+
+
+# --- calibration ------------------------------------------------------------------------------------
+
+GUESS = Estimate(1000, "heuristic", "qw152k", 0.1)
+
+
+def _taught(*reports: int | None) -> Calibration:
+    calibration = Calibration()
+    for reported in reports:
+        calibration = calibration.calibrate(GUESS, reported)
+    return calibration
+
+
+def test_reports_correct_the_next_estimate() -> None:
+    better = _taught(1300, 1310, 1290, 1305, 1295).correct(msgspec.structs.replace(GUESS, tokens=200))
+    assert better == Estimate(260, "heuristic, calibrated", "qw152k", 0.008)
+
+
+@pytest.mark.parametrize(
+    ("reports", "factor"),
+    [
+        ((), 1.0),
+        ((1200,), 1.2),
+        ((1200, 1200, 9000), 1.2),
+        ((1200, 1400), 1.3),
+        ((1_000_000,), 4.0),
+        ((1,), 0.25),
+        ((None, 0, -5), 1.0),
+        ((2000,) * 7 + (1000,) * 8, 1.0),
+        ((2000,) * 20 + (1000,) * 7, 2.0),
+    ],
+)
+def test_the_correction_is_a_bounded_median_of_the_last_reports(reports: tuple[int | None, ...], factor: float) -> None:
+    calibration = _taught(*reports)
+    assert calibration.factor == pytest.approx(factor)
+    assert len(calibration.ratios) <= 15
+
+
+def test_few_reports_leave_the_band_alone() -> None:
+    assert _taught(1300).correct(GUESS).error_band == GUESS.error_band
+    assert _taught().correct(GUESS) is GUESS
+    assert _taught(1000, 1000, 1000, 1000, 1500).correct(GUESS).error_band == 0.5
+
+
+def test_teaching_makes_a_new_value() -> None:
+    empty = Calibration()
+    assert empty.calibrate(GUESS, 1300) == Calibration((1.3,))
+    assert empty == Calibration()
+    assert empty.calibrate(Estimate(0, "heuristic", "qw152k", 0.0), 5) is empty
+    assert msgspec.json.decode(msgspec.json.encode(_taught(1300)), type=Calibration) == _taught(1300)
+
+
+def test_a_corrected_estimate_does_not_teach() -> None:
+    corrected = _taught(1300).correct(GUESS)
+    with pytest.raises(ValueError, match=r"^estimate: calibrate with the estimate as it was before correct\(\)"):
+        Calibration().calibrate(corrected, 1300)
+
+
+@given(st.lists(st.integers(0, 10**7)), st.integers(1, 10**6))
+@settings(max_examples=50)
+def test_the_correction_stays_within_its_bounds(reports: list[int], guess: int) -> None:
+    calibration = Calibration()
+    for reported in reports:
+        calibration = calibration.calibrate(Estimate(guess, "heuristic", "glm", 0.1), reported)
+    assert 0.25 <= calibration.factor <= 4
+    corrected = calibration.correct(Estimate(guess, "heuristic", "glm", 0.1))
+    assert guess // 4 <= corrected.tokens <= 4 * guess

@@ -1,0 +1,965 @@
+"""The anthropic wire: its cases as data, its rules as properties, and what the field has recorded."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, Heard, bytewise, check_case, decode, find_cases
+
+from dragoman.capabilities import Capabilities
+from dragoman.errors import (
+    AuthenticationError,
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    ProviderError,
+    StreamInterruptedError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from dragoman.events import Assembler, Response, ToolUseEnd, check_events
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+)
+from dragoman.provider import HttpProvider
+from dragoman.transport import FixtureTransport
+from dragoman.validate import check_request
+from dragoman.wire.anthropic import AnthropicCodec, Quirks
+from dragoman.wire.anthropic.conversation import Home, is_ours, model_line
+from dragoman.wire.anthropic.schema import fits_format, project_format
+from dragoman.wire.codec import Notes
+from dragoman.wire.plan import make_plan
+
+CASES = find_cases("anthropic")
+STREAMS = find_cases("anthropic", "reply.sse")
+ISSUER = Issuer("anthropic", None, MODEL)
+LIMIT = RuntimeConfig(max_tokens=64)
+HELLO = Request((User("Hello?"),), config=LIMIT, model=MODEL, request_id="R")
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"], "title": "Person"}
+
+
+def connect(quirks: Any = None, *, base_url: str = BASE_URL, **capabilities: Any) -> AnthropicCodec:
+    return AnthropicCodec.connect(MODEL, base_url, quirks, Capabilities.of(capabilities))
+
+
+def sent(request: Request, codec: AnthropicCodec | None = None) -> Any:
+    return msgspec.json.decode((codec or connect()).encode(request).http.body)
+
+
+def hear(reply: bytes, request: Request = HELLO, codec: AnthropicCodec | None = None) -> Heard:
+    return decode(codec or connect(), request, [reply])
+
+
+def replied(heard: Heard) -> Response:
+    assert heard.error is None, heard.error
+    assert heard.response is not None
+    return heard.response
+
+
+# --- cases as data --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case) -> None:
+    check_case(case, AnthropicCodec)
+
+
+LOSSES = {
+    "foreign-state": [
+        ("thinking_dropped", "messages[1].content[0]"),
+        ("thinking_dropped", "messages[1].content[1]"),
+        ("thinking_dropped", "messages[1].content[2]"),
+        ("thinking_dropped", "messages[1].content[3]"),
+        ("redacted_thinking_dropped", "messages[1].content[7]"),
+        ("continuity_dropped", "messages[1].content[8].continuity"),
+        ("opaque_dropped", "messages[1].content[9]"),
+        ("thinking_dropped", "messages[1].content[10]"),
+        ("continuity_dropped", "messages[1].content[11].continuity"),
+        ("continuity_dropped", "messages[1].content[12].continuity"),
+    ],
+    "foreign-vendor": [("thinking_dropped", "messages[1].content[0]")],
+    "turn-ends-with-thinking": [("thinking_dropped", "messages[1].content[0]"), ("message_dropped", "messages[1]")],
+    "dangling-calls": [
+        ("dangling_call_dropped", "messages[1].content[1]"),
+        ("dangling_call_dropped", "messages[3].content[0]"),
+        ("message_dropped", "messages[3]"),
+    ],
+    "id-of-a-dangling-call-again": [("dangling_call_dropped", "messages[1].content[1]")],
+    "late-result": [("order_lost", "messages[5]")],
+    "result-after-text": [("order_lost", "messages[3]")],
+    "server-tool-round-trip": [
+        ("dangling_call_dropped", "messages[1].content[3]"),
+        ("opaque_dropped", "messages[1].content[4]"),
+        ("opaque_dropped", "messages[1].content[7]"),
+    ],
+    "media": [("detail_dropped", "messages[0].content[1].detail")],
+    "tool-schema": [
+        ("schema_keyword_dropped", "tools[0].parameters.anyOf"),
+        ("schema_keyword_dropped", "tools[1].parameters.oneOf"),
+    ],
+    "structured-projected": [
+        ("schema_keyword_dropped", "response_schema.$defs.Line.properties.count.exclusiveMinimum"),
+        ("schema_keyword_dropped", "response_schema.$defs.Line.properties.count.maximum"),
+        ("schema_keyword_dropped", "response_schema.$defs.Line.properties.sku.maxLength"),
+        ("schema_keyword_dropped", "response_schema.properties.lines.maxItems"),
+        ("schema_keyword_dropped", "response_schema.properties.tags.minItems"),
+        ("schema_keyword_dropped", "response_schema.properties.id.format"),
+        ("schema_keyword_rewritten", "response_schema.properties.pay.oneOf"),
+    ],
+    "structured-native": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
+    "structured-with-effort": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
+    "structured-wrong": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
+}
+
+
+@pytest.mark.parametrize("case", find_cases("anthropic", "wire.json"), ids=str)
+def test_every_loss_is_told_and_nothing_else_is(case: Case) -> None:
+    warnings = case.codec(AnthropicCodec).encode(case.request).warnings
+    assert [(warning.code, warning.path) for warning in warnings] == LOSSES.get(case.name, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "notes"),
+    [
+        ("illegal-ids", ["id_projected messages[1].content[0]", "id_projected messages[2].tool_call_id"]),
+        ("repeated-ids", ["id_projected messages[3].content[0]", "id_projected messages[4].tool_call_id"]),
+        ("choice-without-tools", ["tool_choice_omitted tool_choice"]),
+    ],
+)
+def test_what_loses_nothing_is_noted_and_does_not_warn(name: str, notes: list[str]) -> None:
+    case = Case("anthropic", name)
+    encoded = case.codec(AnthropicCodec).encode(case.request)
+    assert [f"{note.code} {note.path}" for note in encoded.notes] == notes
+    assert not encoded.warnings
+
+
+def test_blank_text_is_left_out_without_a_warning() -> None:
+    request = msgspec.structs.replace(HELLO, messages=(User("a"), Assistant([Text(" ")]), User("b")))
+    encoded = connect().encode(request)
+    assert [(note.code, note.loss) for note in encoded.notes] == [
+        ("blank_text_dropped", False),
+        ("message_dropped", True),
+    ]
+
+
+def test_state_of_a_user_s_text_is_told() -> None:
+    request = msgspec.structs.replace(HELLO, messages=(User([Text("a", Continuity("s"))]),))
+    assert [warning.path for warning in connect().encode(request).warnings] == ["messages[0].content[0].continuity"]
+
+
+# --- cut anywhere ---------------------------------------------------------------------------------
+
+
+def cuts(case: Case, step: int) -> None:
+    whole, codec = decode(case.codec(AnthropicCodec), case.request, [case.reply or b""]), case.codec(AnthropicCodec)
+    data = case.reply or b""
+    said = whole.response.text if whole.response else ""
+    intents = [event for event in whole.events if isinstance(event, ToolUseEnd) and event.intent]
+    for at in range(0, len(data), step):
+        heard = decode(codec, case.request, [data[:at]])
+        response = heard.response
+        if heard.facts == whole.facts:
+            continue
+        assert isinstance(heard.error, StreamInterruptedError), (at, heard.error)
+        if response is not None:
+            assert said.startswith(response.text)
+            assert response.finish_reason == "error"
+            made = [event for event in heard.events if isinstance(event, ToolUseEnd) and event.intent]
+            assert [event.final_input for event in made] == [event.final_input for event in intents[: len(made)]]
+
+
+@pytest.mark.parametrize("case", STREAMS, ids=str)
+def test_a_stream_that_is_cut_says_so(case: Case) -> None:
+    cuts(case, 13)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", STREAMS, ids=str)
+def test_a_stream_that_is_cut_at_any_byte_says_so(case: Case) -> None:
+    cuts(case, 1)
+
+
+# --- one reply, two forms -------------------------------------------------------------------------
+
+names = st.sampled_from(["get_weather", "get_time"])
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(texts, values, max_size=4)
+search = {"type": "server_tool_use", "id": "srv", "name": "web_search"}
+blocks = st.one_of(
+    st.builds(lambda text: {"type": "text", "text": text}, texts),
+    st.builds(lambda text, cited: {"type": "text", "text": text, "citations": [cited]}, texts, objects),
+    st.builds(lambda text, sign: {"type": "thinking", "thinking": text, "signature": sign}, st.just("") | texts, texts),
+    st.builds(lambda data: {"type": "redacted_thinking", "data": data}, texts),
+    st.builds(lambda name, given: {"type": "tool_use", "name": name, "input": given}, names, objects),
+    st.builds(lambda given: {**search, "input": given}, objects),
+    st.builds(lambda inner: {"type": "web_search_tool_result", "tool_use_id": "srv", "content": inner}, values),
+)
+usages = st.fixed_dictionaries(
+    {"input_tokens": st.integers(0, 99), "output_tokens": st.integers(0, 99)},
+    optional={"cache_read_input_tokens": st.integers(0, 99), "cache_creation_input_tokens": st.integers(0, 99)},
+)
+reasons = st.sampled_from(["end_turn", "tool_use", "refusal", "pause_turn", "stop_sequence", "new_word"])
+
+
+def line(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
+def stream_block(index: int, block: dict[str, Any], size: int) -> Iterator[bytes]:
+    """A block as the wire streams it: empty at first, then bit by bit."""
+    grown = {
+        "text": [("text", "text_delta", "text")],
+        "thinking": [("thinking", "thinking_delta", "thinking"), ("signature", "signature_delta", "signature")],
+    }.get(block["type"], [])
+    empty = {**block, **{name: "" for name, _, _ in grown}}
+    cited = empty.pop("citations", [])
+    if "input" in block:
+        empty["input"] = {}
+    yield line("content_block_start", index=index, content_block=empty)
+    for citation in cited:
+        yield line("content_block_delta", index=index, delta={"type": "citations_delta", "citation": citation})
+    for name, kind, field in grown:
+        for piece in pieces(block[name], size):
+            yield line("content_block_delta", index=index, delta={"type": kind, field: piece})
+    if "input" in block:
+        for piece in ["", *pieces(json.dumps(block["input"]) if block["input"] else "", size)]:
+            delta = {"type": "input_json_delta", "partial_json": piece}
+            yield line("content_block_delta", index=index, delta=delta)
+    yield line("content_block_stop", index=index)
+
+
+def as_stream(reply: dict[str, Any], size: int) -> bytes:
+    """A whole reply as the stream it would have been."""
+    usage = reply["usage"]
+    begun = {**reply, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    made = [line("message_start", message=begun), line("ping")]
+    for index, block in enumerate(reply["content"]):
+        made += stream_block(index, block, size)
+    made.append(line("message_delta", delta={"stop_reason": reply["stop_reason"]}, usage=usage))
+    return b"".join([*made, line("message_stop")])
+
+
+ANY = {"type": "object"}
+TOOLED = msgspec.structs.replace(HELLO, tools=(Tool("get_weather", "", ANY), Tool("get_time", "", ANY)))
+
+
+@given(st.lists(blocks, max_size=5), usages, reasons, st.integers(1, 9))
+def test_body_and_stream_say_the_same(
+    content: list[dict[str, Any]], usage: dict[str, int], reason: str, size: int
+) -> None:
+    for number, block in enumerate(content):
+        if block["type"] == "tool_use":
+            block["id"] = f"toolu_{number}"
+    reply = {"type": "message", "model": "m", "content": content, "stop_reason": reason, "usage": usage}
+    body, streamed = hear(json.dumps(reply).encode(), TOOLED), hear(as_stream(reply, size), TOOLED)
+    assert streamed.facts == body.facts
+    assert body.error is None or (reason not in ("end_turn", "tool_use") and content[-1].get("input") == {})
+
+
+@given(st.lists(blocks, min_size=1, max_size=5))
+def test_what_the_model_said_goes_back_as_it_came(content: list[dict[str, Any]]) -> None:
+    content = [{**search, "input": {}}, {"type": "web_search_tool_result", "tool_use_id": "srv"}, *content]
+    content.append({"type": "text", "text": "So."})
+    for number, block in enumerate(content):
+        if block["type"] == "tool_use":
+            block["id"] = f"toolu_{number}"
+    reply = {"content": content, "stop_reason": "end_turn"}
+    message = replied(hear(json.dumps(reply).encode(), TOOLED)).message
+    results = [ToolResult(call.id, "done") for call in message.tool_calls]
+    request = msgspec.structs.replace(TOOLED, messages=(User("a"), message, *results, User("b")))
+    encoded = connect().encode(request)
+    assert not encoded.notes
+    assert msgspec.json.decode(encoded.http.body)["messages"][1]["content"] == content
+
+
+@given(objects)
+def test_arguments_survive_the_way_out_and_back(arguments: dict[str, Any]) -> None:
+    messages = (User("a"), Assistant([ToolCall("t", "get_time", arguments)]), ToolResult("t", "x"))
+    written = sent(msgspec.structs.replace(TOOLED, messages=messages))["messages"][1]["content"]
+    heard = hear(json.dumps({"content": written, "stop_reason": "tool_use"}).encode(), TOOLED)
+    assert replied(heard).tool_calls[0].arguments == arguments
+
+
+# --- nothing escapes ------------------------------------------------------------------------------
+
+FUZZED = [case for case in CASES if case.reply and case.options.status == 200]
+
+
+def spots(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from spots(inner, (*path, key))
+
+
+def mutate(value: Any, draw: Any) -> Any:
+    """The same JSON with one part replaced, removed or doubled."""
+    value = copy.deepcopy(value)
+    found = list(spots(value))
+    if not found:
+        return draw(values)
+    *way, last = draw(st.sampled_from(found))
+    place = value
+    for key in way:
+        place = place[key]
+    match draw(st.sampled_from(["replace", "remove", "nest"])):
+        case "remove":
+            del place[last]
+        case "nest":
+            place[last] = [place[last]]
+        case _:
+            place[last] = draw(values | st.sampled_from(["text", "tool_use", "thinking", "error", 0, 1, 2]))
+    return value
+
+
+@given(st.data())
+def test_a_damaged_reply_ends_in_the_tree(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(FUZZED))
+    reply = case.reply or b""
+    if case.is_stream:
+        lines = reply.decode().splitlines(keepends=True)
+        numbers = [at for at, text in enumerate(lines) if text.startswith("data: {")]
+        changed = data.draw(st.sets(st.sampled_from(numbers), min_size=1, max_size=3))
+        for at in sorted(changed, reverse=True):
+            lines[at] = f"data: {json.dumps(mutate(json.loads(lines[at][6:]), data.draw))}\n"
+            if data.draw(st.booleans()):
+                lines.insert(at + 1, "\n" + lines[data.draw(st.sampled_from(numbers))])
+        reply = "".join(lines).encode()
+    else:
+        reply = json.dumps(mutate(json.loads(reply), data.draw)).encode()
+    heard = decode(case.codec(AnthropicCodec), case.request, [reply])  # holds the events against the rules
+    assert heard.error is None or isinstance(heard.error, ProviderError)
+    assert heard.events or heard.error
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_end_in_the_tree(reply: bytes, stream: bool) -> None:
+    heard = hear(reply, msgspec.structs.replace(HELLO, stream=stream))
+    assert isinstance(heard.error, ProviderError)
+
+
+def test_a_deep_reply_ends_in_the_tree() -> None:
+    deep = b'{"content": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+    assert isinstance(hear(deep).error, InvalidResponseError)
+
+
+# --- what is sent is legal ------------------------------------------------------------------------
+
+ids = st.sampled_from(["call_0", "call_1", "functions.f:0", "x" * 65, "y" * 64])
+issuers = st.sampled_from(
+    [None, ISSUER, Issuer("anthropic"), Issuer("anthropic", None, "other"), Issuer("gemini", None, MODEL)]
+)
+states = st.none() | st.builds(
+    Continuity,
+    st.none() | st.just("sig"),
+    st.none() | st.just({"citations": [{"n": 1}]}) | st.just({"caller": {"type": "p", "tool_id": "srv1"}}),
+    issuers,
+    st.booleans(),
+)
+server = st.sampled_from(["srv1", "srv2"])
+spoken = st.one_of(
+    st.builds(Text, st.sampled_from(["", " ", "Hello"]), states),
+    st.builds(Thinking, st.sampled_from(["", "Hm"]), states),
+    st.builds(RedactedThinking, st.just("xx"), states),
+    st.builds(lambda name: Opaque({"type": "server_tool_use", "id": name}, Continuity(issuer=ISSUER)), server),
+    st.builds(lambda name: Opaque({"type": "x_tool_result", "tool_use_id": name}, Continuity(issuer=ISSUER)), server),
+)
+
+
+@st.composite
+def conversations(draw: Any) -> tuple[Message, ...]:
+    """Conversations that pass the contract's check: calls answered at once, late, out of order or never."""
+    messages: list[Message] = [User("Go.")]
+    waiting: list[str] = []
+    for _ in range(draw(st.integers(1, 4))):
+        calls = draw(st.lists(ids, max_size=2, unique=True))
+        made = [*draw(st.lists(spoken, max_size=2)), *[ToolCall(name, "f", {}, draw(states)) for name in calls]]
+        if made:
+            messages.append(Assistant(draw(st.permutations(made))))
+            waiting += calls
+        answers: list[Message] = [User(draw(st.sampled_from(["And?", [Text("a"), Document(Inline("aaaa"))]])))]
+        for name in draw(st.permutations(waiting)):
+            if draw(st.booleans()):
+                waiting.remove(name)
+                content = draw(st.sampled_from(["", "done", (Text("done"), Image(Inline("aaaa"), "image/png"))]))
+                answers.append(ToolResult(name, content, draw(st.booleans())))
+        messages += draw(st.permutations(answers))
+    return (*messages, User("Well?"))
+
+
+def assert_legal(turns: list[dict[str, Any]]) -> None:
+    """The wire's own rules, as its server holds them."""
+    assert [turn["role"] for turn in turns] == [role for role, _ in zip(itertools.cycle(["user", "assistant"]), turns)]
+    seen: set[str] = set()
+    asked: list[str] = []
+    for turn in turns:
+        content = [{"type": "text", "text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
+        assert content
+        kinds = [block["type"] for block in content]
+        answered = [block["tool_use_id"] for block in content if block["type"] == "tool_result"]
+        assert sorted(answered) == sorted(asked)
+        assert kinds[: len(answered)] == ["tool_result"] * len(answered)
+        asked = [block["id"] for block in content if block["type"] == "tool_use"]
+        assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in asked)
+        assert len(set(asked)) == len(asked)
+        assert not seen.intersection(asked)
+        seen.update(asked)
+        said = [block["text"] for block in content if block["type"] == "text"]
+        assert all(said)
+        assert not said or any(text.strip() for text in said)
+        assert all(block["signature"] for block in content if block["type"] == "thinking")
+        assert turn["role"] == "user" or kinds[-1] not in ("thinking", "redacted_thinking")
+    assert not asked
+
+
+@given(conversations())
+def test_every_conversation_is_sent_by_the_wire_s_own_rules(messages: tuple[Message, ...]) -> None:
+    request = msgspec.structs.replace(HELLO, messages=messages)
+    check_request(request)
+    encoded = connect().encode(request)
+    body = msgspec.json.decode(encoded.http.body)
+    assert_legal(body["messages"])
+    blocks = [block for turn in body["messages"] if isinstance(turn["content"], list) for block in turn["content"]]
+    results = sum(block["type"] == "tool_result" for block in blocks)
+    assert results == sum(type(message) is ToolResult for message in messages), "no result is lost"
+    used = {block["id"] for block in blocks if block["type"] == "server_tool_use"}
+    assert {block["tool_use_id"] for block in blocks if block["type"] == "x_tool_result"} <= {
+        message.data["id"]
+        for turn in messages
+        if type(turn) is Assistant
+        for message in turn.content
+        if type(message) is Opaque and "id" in message.data
+    }
+    assert used <= {"srv1", "srv2"}
+
+
+@given(conversations())
+def test_same_request_same_bytes_and_a_longer_one_extends_them(messages: tuple[Message, ...]) -> None:
+    request = msgspec.structs.replace(HELLO, messages=messages)
+    body = connect().encode(request).http.body
+    again = msgspec.convert(msgspec.to_builtins(request), Request)
+    assert connect().encode(again).http.body == body
+    longer = msgspec.structs.replace(request, messages=(*messages, Assistant("Yes."), User("Good.")))
+    assert connect().encode(longer).http.body.startswith(body.removesuffix(b"]}"))
+
+
+def test_the_order_of_keys_in_what_the_caller_gives_does_not_matter() -> None:
+    def build(*order: int) -> bytes:
+        items = [("a", {"type": "string"}), ("b", {"type": "integer", "title": "B"})]
+        shuffled = dict([items[at] for at in order])
+        schema = {"type": "object", "properties": shuffled}
+        messages = (User("x"), Assistant([ToolCall("t", "f", shuffled)]), ToolResult("t", "y"))
+        config = RuntimeConfig(max_tokens=1, extras=dict([("metadata", shuffled), ("top_k", 1)][:: order[0] * 2 - 1]))
+        return connect().encode(Request(messages, (Tool("f", "", schema),), config, schema, model=MODEL)).http.body
+
+    assert build(0, 1) == build(1, 0)
+
+
+@pytest.mark.parametrize(
+    "value", [{"x": object()}, {"x": float("nan")} | {"y": {1, object()}}], ids=["object", "set of objects"]
+)
+def test_what_is_no_json_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        connect().encode(msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, extras=value)))
+    state = Continuity(opaque={"citations": value}, issuer=ISSUER)
+    messages = (User("a"), Assistant([Text("b", state)]), User("c"))
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        connect().encode(msgspec.structs.replace(HELLO, messages=messages))
+
+
+# --- where it goes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base_url", "url"),
+    [
+        ("https://host", "https://host/v1/messages"),
+        ("https://host/", "https://host/v1/messages"),
+        ("https://host/v1", "https://host/v1/messages"),
+        ("https://host/v1/", "https://host/v1/messages"),
+        ("https://proxy/anthropic", "https://proxy/anthropic/v1/messages"),
+        ("https://proxy/anthropic/v1", "https://proxy/anthropic/v1/messages"),
+        ("http://127.0.0.1:8080/v1?tenant=a", "http://127.0.0.1:8080/v1/messages?tenant=a"),
+    ],
+)
+def test_the_version_is_never_doubled(base_url: str, url: str) -> None:
+    codec = connect(base_url=base_url)
+    assert codec.encode(HELLO).http.url == url
+    assert next(codec.ready()).url == url.replace("/messages", f"/models/{MODEL}")
+
+
+def test_headers() -> None:
+    codec = connect()
+    for request in (codec.encode(HELLO).http, next(codec.ready())):
+        assert request.headers["anthropic-version"] == "2023-06-01"
+        assert "x-api-key" not in request.headers
+    assert codec.encode(HELLO).http.method == "POST"
+    assert codec.encode(HELLO).http.headers["content-type"] == "application/json"
+    assert codec.authorise("k") == {"x-api-key": "k"}
+
+
+def test_a_base_url_that_cannot_be_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        connect(base_url="ftp://host")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "structured"),
+    [
+        ({}, "native"),
+        ({"supports_structured_output": True}, "native"),
+        ({"supports_structured_output": False}, "tool"),
+        ({"supports_structured_output": False, "supports_tools": False}, "prompt"),
+    ],
+)
+def test_what_is_known_of_the_model_decides_how_structure_is_asked_for(
+    capabilities: dict[str, bool], structured: str
+) -> None:
+    assert connect(**capabilities).quirks.structured == structured
+
+
+def test_a_misspelt_quirk_is_refused() -> None:
+    with pytest.raises(ValueError, match="quirks"):
+        connect({"efort": True})
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "quirks", "fields"),
+    [
+        (None, None, {}),
+        ("none", None, {"thinking": {"type": "disabled"}}),
+        (0, None, {"thinking": {"type": "disabled"}}),
+        (2048, None, {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
+        ("low", {"effort": True}, {"output_config": {"effort": "low"}}),
+        ("xhigh", {"effort": True}, {"output_config": {"effort": "xhigh"}}),
+        (
+            "high",
+            {"effort": True, "adaptive": True},
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
+        ),
+    ],
+)
+def test_reasoning(reasoning: Any, quirks: Any, fields: dict[str, Any]) -> None:
+    config = RuntimeConfig(max_tokens=64, reasoning=reasoning)
+    body = sent(msgspec.structs.replace(HELLO, config=config), connect(quirks))
+    assert {name: body[name] for name in ("thinking", "output_config") if name in body} == fields
+
+
+@pytest.mark.parametrize("reasoning", [True, "max"])
+def test_a_word_that_is_no_effort_is_refused(reasoning: Any) -> None:
+    request = msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, reasoning=reasoning))
+    with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
+        sent(request, connect({"effort": True}))
+
+
+@pytest.mark.parametrize(
+    ("extras", "path"),
+    [
+        ({}, "tool"),
+        ({"thinking": {"type": "adaptive"}}, "prompt"),
+        ({"thinking": {"type": "disabled"}}, "tool"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "prompt"),
+    ],
+)
+def test_a_tool_is_forced_only_where_the_wire_allows_it(extras: dict[str, Any], path: str) -> None:
+    config = RuntimeConfig(max_tokens=64, extras=extras)
+    request = msgspec.structs.replace(HELLO, config=config, response_schema=PERSON)
+    encoded = connect({"structured": "tool"}).encode(request)
+    assert encoded.structured_path == path
+    assert ("tool_choice" in msgspec.json.decode(encoded.http.body)) == (path == "tool")
+
+
+def test_extras_that_repeat_a_field_are_taken_as_said() -> None:
+    extras = {"temperature": 1.0, "stream": True, "max_tokens": 64, "system": "Be terse."}
+    config = RuntimeConfig(temperature=1, max_tokens=64, extras=extras)
+    request = msgspec.structs.replace(HELLO, messages=(System("Be terse."), User("x")), config=config, stream=True)
+    body = sent(request)
+    assert (body["temperature"], body["stream"], body["max_tokens"], body["system"]) == (1, True, 64, "Be terse.")
+
+
+# --- whose state ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-5", "claude-sonnet-4-5"),
+        ("claude-3-7-sonnet-latest", "claude-3-7-sonnet"),
+        ("claude-3-7-sonnet@20250219", "claude-3-7-sonnet"),
+        ("gemini-2.0-flash-001", "gemini-2.0-flash"),
+        ("gpt-5-2025-08-07", "gpt-5"),
+        ("Claude-Opus-4-1", "claude-opus-4-1"),
+        ("qwen", "qwen"),
+    ],
+)
+def test_model_line(model: str, line: str) -> None:
+    assert model_line(model) == line
+
+
+@pytest.mark.parametrize(
+    ("state", "ours"),
+    [
+        (None, False),
+        (Continuity("s"), False),
+        (Continuity("s", issuer=Issuer("anthropic", "v", "m-20250101")), True),
+        (Continuity("s", issuer=Issuer("anthropic", None, "m")), True),
+        (Continuity("s", issuer=Issuer("anthropic", "v", None)), True),
+        (Continuity("s", issuer=Issuer("anthropic", "w", "m")), False),
+        (Continuity("s", issuer=Issuer("anthropic", "v", "n")), False),
+        (Continuity("s", issuer=Issuer("openai", "v", "m")), False),
+        (Continuity("s", issuer=Issuer("anthropic", "v", "m"), replayable=False), False),
+    ],
+)
+def test_whose_state_it_is(state: Continuity | None, ours: bool) -> None:
+    assert is_ours(state, Home("v", "m")) is ours
+
+
+def test_calls_whose_arguments_were_not_read_go_with_their_results() -> None:
+    messages = (User("a"), Assistant([Text("b"), ToolCall("t", "f", None)]), ToolResult("t", "x"), User("c"))
+    encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
+    turns = msgspec.json.decode(encoded.http.body)["messages"]
+    assert turns[1:] == [
+        {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
+        {"role": "user", "content": "c"},
+    ]
+    codes = [warning.code for warning in encoded.warnings]
+    assert codes == ["dangling_call_dropped", "orphan_result_dropped"]
+
+
+def test_an_imitator_takes_any_id() -> None:
+    messages = (User("a"), Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "x"))
+    again = (*messages, Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "y"))
+    body = sent(msgspec.structs.replace(HELLO, messages=again), connect({"id_rule": None}))
+    used = [turn["content"][0]["id"] for turn in body["messages"] if turn["role"] == "assistant"]
+    assert used[0] == "ä.0"
+    assert used[1] != "ä.0"
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+TREE = {"$ref": "#/$defs/Node", "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}}}
+PAIR = {"type": "object", "properties": {"a": {"$ref": "#/$defs/X"}, "b": {"$ref": "#/$defs/X"}}}
+IN_ALL = {"type": "object", "properties": {"a": {"allOf": [{"$ref": "#/$defs/X"}]}}, "$defs": {"X": {"type": "null"}}}
+
+
+def ladder(steps: int) -> dict[str, Any]:
+    """Definitions that each name the next one twice: a naive walk takes two to the power of ``steps``."""
+    return {
+        f"d{step}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/d{step + 1}"} for side in "ab"}}
+        for step in range(steps)
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits"),
+    [
+        (PERSON, True),
+        ({"type": "object", "properties": {}, "additionalProperties": False}, True),
+        ({"type": "object"}, False),
+        ({"type": ["object", "null"]}, False),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, False),
+        ({**PERSON, "additionalProperties": True}, False),
+        ({**PERSON, "patternProperties": {"^x": {"type": "string"}}}, False),
+        ({"type": "object", "properties": {"a": {}}}, False),
+        ({"type": "object", "properties": {"a": True}}, False),
+        ({"type": "object", "properties": {"a": {"enum": [1, "x", None]}}}, True),
+        ({"type": "object", "properties": {"a": {"enum": [{"b": 1}]}}}, False),
+        ({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "object"}}}}, False),
+        ({"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, {"type": "object"}]}}}, False),
+        (IN_ALL, False),
+        (TREE, False),
+        ({**PAIR, "$defs": {"X": {"type": "string"}}}, True),
+        ({**PAIR, "definitions": {"X": {"type": "string"}}}, False),
+        ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "null"}}}, False),
+        ({"type": "object", "properties": {"a": {"$ref": "https://example.org/s"}}}, False),
+        ({"$ref": "#/$defs/d0", "$defs": {**ladder(60), "d60": {"type": "string"}}}, True),
+    ],
+)
+def test_which_schemas_fit_the_wire(schema: dict[str, Any], fits: bool) -> None:
+    assert fits_format(schema) is fits
+
+
+def test_definitions_nobody_uses_do_no_harm() -> None:
+    schema = {**PERSON, "$defs": {"Any": True}}
+    assert fits_format(schema)
+    assert project_format(schema, Notes())["$defs"] == {"Any": True}
+
+
+def test_a_union_of_both_kinds_keeps_one() -> None:
+    notes = Notes()
+    schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}}}
+    projected = project_format(schema, notes)["properties"]["a"]
+    assert projected["anyOf"] == [{"type": "null"}]
+    assert "oneOf" in projected["description"]
+    assert [item.path for item in notes.items] == ["response_schema.properties.a.oneOf"]
+
+
+def test_the_caller_s_schema_is_not_changed() -> None:
+    schema = copy.deepcopy(case := Case("anthropic", "structured-projected").request.response_schema)
+    sent(msgspec.structs.replace(HELLO, response_schema=case))
+    assert case == schema
+
+
+# --- learning, and the provider around it ---------------------------------------------------------
+
+REFUSED_FORMAT = b'{"type":"error","error":{"type":"invalid_request_error","message":"output_config: Extra inputs are not permitted"}}'  # fmt: skip  # noqa: E501
+REFUSED_TOOL = b'{"type":"error","error":{"type":"invalid_request_error","message":"tool_choice: forced tool use is not supported"}}'  # fmt: skip  # noqa: E501
+ANSWER = b'{"content":[{"type":"text","text":"{\\"name\\":\\"Ada\\"}"}],"stop_reason":"end_turn"}'
+
+
+def provider(*replies: tuple[int, bytes], codec: AnthropicCodec | None = None) -> tuple[HttpProvider, FixtureTransport]:
+    transport = FixtureTransport(*[(status, {}, [body]) for status, body in replies])
+    return HttpProvider(codec or connect(), transport, name="test", model=MODEL, api_key="k"), transport
+
+
+async def test_a_refused_form_of_structure_is_learned_once() -> None:
+    model, transport = provider((400, REFUSED_FORMAT), (400, REFUSED_TOOL), (200, ANSWER), (200, ANSWER))
+    for _ in range(2):
+        reply = await model.complete("Who?", config=LIMIT, response_schema=PERSON)
+        assert reply.parsed == {"name": "Ada"}
+        assert reply.structured_path == "prompt"
+    bodies = [msgspec.json.decode(request.body) for request in transport.requests]
+    assert ["output_config" in body for body in bodies] == [True, False, False, False]
+    assert ["tool_choice" in body for body in bodies] == [False, True, False, False]
+    assert ["system" in body for body in bodies] == [False, False, True, True]
+
+
+async def test_beside_tools_a_refused_form_goes_to_the_prompt_at_once() -> None:
+    model, transport = provider((400, REFUSED_FORMAT), (200, ANSWER))
+    reply = await model.complete("Who?", [Tool("f", "", ANY)], LIMIT, PERSON)
+    assert reply.structured_path == "prompt"
+    assert len(transport.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "schema"),
+    [(400, REFUSED_FORMAT, None), (429, REFUSED_FORMAT, PERSON), (400, REFUSED_TOOL, PERSON)],
+)
+async def test_other_refusals_teach_nothing(status: int, body: bytes, schema: Any) -> None:
+    model, transport = provider((status, body), (200, ANSWER))
+    with pytest.raises(ProviderError):
+        await model.complete("Who?", config=LIMIT, response_schema=schema)
+    assert len(transport.requests) == 1
+
+
+def test_what_is_learned_changes_nothing_else() -> None:
+    codec = AnthropicCodec(MODEL, BASE_URL, Quirks(effort=True), max_output_tokens=9, vendor="v", keep_raw=False)
+    error = codec.error(400, {}, REFUSED_FORMAT)
+    learned = codec.learn(error, msgspec.structs.replace(HELLO, response_schema=PERSON))
+    assert learned is not None
+    assert learned.quirks == Quirks(structured="tool", effort=True)
+    bare = msgspec.structs.replace(HELLO, config=RuntimeConfig())
+    assert sent(bare, learned)["max_tokens"] == 9
+    assert learned.issuer_vendor == "v"
+    assert hear(ANSWER, codec=learned).response.raw is None  # type: ignore[union-attr]
+
+
+async def test_a_stream_through_the_provider() -> None:
+    case = Case("anthropic", "thinking-between-calls")
+    chunks = list(bytewise(case.reply or b""))
+    transport = FixtureTransport((200, {}, chunks))
+    model = HttpProvider(connect(), transport, name="test", model=MODEL)
+    stream = model.stream("Go.", TOOLED.tools, LIMIT)
+    events = [event async for event in stream]
+    assert stream.response is not None
+    assert [type(block).__name__ for block in stream.response.message.content] == [
+        "Thinking", "ToolCall", "Thinking", "ToolCall", "Text",
+    ]  # fmt: skip
+    raw = stream.response.raw
+    assert (raw["stop_reason"], raw["usage"]["output_tokens"]) == ("tool_use", 9)
+    assert raw["chunks"][0]["type"] == "message_start"
+    assert events[-1].type == "message.complete"
+
+
+async def test_a_malformed_call_is_raised_with_what_had_arrived() -> None:
+    model, _ = provider((200, Case("anthropic", "cut-in-a-call").reply or b""))
+    with pytest.raises(MalformedToolCallError) as caught:
+        await model.complete("Go.", TOOLED.tools, LIMIT)
+    assert caught.value.response.finish_reason == "length"
+    assert caught.value.response.tool_calls[0].arguments is None
+
+
+def test_headers_that_help_are_kept() -> None:
+    headers = {
+        "request-id": "req_1",
+        "retry-after": "3",
+        "anthropic-ratelimit-requests-reset": "2026-01-01T00:00:00Z",
+        "anthropic-organization-id": "org",
+        "set-cookie": "secret",
+    }
+    error = connect().error(429, headers, b"{}")
+    assert error.retry_after == 3.0
+    assert set(error.headers) == {"request-id", "retry-after", "anthropic-ratelimit-requests-reset"}
+
+
+def test_a_plan_takes_the_same_path() -> None:
+    case = Case("anthropic", "foreign-state")
+    plan = make_plan(case.codec(AnthropicCodec), case.request, "here")
+    outcomes = {item.path: item.outcome for item in plan.items}
+    assert outcomes["messages[1].content[0]"] == "dropped"
+    assert outcomes["messages[1].content[4]"] == "kept"
+    assert len(plan.losses) == len(LOSSES["foreign-state"])
+    assert plan.refused is None
+
+
+# --- what the field has recorded ------------------------------------------------------------------
+
+RECORDED = SHARED / "corpus/recorded.jsonl.gz"
+SERVERS = SHARED / "corpus/servers.jsonl.gz"
+needs_corpus = pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside the repository")
+
+
+@cache
+def recorded() -> list[dict[str, Any]]:
+    lines = gzip.decompress(RECORDED.read_bytes()).splitlines()
+    found = [json.loads(text) for text in lines if b'"anthropic-messages"' in text]
+    return [record for record in found if record["provider"] == "anthropic-messages" and record["op"] == "create"]
+
+
+@cache
+def served() -> list[dict[str, Any]]:
+    found = [json.loads(text) for text in gzip.decompress(SERVERS.read_bytes()).splitlines()]
+    return [record for record in found if record["path"] == "/v1/messages"]
+
+
+def open_request(*, stream: bool) -> Request:
+    return msgspec.structs.replace(HELLO, stream=stream)
+
+
+def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> Heard:
+    """As ``decode``, without an opinion on the tools that were offered: recordings offered their own."""
+    out = Assembler(request_id="R", model=MODEL, issuer=ISSUER)
+    decoder = connect().decoder(open_request(stream=stream), out)
+    events = []
+    for piece in bytewise(reply) if bytes_apart else [reply]:
+        events += decoder.feed(piece)
+    events += decoder.end()
+    check_events(events)
+    return Heard(events, decoder.error)
+
+
+@needs_corpus
+def test_every_recorded_reply_is_understood() -> None:
+    replies = [record for record in recorded() if record["status"] == 200]
+    assert len(replies) > 1000
+    for number, record in enumerate(replies):
+        reply = record["response_body"].encode()
+        heard = hear_freely(reply, stream=record["stream"])
+        if '"type":"error"' in record["response_body"]:
+            assert isinstance(heard.error, InvalidRequestError), record["id"]
+            continue
+        response = replied(heard)
+        assert response.finish_reason != "error", record["id"]
+        assert response.usage.input_tokens is not None, record["id"]
+        if number % 10 == 0 and len(reply) < 20_000:
+            again = hear_freely(reply, stream=record["stream"], bytes_apart=True)
+            assert again.facts == heard.facts, record["id"]
+
+
+def without_defaults(block: dict[str, Any]) -> dict[str, Any]:
+    """A block without the fields that say nothing."""
+    if block["type"] not in ("text", "tool_use"):
+        return block
+    silent = {"citations": (None, []), "caller": (None, {"type": "direct"})}
+    return {name: value for name, value in block.items() if value not in silent.get(name, ())}
+
+
+@needs_corpus
+def test_every_recorded_reply_goes_back_as_it_came() -> None:
+    count = 0
+    for record in recorded():
+        body = record["response_body"]
+        if record["status"] != 200 or not body.lstrip().startswith("{") or '"type":"error"' in body:
+            continue
+        content = json.loads(body)["content"]
+        message = replied(hear_freely(body.encode(), stream=False)).message
+        if not message.content:
+            continue
+        results = [ToolResult(call.id, "done") for call in message.tool_calls]
+        messages = (User("a"), message, *results, User("b"))
+        encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
+        if encoded.notes:  # thinking that was never signed or cut off, or half of a turn that began elsewhere
+            codes = {note.code for note in encoded.notes}
+            assert codes <= {"thinking_dropped", "message_dropped", "opaque_dropped", "dangling_call_dropped"}
+            continue
+        sent_back = msgspec.json.decode(encoded.http.body)["messages"][1]["content"]
+        said = [without_defaults(block) for block in content if block.get("text") != ""]
+        assert sent_back == said, record["id"]
+        count += 1
+    assert count > 700
+
+
+@needs_corpus
+def test_every_recorded_refusal_has_its_class() -> None:
+    seen: set[tuple[int, str]] = set()
+    for record in recorded():
+        if record["status"] == 200:
+            continue
+        error = connect().error(record["status"], {}, record["response_body"].encode())
+        kind = json.loads(record["response_body"])["error"]["type"]
+        assert error.provider_code == kind
+        assert error.provider_message
+        if kind == "authentication_error":
+            assert type(error) is AuthenticationError
+        elif kind == "not_found_error":
+            assert type(error) is InvalidModelError
+        else:
+            assert isinstance(error, InvalidRequestError)
+        seen.add((record["status"], type(error).__name__))
+    assert {(400, "ContextOverflowError"), (401, "AuthenticationError"), (404, "InvalidModelError")} <= seen
+
+
+@needs_corpus
+def test_every_imitator_is_understood() -> None:
+    assert len(served()) > 100
+    for record in served():
+        status = int(record["status_line"].split()[1])
+        reply = (record["response_body"] or "").encode()
+        if status == 200:
+            response = replied(hear_freely(reply, stream="stream" in record["case"]))
+            assert response.finish_reason in ("stop", "length", "tool_calls"), record["id"]
+            assert response.usage.total_tokens is not None, record["id"]
+            if record["case"] == "msg_stop" and "llama" in record["server"] and "random" not in record["server"]:
+                assert response.stop_sequence in (" is", None)
+        else:
+            error = connect().error(status, {}, reply)
+            assert isinstance(error, UnavailableError) == (status == 500), record["id"]

@@ -1,0 +1,204 @@
+"""A stream may end anywhere. Cut at every byte, it must end well, and never say what was not said.
+
+Every streamed case of every wire, and every recorded stream where recordings are at hand. A sample
+by default; ``DRAGOMAN_EXHAUSTIVE=1`` cuts the cases and the short recordings at every offset, and the
+long ones at 200 each.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from cases import (
+    COMMENT,
+    PINGS,
+    Case,
+    Heard,
+    Record,
+    bytewise,
+    cut_at_random,
+    decode,
+    find_cases,
+    find_records,
+    with_between,
+    with_crlf,
+)
+
+from dragoman.errors import InvalidResponseError, MalformedToolCallError, StreamInterruptedError, StructuredOutputError
+from dragoman.events import ToolUseEnd
+from dragoman.wire import CODECS
+
+EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
+CASE_OFFSETS = 10**9 if EXHAUSTIVE else 40
+RECORD_OFFSETS = 200 if EXHAUSTIVE else 4
+SHORT = 4096 if EXHAUSTIVE else 0
+EVERY_NTH = 1 if EXHAUSTIVE else 12  # of the recordings
+SHARES = range(40 if EXHAUSTIVE else 1)  # so that no test of the whole takes minutes
+
+pytestmark = pytest.mark.exhaustive
+
+# What must have been heard before a stream may end well: the wire's end mark, or a reason to stop. For a wire
+# that is not here, all that the whole stream says.
+ENDS = {
+    "openai": re.compile(rb'"finish_reason"\s*:\s*("[^"]+"|\{)|\[DONE\]'),
+    "anthropic": re.compile(rb"message_stop|\[DONE\]"),
+    "gemini": re.compile(rb'"finishReason"|"blockReason"'),
+    "responses": re.compile(rb"response\.(completed|incomplete|failed|done)|\[DONE\]"),
+}
+
+# Cases in which a cut changes what the text means, and why.
+REREAD = {
+    "coerced-text-after-finish": "text that becomes an answer only once all of it is there",
+}
+
+COUNTS: Counter[str] = Counter()
+
+STREAMED = [
+    case
+    for wire in sorted(CODECS)
+    for case in find_cases(wire, "reply.sse")
+    if case.options.status < 300 and case.part("events.jsonl") is not None
+]
+
+
+def offsets_of(data: bytes, most: int, seed: object) -> Iterable[int]:
+    """All the places to cut ``data`` at; or a few, both ends and some seams between events among them."""
+    size = len(data)
+    if size + 1 <= most:
+        return range(size + 1)
+    chance = random.Random(str(seed))
+    seams = [match.end() for match in re.finditer(rb"\n\r?\n", data)]
+    some = [*chance.sample(seams, min(len(seams), most // 4)), *(chance.randrange(size + 1) for _ in range(most))]
+    return sorted({0, 1, size - 1, *some})
+
+
+def check_cut(wire: str, cut: bytes, whole: Heard, heard: Heard, *, stream: bool, reread: bool) -> None:
+    """``heard`` is what was made of ``cut``, the beginning of a reply of which ``whole`` was made."""
+    error = heard.error
+    if isinstance(error, StreamInterruptedError):
+        assert error.response is None or error.response.finish_reason == "error"
+    elif error is not None and not isinstance(error, MalformedToolCallError | StructuredOutputError):
+        blank = not stream and not cut.strip()
+        assert type(error) is type(whole.error) or (blank and type(error) is InvalidResponseError), repr(error)
+    else:  # it ended well, or with a message that is whole and unsound
+        assert heard.response is not None
+        ended = ENDS[wire].search(cut) if wire in ENDS else heard.facts == whole.facts
+        assert ended, "ended well before anything said that it had ended"
+    check_words(heard, whole, reread=reread)
+
+
+def check_words(heard: Heard, whole: Heard, *, reread: bool) -> None:
+    if heard.response is None:
+        return
+    assert whole.response is not None
+    if not reread:
+        assert whole.response.text.startswith(heard.response.text)
+    assert whole.response.message.thinking.startswith(heard.response.message.thinking)
+    proposed = intents(whole)
+    for key, intent in intents(heard).items():
+        assert proposed.get(key) == intent, "an intent that the whole reply does not have"
+
+
+def intents(heard: Heard) -> dict[int, tuple[str, Any]]:
+    """What was proposed, by block; a call that was found unsound in the end is left out of neither."""
+    ends = [event for event in heard.events if isinstance(event, ToolUseEnd) and event.intent is not None]
+    return {end.content_block_index: (end.intent.tool_name, end.intent.input) for end in ends if end.intent}
+
+
+@pytest.mark.parametrize("wire", sorted({case.wire for case in STREAMED}))
+def test_cuts_of_cases(wire: str) -> None:
+    cases = [case for case in STREAMED if case.wire == wire]
+    count = 0
+    for case in cases:
+        codec, request, data = case.codec(), case.request, case.reply or b""
+        whole = decode(codec, request, [data])
+        for offset in offsets_of(data, CASE_OFFSETS, case.name):
+            cut = data[:offset]
+            heard = decode(codec, request, [cut])
+            try:
+                check_cut(wire, cut, whole, heard, stream=request.stream, reread=case.name in REREAD)
+            except AssertionError as failure:
+                raise AssertionError(f"{wire}/{case} cut at {offset}: {failure}") from failure
+            count += 1
+    assert count >= min(CASE_OFFSETS, len(min([case.reply or b"" for case in cases], key=len))) * len(cases)
+    COUNTS[f"cases of {wire}"] += len(cases)
+    COUNTS["offsets of cases"] += count
+
+
+@pytest.mark.parametrize("case", [case for case in STREAMED if case.wire == "openai"], ids=str)
+def test_the_end_mark_may_be_missing_once_a_reason_was_given(case: Case) -> None:
+    data = case.reply or b""
+    mark = re.search(rb"data: *\[DONE\] *\r?\n?\r?\n?$", data)
+    whole = decode(case.codec(), case.request, [data])
+    if mark is None or whole.error is not None or whole.response is None:
+        return  # it has no end mark, or ended before it
+    heard = decode(case.codec(), case.request, [data[: mark.start()]])
+    if whole.response.finish_raw is None:
+        assert type(heard.error) is StreamInterruptedError
+    else:
+        assert heard.facts == whole.facts
+
+
+# --- recordings -------------------------------------------------------------------------------------
+
+
+def recorded_streams(share: int, longest: int = 10**9) -> list[Record]:
+    streams = [r for r in find_records().values() if r.stream and r.status < 300 and r.is_events]
+    return [record for record in streams[::EVERY_NTH][share :: len(SHARES)] if len(record.body) < longest]
+
+
+needs_recordings = pytest.mark.skipif(
+    not find_records(), reason="no recordings beside this repository; the cases hold the same accidents"
+)
+
+
+@needs_recordings
+@pytest.mark.parametrize("share", SHARES)
+def test_cuts_of_recordings(share: int) -> None:
+    for record in recorded_streams(share):
+        codec, request, data = record.codec(), record.request(), record.body
+        whole = decode(codec, request, [data], judged=False)
+        for offset in offsets_of(data, len(data) + 1 if len(data) < SHORT else RECORD_OFFSETS, record.id):
+            cut = data[:offset]
+            heard = decode(codec, request, [cut], judged=False)
+            try:
+                check_cut(record.wire, cut, whole, heard, stream=True, reread=False)
+            except AssertionError as failure:
+                raise AssertionError(f"{record.wire} {record.vendor} {record} cut at {offset}: {failure}") from failure
+            COUNTS["offsets of recordings"] += 1
+        COUNTS[f"recordings of {record.wire}"] += 1
+
+
+@needs_recordings
+@pytest.mark.parametrize("share", SHARES)
+def test_recordings_in_pieces(share: int) -> None:
+    """Byte by byte, at random, with other line ends, with comments and pings between: the same is heard."""
+    for record in recorded_streams(share, 60_000 if EXHAUSTIVE else 20_000):
+        codec, request, data = record.codec(), record.request(), record.body
+        whole = decode(codec, request, [data], judged=False).facts
+        ways = {
+            "at random": cut_at_random(data, record.id),
+            "crlf": cut_at_random(with_crlf(data), record.id, 200),
+            "comments": cut_at_random(with_between(data, COMMENT), record.id, 200),
+            "pings": [with_between(data, PINGS.get(record.wire, COMMENT))],
+        }
+        if len(data) < 6000 or EXHAUSTIVE:
+            ways["bytewise"] = bytewise(data)
+        for way, pieces in ways.items():
+            assert decode(codec, request, pieces, judged=False).facts == whole, f"{record.wire} {record}: {way}"
+        COUNTS["recordings in pieces"] += 1
+
+
+def test_something_was_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Last: say how much it was."""
+    if not COUNTS:
+        pytest.skip("this test counts what the others of this file did")
+    with capsys.disabled():
+        print("\ncuts:", ", ".join([f"{count} {what}" for what, count in sorted(COUNTS.items())]))
+    assert all(COUNTS.values())

@@ -1,0 +1,370 @@
+"""Substitutable by proof: a conversation made on one wire is understood on every other, and every loss is listed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import (
+    Assistant,
+    Continuity,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+    connect,
+)
+from dragoman.wire import CODECS, Codec
+
+WIRES = tuple(CODECS)
+PAIRS = list(itertools.product(WIRES, WIRES))
+CONFIG = RuntimeConfig(max_tokens=100)
+WEATHER = Tool(
+    "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+)
+
+
+def codec(wire: str) -> Codec:
+    made: Any = connect("model-1", wire=wire, base_url="https://example.test", vendor=f"{wire}-vendor")
+    return made.codec  # type: ignore[no-any-return]
+
+
+def state(wire: str, signature: str) -> Continuity:
+    return Continuity(signature, issuer=Issuer(wire, f"{wire}-vendor", "model-1"))
+
+
+def conversation(wire: str) -> list[Any]:
+    """What a session on ``wire`` may have left behind: thinking, parallel calls, a tool error, an image, a cut turn."""
+    thought = {
+        "anthropic": Thinking("let me see", state("anthropic", "sig-a")),
+        "gemini": Thinking("let me see"),
+        "ollama": Thinking("let me see"),
+        "openai": Thinking("let me see"),
+        "responses": Thinking(
+            "let me see",
+            Continuity(
+                opaque={"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "xyz"},
+                issuer=Issuer("responses", "responses-vendor", "model-1"),
+            ),
+        ),
+    }[wire]
+    signed = state("gemini", "sig-g") if wire == "gemini" else None
+    calls = [ToolCall("call_1", "weather", {"city": "Oslo"}, signed), ToolCall("call|2 ø", "weather", {"city": "Rome"})]
+    return [
+        System("Be brief."),
+        User([Text("Look:"), Image(Inline("aGVsbG8="), "image/png")]),
+        Assistant([thought, Text("I will ask."), *calls]),
+        ToolResult("call_1", "rain"),
+        ToolResult("call|2 ø", "no such city", is_error=True),
+        Assistant([Text("Rain in Oslo.", signed)]),
+        User("And tomorrow?"),
+        Assistant([Text("Let me"), ToolCall("call_3", "weather", {"city": "Oslo"})]),  # cancelled: never answered
+        User("Never mind. Thanks."),
+    ]
+
+
+def visible(body: Any) -> str:
+    return json.dumps(body, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(("origin", "target"), PAIRS)
+def test_every_conversation_is_understood_on_every_wire(origin: str, target: str) -> None:
+    request = Request(conversation(origin), (WEATHER,), CONFIG, model="model-1")
+    encoded = codec(target).encode(request)
+    body = json.loads(encoded.http.body)
+    said = visible(body)
+    for words in ("Be brief.", "Look:", "aGVsbG8=", "I will ask.", "Oslo", "Rome", "rain", "no such city",
+                  "Rain in Oslo.", "And tomorrow?", "Let me", "Never mind. Thanks."):  # fmt: skip
+        assert words in said, words
+    check_valid(target, body)
+    # What is not said is listed, and nothing else is.
+    listed = {note.code for note in encoded.notes}
+    assert ("let me see" in said or "xyz" in said) or any("thinking" in code or "continuity" in code for code in listed)
+    for secret in ("sig-a", "sig-g", "xyz"):
+        if secret in said:
+            assert origin == target
+    assert all(note.path.startswith(("messages[", "tools", "config")) for note in encoded.notes)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_ones_own_state_goes_home(wire: str) -> None:
+    """Byte for byte, on the wires that have a place for it."""
+    request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
+    said = codec(wire).encode(request).http.body.decode()
+    expected = {"anthropic": "sig-a", "gemini": "sig-g", "responses": "xyz"}.get(wire)
+    assert expected is None or expected in said
+
+
+def check_valid(wire: str, body: Any) -> None:
+    """The wire's own rules, as its documentation has them."""
+    {
+        "anthropic": check_anthropic,
+        "gemini": check_gemini,
+        "ollama": check_ollama,
+        "openai": check_openai,
+        "responses": check_responses,
+    }[wire](body)
+
+
+def check_openai(body: Any) -> None:
+    assert [message["role"] for message in body["messages"]].count("system") == 1
+    open_ids: set[str] = set()
+    for message in body["messages"]:
+        for call in message.get("tool_calls") or ():
+            assert len(call["id"]) <= 40
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            open_ids.add(call["id"])
+        if message["role"] == "tool":
+            open_ids.remove(message["tool_call_id"])
+    assert open_ids == set()
+
+
+def check_anthropic(body: Any) -> None:
+    roles = [message["role"] for message in body["messages"]]
+    assert roles[0] == "user"
+    assert all(first != second for first, second in itertools.pairwise(roles))
+    assert body["max_tokens"] == 100
+    for message, following in itertools.pairwise([*body["messages"], {"content": []}]):
+        uses = [block["id"] for block in _blocks(message) if block["type"] == "tool_use"]
+        results = [block["tool_use_id"] for block in _blocks(following) if block["type"] == "tool_result"]
+        assert uses == results
+        for call_id in uses:
+            assert set(call_id) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+            assert len(call_id) <= 64
+        assert all(block.get("signature") for block in _blocks(message) if block["type"] == "thinking")
+
+
+def _blocks(message: Any) -> list[Any]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def check_gemini(body: Any) -> None:
+    assert {content["role"] for content in body["contents"]} <= {"user", "model"}
+    for content, following in itertools.pairwise([*body["contents"], {"parts": []}]):
+        calls = [part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part]
+        answers = [part["functionResponse"]["name"] for part in following["parts"] if "functionResponse" in part]
+        assert calls == answers
+        assert content["parts"]
+
+
+def check_ollama(body: Any) -> None:
+    roles = [message["role"] for message in body["messages"]]
+    assert set(roles) <= {"system", "user", "assistant", "tool"}
+    assert body["stream"] is False
+    assert sum(len(message.get("tool_calls", ())) for message in body["messages"]) >= roles.count("tool")
+
+
+def check_responses(body: Any) -> None:
+    assert body["store"] is False
+    calls = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
+    answers = [item["call_id"] for item in body["input"] if item.get("type") == "function_call_output"]
+    assert calls == answers
+
+
+# --- six turns, another wire each time --------------------------------------------------------------
+
+REPLIES: dict[str, Any] = {
+    "openai": lambda text: {"choices": [{"message": {"content": text}, "finish_reason": "stop"}],
+                            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}},
+    "anthropic": lambda text: {"type": "message", "role": "assistant", "content": [{"type": "text", "text": text}],
+                               "stop_reason": "end_turn", "usage": {"input_tokens": 7, "output_tokens": 3}},
+    "gemini": lambda text: {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}],
+                            "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10}},
+    "ollama": lambda text: {"message": {"content": text}, "done": True, "done_reason": "stop",
+                            "prompt_eval_count": 7, "eval_count": 3},
+    "responses": lambda text: {"status": "completed", "output": [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}],
+        "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
+}  # fmt: skip
+
+CALLS: dict[str, Any] = {
+    "openai": {"choices": [{"message": {"content": None, "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}]},
+        "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}},
+    "anthropic": {"type": "message", "role": "assistant", "stop_reason": "tool_use",
+                  "content": [{"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Oslo"}}],
+                  "usage": {"input_tokens": 7, "output_tokens": 3}},
+    "gemini": {"candidates": [{"content": {"parts": [
+        {"functionCall": {"id": "c1", "name": "weather", "args": {"city": "Oslo"}}}]}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10}},
+    "ollama": {"message": {"tool_calls": [
+        {"id": "c1", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
+               "done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 3},
+    "responses": {"status": "completed", "output": [
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}],
+        "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
+}  # fmt: skip
+
+
+def model_on(wire: str, *bodies: Any) -> tuple[dragoman.Provider, Any]:
+    transport = dragoman.transport.FixtureTransport(*[(200, {}, [json.dumps(body).encode()]) for body in bodies])
+    settings = {"wire": wire, "base_url": "https://example.test", "vendor": f"{wire}-vendor"}
+    return connect("model-1", transport=transport, **settings), transport  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(WIRES))[::23])
+async def test_six_turns_on_alternating_wires(order: tuple[str, ...]) -> None:
+    messages: list[Any] = [System("Be brief.")]
+    for turn, wire in enumerate(itertools.islice(itertools.cycle(order), 6)):
+        messages.append(User(f"question {turn}"))
+        model, _ = model_on(wire, CALLS[wire], REPLIES[wire](f"answer {turn}"))
+        proposed = await model.complete(messages, [WEATHER], CONFIG)
+        messages.append(proposed.message)
+        messages.append(ToolResult(proposed.tool_calls[0].id, f"rain {turn}"))
+        answered = await model.complete(messages, [WEATHER], CONFIG)
+        messages.append(answered.message)
+    messages.append(User("And?"))
+    for wire in WIRES:
+        model, transport = model_on(wire, REPLIES[wire]("done"))
+        assert (await model.complete(messages, [WEATHER], CONFIG)).text == "done"
+        said = transport.requests[0].body.decode()
+        places = [said.index(f"{word} {turn}") for turn in range(6) for word in ("question", "rain", "answer")]
+        assert places == sorted(places)
+
+
+# --- the same, whatever the wire --------------------------------------------------------------------
+
+
+async def test_equal_replies_are_equal() -> None:
+    outcomes = []
+    for wire in WIRES:
+        model, _ = model_on(wire, REPLIES[wire]("Hello"), CALLS[wire])
+        text = await model.complete("Hi", config=CONFIG)
+        call = await model.complete("Hi", [WEATHER], CONFIG)
+        outcomes.append([(each.message.content, each.finish_reason, each.usage) for each in (text, call)])
+    for outcome in outcomes[1:]:
+        for (content, reason, usage), (first_content, first_reason, first_usage) in zip(
+            outcome, outcomes[0], strict=True
+        ):
+            assert (content, reason) == (first_content, first_reason)
+            assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (7, 3, 10)
+            assert first_usage.total_tokens == 10
+
+
+CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, Any]]]] = {
+    "a wrong key": (
+        dragoman.AuthenticationError,
+        {
+            "ollama": (401, {"error": "unauthorized"}),
+            "openai": (401, {"error": {"message": "no", "code": "invalid_api_key"}}),
+            "anthropic": (401, {"type": "error", "error": {"type": "authentication_error", "message": "no"}}),
+            "gemini": (400, {"error": {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT",
+                                       "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                                                    "reason": "API_KEY_INVALID"}]}}),
+            "responses": (401, {"error": {"message": "no", "code": "invalid_api_key"}}),
+        },
+    ),
+    "an unknown model": (
+        dragoman.InvalidModelError,
+        {
+            "ollama": (404, {"error": "model 'x' not found"}),
+            "openai": (404, {"error": {"message": "The model does not exist", "code": "model_not_found"}}),
+            "anthropic": (404, {"type": "error", "error": {"type": "not_found_error", "message": "model: x"}}),
+            "gemini": (404, {"error": {"code": 404, "message": "models/x is not found", "status": "NOT_FOUND"}}),
+            "responses": (400, {"error": {"message": "The model 'x' does not exist.", "code": "model_not_found"}}),
+        },
+    ),
+    "too many requests": (
+        dragoman.RateLimitError,
+        {
+            "ollama": (429, {"error": "too many requests"}),
+            "openai": (429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}),
+            "anthropic": (429, {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}),
+            "gemini": (429, {"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}),
+            "responses": (429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}),
+        },
+    ),
+    "too long": (
+        dragoman.ContextOverflowError,
+        {
+            "ollama": (400, {"error": "prompt too long; exceeded max context length by 9 tokens"}),
+            "openai": (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}),
+            "anthropic": (400, {"type": "error", "error": {"type": "invalid_request_error",
+                                                           "message": "prompt is too long: 9 tokens > 8 maximum"}}),
+            "gemini": (400, {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message":
+                             "The input token count (9) exceeds the maximum number of tokens allowed (8)."}}),
+            "responses": (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}),
+        },
+    ),
+    "overloaded": (
+        dragoman.OverloadedError,
+        {
+            "ollama": (503, {"error": "the server is overloaded"}),
+            "openai": (503, {"error": {"message": "The engine is currently overloaded"}}),
+            "anthropic": (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+            "gemini": (503, {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}),
+            "responses": (503, {"error": {"message": "The engine is currently overloaded"}}),
+        },
+    ),
+    "a failing server": (dragoman.UnavailableError, dict.fromkeys(WIRES, (500, {}))),
+    "a page": (dragoman.UnavailableError, dict.fromkeys(WIRES, (502, "<html>bad gateway</html>"))),
+    "nonsense": (dragoman.InvalidResponseError, dict.fromkeys(WIRES, (200, {"nonsense": True}))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_equal_conditions_are_the_same_class(condition: str, wire: str) -> None:
+    kind, replies = CONDITIONS[condition]
+    status, body = replies[wire]
+    data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    transport = dragoman.transport.FixtureTransport((status, {}, [data]))
+    model = connect("model-1", wire=wire, base_url="https://example.test", transport=transport)
+    with pytest.raises(kind) as caught:
+        await model.complete("Hi", config=CONFIG)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_second_turn_extends_the_first_ones_bytes(wire: str) -> None:
+    first = [System("S"), User("one")]
+    second = [*first, Assistant("two"), User("three")]
+    bodies = [
+        codec(wire).encode(Request(messages, (WEATHER,), CONFIG, model="model-1")).http.body.decode()
+        for messages in (first, second)
+    ]
+    shared = len(bodies[0]) - len(bodies[0].rstrip("]}"))
+    prefix = bodies[0][: len(bodies[0]) - shared]
+    assert bodies[1].startswith(prefix), (bodies[0][-80:], bodies[1][:200])
+
+
+@pytest.mark.parametrize(("origin", "target"), [pair for pair in PAIRS if pair[0] != pair[1]])
+def test_foreign_blocks_are_dropped_and_listed(origin: str, target: str) -> None:
+    issuer = Issuer(origin, f"{origin}-vendor", "model-1")
+    foreign = [
+        RedactedThinking("secret", Continuity(issuer=issuer)),
+        Opaque({"type": "server_tool_use", "note": "secret"}, Continuity(issuer=issuer)),
+        Text("kept"),
+    ]
+    encoded = codec(target).encode(Request([User("a"), Assistant(foreign), User("b")], (), CONFIG, model="model-1"))
+    assert b"secret" not in encoded.http.body
+    assert b"kept" in encoded.http.body
+    dropped = {note.path for note in encoded.notes if note.outcome == "dropped"}
+    assert {"messages[1].content[0]", "messages[1].content[1]"} <= dropped
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_cut_off_block_is_never_sent_as_whole(wire: str) -> None:
+    """Thinking from an interrupted stream is not replayed, not even at home."""
+    issuer = Issuer(wire, f"{wire}-vendor", "model-1")
+    cut = Thinking("half a tho", Continuity("half-a-sig", issuer=issuer, replayable=False))
+    encoded = codec(wire).encode(
+        Request([User("a"), Assistant([cut, Text("t")]), User("b")], (), CONFIG, model="model-1")
+    )
+    assert b"half-a-sig" not in encoded.http.body
+    assert any(note.path.startswith("messages[1].content[0]") for note in encoded.notes)

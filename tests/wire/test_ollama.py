@@ -1,0 +1,283 @@
+"""The native wire of JSON lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import (
+    Assistant,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    InvalidModelError,
+    InvalidResponseError,
+    ModelNotLoadedError,
+    Opaque,
+    ProviderError,
+    Request,
+    RuntimeConfig,
+    StreamInterruptedError,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+    Url,
+    Usage,
+    User,
+    check_events,
+    connect,
+    fold,
+)
+from dragoman.events import Assembler
+from dragoman.sse import LineDecoder, SseError
+from dragoman.transport import FixtureTransport
+from dragoman.wire import HttpReply
+from dragoman.wire.ollama import OllamaCodec, Quirks
+
+CORPUS = Path(__file__).parents[2] / "../shared/corpus/recorded.jsonl.gz"
+TOOL = Tool("weather", "W", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def codec(**quirks: Any) -> OllamaCodec:
+    return OllamaCodec("m", "http://127.0.0.1:11434", Quirks(**quirks))
+
+
+def line(content: str = "", *, done: bool = False, **more: Any) -> bytes:
+    message = {"role": "assistant", "content": content, **more.pop("message", {})}
+    return json.dumps({"model": "m", "message": message, "done": done, **more}).encode() + b"\n"
+
+
+LAST = line(done=True, done_reason="stop", prompt_eval_count=7, eval_count=3)
+
+
+def read(*chunks: bytes, tools: tuple[Tool, ...] = (), stream: bool = True) -> tuple[list[Any], ProviderError | None]:
+    request = Request([User("x")], tools, stream=stream)
+    decoder = codec().decoder(request, Assembler())
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    events += decoder.end()
+    check_events(events)
+    return events, decoder.error
+
+
+def bytewise(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+def test_text_thinking_and_usage_in_any_pieces() -> None:
+    data = line(message={"thinking": "hm"}) + line("Hel") + line("lo") + b"\n" + LAST
+    whole = fold(read(data)[0])
+    assert whole.message.content == (Thinking("hm"), Text("Hello"))
+    assert (whole.finish_reason, whole.usage) == ("stop", Usage(7, 3, total_tokens=10))
+    pieces = fold(read(*bytewise(data))[0])
+    assert (pieces.message, pieces.finish_reason, pieces.usage) == (whole.message, whole.finish_reason, whole.usage)
+    body = line("Hello", done=True, done_reason="stop", prompt_eval_count=7, eval_count=3, message={"thinking": "hm"})
+    assert fold(read(body, stream=False)[0]).message == whole.message
+    assert len(whole.raw["chunks"]) == 4
+
+
+def test_calls_are_objects_and_the_finish_says_stop() -> None:
+    calls = [{"function": {"name": "weather", "arguments": {"city": name}}} for name in ("Oslo", "Rome")]
+    data = line(message={"tool_calls": calls[:1]}) + line(message={"tool_calls": calls[1:]}) + LAST
+    response = fold(read(data, tools=(TOOL,))[0])
+    assert response.finish_reason == "tool_calls"
+    assert [call.arguments for call in response.tool_calls] == [{"city": "Oslo"}, {"city": "Rome"}]
+    assert len({call.id for call in response.tool_calls}) == 2
+    odd = line(message={"tool_calls": [{"id": "c9", "function": {"name": 5}}, {}]}) + LAST
+    assert fold(read(odd)[0]).tool_calls[0].id == "c9"
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"), [("length", "length"), ("load", "stop"), ("nonsense", "error"), ("", "stop"), (5, "stop")]
+)
+def test_finish_words(word: Any, reason: str) -> None:
+    assert fold(read(line("x") + line(done=True, done_reason=word))[0]).finish_reason == reason
+    bare = json.dumps({"done": True, "done_reason": word}).encode()
+    assert fold(read(line("x") + bare)[0]).finish_reason == reason
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (line("Hel"), StreamInterruptedError),
+        (b"", StreamInterruptedError),
+        (line("Hel") + b'{"error": "something broke"}\n', UnavailableError),
+        (b"<html>", InvalidResponseError),
+        (b"nonsense\n", InvalidResponseError),
+        (b'{"message": 5}\n', InvalidResponseError),
+        (b"{}\n", InvalidResponseError),
+        (b"[1]\n", InvalidResponseError),
+    ],
+)
+def test_what_goes_wrong(data: bytes, kind: type[ProviderError]) -> None:
+    assert type(read(data)[1]) is kind
+    assert type(read(*bytewise(data))[1]) is kind
+
+
+def test_every_cut() -> None:
+    data = line("Hel") + line("lo", message={"thinking": "ü"}) + LAST
+    whole = fold(read(data)[0]).text
+    for at in range(len(data)):
+        events, error = read(data[:at])
+        if at < len(data) - 1:
+            assert isinstance(error, StreamInterruptedError)
+        assert whole.startswith("".join(event.text for event in events if event.type == "text.delta"))
+
+
+@given(st.binary(max_size=200) | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner:
+       st.lists(inner) | st.dictionaries(st.sampled_from(["message", "done", "error", "content", "tool_calls", "x"]),
+       inner)).map(lambda value: json.dumps(value).encode() + b"\n"))  # fmt: skip
+def test_nothing_escapes(data: bytes) -> None:
+    read(data)
+
+
+def test_damaged_text_is_read() -> None:
+    data = b'{"message": {"content": "\\ud83d x \xff", "thinking": 5}, "done": true}\n'
+    assert fold(read(data)[0]).text == "� x �"
+
+
+def test_the_request() -> None:
+    config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ["a"], "high", {"stop": "b", "mirostat": 1})
+    conversation = [
+        System("S"),
+        User([Text("Look"), Image(Inline("aGk="), "image/png", "low"), Image(Inline("aG8="), "image/png")]),
+        Assistant([Thinking("hm"), Text("ok"), ToolCall("c1", "weather", {"city": "Oslo"})]),
+        ToolResult("c1", "rain", is_error=True),
+    ]
+    request = Request(conversation, (TOOL,), config, SCHEMA, ForceTool("weather"), stream=True)
+    encoded = codec(num_ctx=8192, keep_alive="5m").encode(request)
+    body = json.loads(encoded.http.body)
+    assert encoded.http.url == "http://127.0.0.1:11434/api/chat"
+    assert list(body)[-1] == "messages"
+    assert body["options"] == {
+        "temperature": 0.5, "num_predict": 9, "top_p": 0.9, "seed": 1, "frequency_penalty": 0.1,
+        "presence_penalty": 0.2, "stop": ["a", "b"], "num_ctx": 8192, "mirostat": 1,
+    }  # fmt: skip
+    assert (body["think"], body["keep_alive"], body["format"], body["stream"]) == ("high", "5m", SCHEMA, True)
+    assert body["messages"] == [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "Look", "images": ["aGk=", "aG8="]},
+        {"role": "assistant", "content": "ok", "thinking": "hm",
+         "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
+        {"role": "tool", "tool_name": "weather", "content": "rain"},
+    ]  # fmt: skip
+    assert {warning.code for warning in encoded.warnings} == {
+        "tool_choice_dropped",
+        "detail_dropped",
+        "is_error_dropped",
+    }
+    assert encoded.structured_path == "native"
+
+
+def test_what_cannot_be_said() -> None:
+    for blocks in ([Image(Url("https://x"))], [Document(Inline("eA=="))]):
+        with pytest.raises(UnsupportedContentError):
+            codec().encode(Request([User(blocks)]))
+    with pytest.raises(UnsupportedFeatureError):
+        codec().encode(Request([User("x")], config=RuntimeConfig(reasoning=100)))
+    messages = [
+        User("x"),
+        Assistant([Thinking("cut", Continuity(replayable=False))]),
+        Assistant([ToolCall("c", "f", {}, Continuity("sig")), Text("after"), Opaque({})]),
+        ToolResult("c", [Text("a"), Text("b")]),
+        Assistant("plain"),
+        User("y"),
+    ]
+    encoded = codec(structured="prompt").encode(Request(messages, (), RuntimeConfig(reasoning="none"), SCHEMA))
+    body = json.loads(encoded.http.body)
+    assert body["think"] is False
+    assert body["messages"][0]["content"].startswith("Reply with nothing but")
+    assert [note.code for note in encoded.notes] == [
+        "thinking_dropped", "continuity_dropped", "message_dropped", "continuity_dropped", "order_lost", "opaque_dropped",
+    ]  # fmt: skip
+
+
+async def test_through_a_provider() -> None:
+    refusal = b'{"error": "invalid format"}'
+    transport = FixtureTransport(
+        (400, {}, [refusal]),
+        (200, {}, [line('{"a": 1}', done=True)]),
+        (404, {}, [b'{"error": "model not found"}']),
+    )
+    model = connect("m", wire="ollama", base_url="http://x:1/v1", transport=transport, api_key="k" * 12)
+    assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
+    with pytest.raises(InvalidModelError):
+        await model.complete("Hi", response_schema=SCHEMA)
+    assert [b'"format"' in request.body for request in transport.requests] == [True, False, False]
+    prompted: Any = connect("m", wire="ollama", base_url="http://x", capabilities={"supports_structured_output": False})
+    assert prompted.codec.quirks.structured == "prompt"
+    assert (
+        prompted.codec.learn(
+            InvalidModelError(status=400, provider_message="format"), Request([User("x")], response_schema=SCHEMA)
+        )
+        is None
+    )
+    assert codec().learn(InvalidModelError(status=500), Request([User("x")])) is None
+
+
+def ask(*replies: tuple[int, Any]) -> None:
+    questions = codec().ready()
+    next(questions)
+    for status, body in replies:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            questions.send(HttpReply(status, {}, data))
+        except StopIteration:
+            return
+
+
+def test_readiness() -> None:
+    there, nothing = {"models": [5, {"name": "m:latest"}]}, {"models": []}
+    ask((200, there), (200, there))
+    for replies, kind in (
+        ([(200, nothing)], InvalidModelError),
+        ([(200, {"models": 5})], InvalidModelError),
+        ([(200, there), (200, nothing)], ModelNotLoadedError),
+        ([(500, {})], UnavailableError),
+        ([(200, b"nonsense")], InvalidResponseError),
+    ):
+        with pytest.raises(kind):
+            ask(*replies)
+
+
+def test_lines_are_bounded() -> None:
+    decoder = LineDecoder(10)
+    assert decoder.feed(b"12345\n12345") != []
+    with pytest.raises(SseError):
+        decoder.feed(b"678901")
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded exchanges are not here")
+def test_recorded_exchanges(capsys: pytest.CaptureFixture[str]) -> None:
+    count = 0
+    with gzip.open(CORPUS, "rt") as file:
+        for text in file:
+            record = json.loads(text)
+            if record["provider"] != "ollama" or "/api/chat" not in record["url"] or not record["response_body"]:
+                continue
+            count += 1
+            data = record["response_body"].encode()
+            if record["status"] != 200:
+                assert isinstance(codec().error(record["status"], {}, data), ProviderError)
+                continue
+            events, error = read(data)
+            assert error is None, (record["id"], error)
+            if len(data) < 3000:
+                assert fold(read(*bytewise(data))[0]).text == fold(events).text
+    with capsys.disabled():
+        print(f"\n{count} recorded exchanges of the ollama wire")
+    assert count > 100

@@ -1,0 +1,1448 @@
+"""The openai wire: every case, the way out, the way in, refusals, readiness, and whatever a server may send."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from cases import (
+    BASE_URL,
+    CASES,
+    Case,
+    Heard,
+    ask_ready,
+    bytewise,
+    check_case,
+    cut_at_random,
+    decode,
+    find_cases,
+    open_decoder,
+    plain_ids,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dragoman.errors
+import dragoman.wire.codec as codec_module
+from dragoman.capabilities import Capabilities
+from dragoman.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    ModelNotLoadedError,
+    NetworkError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from dragoman.events import Assembler, MessageComplete, ToolUseEnd, check_events, encode_event, fold
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.provider import HttpProvider
+from dragoman.sse import Frame, SseDecoder
+from dragoman.transport import FixtureTransport
+from dragoman.wire import Decoder, Encoded, HttpReply
+from dragoman.wire.failure import read_failure
+from dragoman.wire.openai import OpenAICodec, Quirks
+from dragoman.wire.openai.refusal import ROWS
+from dragoman.wire.openai.request import is_strict
+from dragoman.wire.projection import IdRule
+
+EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
+FAST = settings(max_examples=1000 if EXHAUSTIVE else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TREE = tuple(getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error"))
+
+ANY = Tool("any", "Takes anything.", {"type": "object"})
+HELLO = User("Hello")
+
+CASE_LIST = find_cases("openai")
+REPLIED = [case for case in CASE_LIST if case.reply is not None and case.options.status < 300]
+STREAMED = [case for case in REPLIED if case.is_stream]
+
+
+def make_codec(model: str = "m", base_url: str = BASE_URL, **quirks: Any) -> OpenAICodec:
+    return OpenAICodec(model, base_url, Quirks(**quirks))
+
+
+def make_request(*messages: Any, **fields: Any) -> Request:
+    return Request(messages or (HELLO,), model=fields.pop("model", "m"), request_id="R", **fields)
+
+
+def encode(request: Request, **quirks: Any) -> Encoded:
+    return make_codec(**quirks).encode(request)
+
+
+def body_of(request: Request, **quirks: Any) -> dict[str, Any]:
+    return json.loads(encode(request, **quirks).http.body)
+
+
+# --- the cases ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASE_LIST, ids=str)
+def test_case(case: Case) -> None:
+    check_case(case)
+
+
+NUMBERED = [*range(1, 32)]
+ACCIDENTS = """
+    interleaved-parallel-calls repeated-ids missing-index index-always-0 id-empty-on-continuations id-on-every-fragment
+    name-only-later arguments-as-an-object null-arguments missing-arguments empty-arguments-none-needed
+    empty-arguments-some-needed two-calls-in-one-argument-string whole-call-in-one-chunk several-calls-in-one-delta
+    call-in-the-finish-chunk text-after-calls usage-before-finish usage-after-finish usage-on-every-chunk
+    usage-in-a-field-of-its-own second-usage-all-zeros usage-in-the-choice reasoning-beside-completion
+    finish-absent-not-null finish-repeated finish-repeated-and-different text-after-finish no-done no-finish-but-done
+    unknown-finish-word finish-word-by-quirk stop-with-calls tool-calls-without-calls tool-calls-cut-short
+    length-with-a-partial-call refusal empty-stop empty-length content-filter content-as-a-list-with-thinking
+    content-as-an-object both-reasoning-fields reasoning-then-text role-on-every-chunk first-chunk-with-empty-choices
+    delta-null message-beside-delta error-in-the-first-chunk error-after-text event-error error-string
+    error-on-the-choice error-after-white-space-unary keep-alive-comments leading-white-space-unary n-greater-than-1
+    json-body-for-a-stream event-stream-for-a-body html lone-surrogates damaged-utf-8 big-integers ids-changing
+    empty-data-lines
+"""
+
+
+def test_every_fixture_and_accident_has_a_case() -> None:
+    names = {case.name for case in CASE_LIST}
+    assert {int(name[:3]) for name in names if name[:3].isdigit()} == set(NUMBERED)
+    assert set(ACCIDENTS.split()) <= names
+
+
+def test_every_reply_is_held_against_a_fold_written_by_hand() -> None:
+    assert [case.name for case in REPLIED if case.part("folded.json") is None] == []
+    assert [case.name for case in REPLIED if case.part("events.jsonl") is None] == []
+
+
+def test_case_files_hold_nothing_of_this_machine() -> None:
+    for path in (CASES / "openai").iterdir():
+        data = path.read_bytes()
+        assert b"/work/" not in data
+        assert b"/tmp/" not in data
+
+
+def chunks_of(data: bytes) -> list[Any]:
+    """What the events of a stream hold, read without our decoder: JSON where it is JSON."""
+    found: list[Any] = []
+    text = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for event in text.split(b"\n\n"):
+        lines = [line.removeprefix(b"data").removeprefix(b":") for line in event.split(b"\n") if line[:4] == b"data"]
+        body = b"\n".join([line.removeprefix(b" ") for line in lines])
+        if body.strip() not in (b"", b"[DONE]"):
+            found.append(read_plainly(body))
+    return found
+
+
+def read_plainly(body: bytes) -> Any:
+    """JSON as the standard library reads it, halves of surrogate pairs replaced; or the text itself."""
+    text = body.decode("utf-8", "replace")
+    try:
+        value = json.loads(text, parse_constant=lambda word: 1 / 0)
+    except (ValueError, ZeroDivisionError):
+        return text
+    return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", json.dumps(value, ensure_ascii=False)))
+
+
+@pytest.mark.parametrize("case", REPLIED, ids=str)
+def test_raw_is_verbatim(case: Case) -> None:
+    data = case.reply or b""
+    heard = decode(case.codec(), case.request, [data])
+    if heard.response is None:
+        return  # nothing was said: there is no response to carry it
+    raw = heard.response.raw
+    if not case.is_stream:
+        assert raw == read_plainly(data.strip().removeprefix(b"\xef\xbb\xbf"))
+        return
+    assert raw["chunks"] == chunks_of(data)
+    assert set(raw) == {"chunks", "finish_reason", "usage"}
+    assert heard.response.finish_raw in (raw["finish_reason"], None)
+    cut = decode(case.codec(), case.request, cut_at_random(data, "raw")).response
+    assert cut is not None
+    assert cut.raw["chunks"][:-1] == chunks_of(data)[: len(cut.raw["chunks"]) - 1]
+
+
+def test_raw_carries_what_we_do_not_read() -> None:
+    heard = decode(make_codec(), make_request(), [Case("openai", "005-wire-mapping-extension").reply or b""])
+    assert heard.response is not None
+    assert heard.response.raw["choices"][0]["logprobs"]["content"][0]["bytes"] == [72, 105]
+    assert heard.response.raw["x_vendor"] == {"seconds": 0.25}
+
+
+def test_raw_of_a_stream_has_the_terminal_facts() -> None:
+    heard = decode(make_codec(), make_request(stream=True), [Case("openai", "second-usage-all-zeros").reply or b""])
+    assert heard.response is not None
+    assert heard.response.raw["finish_reason"] == "stop"
+    assert heard.response.raw["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+@pytest.mark.parametrize("case", REPLIED, ids=str)
+def test_raw_need_not_be_kept(case: Case) -> None:
+    options = case.options
+    known = Capabilities.of(options.capabilities)
+    codec = OpenAICodec.connect(options.model, BASE_URL, options.quirks, known, keep_raw=False)
+    for pieces in ([case.reply or b""], bytewise(case.reply or b"")):
+        heard = decode(codec, case.request, pieces)
+        assert heard.facts == decode(case.codec(), case.request, [case.reply or b""]).facts
+        assert heard.response is None or heard.response.raw is None
+
+
+@pytest.mark.parametrize("case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str)
+def test_under_coercion_only_text_moves(case: Case) -> None:
+    """With ``tools="schema"`` text waits for the end and is one piece; calls, ends, usage and errors stay."""
+    request = msgspec.structs.replace(case.request, tools=Case("openai", "default").request.tools)
+    options = {**(case.options.quirks or {}), "tools": "schema"}
+    codec = OpenAICodec.connect("m", BASE_URL, options, Capabilities())
+    heard = decode(codec, request, cut_at_random(case.reply or b"", case.name))
+    native = decode(case.codec(), request, [case.reply or b""])
+    assert type(heard.error) is type(native.error)
+    assert (heard.response is None) == (native.response is None)
+    if heard.response is None or native.response is None:
+        return
+    for name in ("finish_reason", "finish_raw", "usage"):
+        assert getattr(heard.response, name) == getattr(native.response, name), name
+    assert plain_ids(msgspec.to_builtins(heard.response.tool_calls)) == plain_ids(
+        msgspec.to_builtins(native.response.tool_calls)
+    )
+    assert heard.response.message.thinking == native.response.message.thinking
+    finished = native.error is None or isinstance(native.error, MalformedToolCallError | StructuredOutputError)
+    assert heard.response.text == (native.response.text if finished else "")
+
+
+# --- the way out: requests --------------------------------------------------------------------------
+
+
+def test_a_request_is_a_post_without_a_key() -> None:
+    http = encode(make_request()).http
+    assert (http.method, http.url) == ("POST", "http://127.0.0.1:8080/v1/chat/completions")
+    assert http.headers == {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    assert make_codec().authorise("k-1") == {"authorization": "Bearer k-1"}
+
+
+@pytest.mark.parametrize(
+    ("base_url", "url"),
+    [
+        ("http://h", "http://h/v1/chat/completions"),
+        ("http://h/", "http://h/v1/chat/completions"),
+        ("http://h/v1", "http://h/v1/chat/completions"),
+        ("http://h/v1/", "http://h/v1/chat/completions"),
+        ("https://h/openai/v1", "https://h/openai/v1/chat/completions"),
+        ("https://h/v1beta/openai/", "https://h/v1beta/openai/chat/completions"),
+        ("https://h:8443/a?api-version=1", "https://h:8443/a/chat/completions?api-version=1"),
+    ],
+)
+def test_base_urls(base_url: str, url: str) -> None:
+    assert make_codec(base_url=base_url).encode(make_request()).http.url == url
+
+
+@pytest.mark.parametrize("base_url", ["ftp://h", "h/v1", "http://", "http://u:p@h/v1", "http://h/v1#x"])
+def test_base_urls_that_are_refused(base_url: str) -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        make_codec(base_url=base_url)
+
+
+def test_the_request_names_the_model() -> None:
+    assert body_of(make_request(model="other"))["model"] == "other"
+    assert body_of(make_request(model=""))["model"] == "m"
+
+
+CONFIGS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({}, {}, {}),
+    ({"temperature": 0.0}, {}, {"temperature": 0.0}),
+    ({"temperature": 1}, {}, {"temperature": 1}),
+    ({"max_tokens": 7}, {}, {"max_tokens": 7}),
+    ({"max_tokens": 7}, {"max_tokens_field": "max_completion_tokens"}, {"max_completion_tokens": 7}),
+    ({"top_p": 0.5, "seed": 0}, {}, {"top_p": 0.5, "seed": 0}),
+    ({"frequency_penalty": -1.5, "presence_penalty": 0.0}, {}, {"frequency_penalty": -1.5, "presence_penalty": 0.0}),
+    ({"stop_sequences": ()}, {}, {"stop": []}),
+    ({"stop_sequences": ("a", "b")}, {}, {"stop": ["a", "b"]}),
+    *[
+        ({"reasoning": word}, {}, {"reasoning_effort": word})
+        for word in ("none", "minimal", "low", "medium", "high", "xhigh")
+    ],
+]
+
+
+@pytest.mark.parametrize(("config", "quirks", "sent"), CONFIGS)
+def test_settings(config: dict[str, Any], quirks: dict[str, Any], sent: dict[str, Any]) -> None:
+    body = body_of(make_request(config=RuntimeConfig(**config)), **quirks)
+    assert body == {"model": "m", **sent, "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def test_a_reasoning_budget_has_no_place_here() -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
+        encode(make_request(config=RuntimeConfig(reasoning=1024)))
+
+
+SCHEMA = {"title": "A", "type": "object", "properties": {}, "required": [], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "A", "schema": SCHEMA, "strict": True}}
+ONE = Tool("now", "The time.")
+ONE_SENT = {
+    "type": "function",
+    "function": {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {}}},
+}
+
+# Under each name: what the call sets (settings, or fields of the request, or quirks), the extras, and what must be
+# sent under the extra's name. NO where the call must be refused, ABSENT where nothing may be sent.
+NO, ABSENT = InvalidRequestError, ...
+JSON_MODE = {"type": "json_object"}
+FORCED = {"type": "function", "function": {"name": "now"}}
+USAGE_ASKED = {"include_usage": True}
+NUMBERS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
+ONE_TOOL: dict[str, Any] = {"tools": (ONE,)}
+AUTO: dict[str, Any] = {"tools": (ONE,), "tool_choice": "auto"}
+FORCE: dict[str, Any] = {"tools": (ONE,), "tool_choice": ForceTool("now")}
+STRUCTURED: dict[str, Any] = {"response_schema": SCHEMA}
+STREAMED_CALL: dict[str, Any] = {"stream": True}
+DEEP_VALUE = {"b": [1, {"z": 1, "a": 2}], "a": None}
+
+COLLISIONS: list[tuple[dict[str, Any], str, Any, Any]] = [
+    ({}, "user", "u", "u"),
+    ({}, "user", None, None),
+    ({}, "provider", DEEP_VALUE, DEEP_VALUE),
+    ({}, "model", "m", "m"),
+    ({}, "model", "n", NO),
+    ({}, "messages", [{"content": "Hello", "role": "user"}], [{"content": "Hello", "role": "user"}]),
+    ({}, "messages", [], NO),
+    (ONE_TOOL, "tools", [ONE_SENT], [ONE_SENT]),
+    (ONE_TOOL, "tools", [], NO),
+    ({}, "tools", [{"type": "web_search"}], [{"type": "web_search"}]),
+    (AUTO, "tool_choice", "auto", "auto"),
+    (AUTO, "tool_choice", "none", NO),
+    (FORCE, "tool_choice", FORCED, FORCED),
+    (FORCE, "tool_choice", {"type": "function"}, NO),
+    (ONE_TOOL, "tool_choice", {"type": "allowed_tools"}, {"type": "allowed_tools"}),
+    *[({name: 1}, name, 1, 1) for name in NUMBERS],
+    *[({name: 1}, name, 1.0, 1) for name in NUMBERS],
+    *[({name: 1}, name, 2, NO) for name in NUMBERS],
+    *[({name: 1}, name, True, NO) for name in NUMBERS],
+    *[({name: 1}, name, None, NO) for name in NUMBERS],
+    *[({}, name, 2, 2) for name in NUMBERS],
+    ({"reasoning": "low"}, "reasoning_effort", "low", "low"),
+    ({"reasoning": "low"}, "reasoning_effort", "high", NO),
+    ({}, "reasoning_effort", "high", "high"),
+    (STRUCTURED, "response_format", FORMAT, FORMAT),
+    (STRUCTURED, "response_format", JSON_MODE, NO),
+    ({}, "response_format", JSON_MODE, JSON_MODE),
+    ({**STRUCTURED, "quirks": {"structured": "prompt"}}, "response_format", JSON_MODE, JSON_MODE),
+    ({**ONE_TOOL, "quirks": {"tools": "schema"}}, "response_format", JSON_MODE, NO),
+    ({"stop_sequences": ("a", "b")}, "stop", ["b", "c", "a", "d"], ["a", "b", "c", "d"]),
+    ({"stop_sequences": ("a", "b", "c")}, "stop", ["d", "e"], ["a", "b", "c", "d", "e"]),
+    ({"stop_sequences": ("a",)}, "stop", "z", ["a", "z"]),
+    ({"stop_sequences": ("a",)}, "stop", "a", ["a"]),
+    ({"stop_sequences": ("a",)}, "stop", ["b", 7], ["a"]),
+    ({"stop_sequences": ("a",)}, "stop", {"b": 1}, ["a"]),
+    ({"stop_sequences": ("a",)}, "stop", None, ["a"]),
+    ({}, "stop", "z", "z"),
+    ({}, "stop", [7], [7]),
+    ({}, "stream", False, ABSENT),
+    ({}, "stream", True, NO),
+    ({}, "stream", None, NO),
+    ({}, "stream", 0, NO),
+    (STREAMED_CALL, "stream", True, True),
+    (STREAMED_CALL, "stream", False, NO),
+    (STREAMED_CALL, "stream_options", USAGE_ASKED, USAGE_ASKED),
+    (STREAMED_CALL, "stream_options", {"include_usage": False}, NO),
+    (STREAMED_CALL, "stream_options", {"include_usage": True, "x": 1}, NO),
+    ({}, "stream_options", {"x": 1}, {"x": 1}),
+    ({**STREAMED_CALL, "quirks": {"stream_usage": False}}, "stream_options", {"x": 1}, {"x": 1}),
+]
+
+
+@pytest.mark.parametrize(("sets", "name", "value", "sent"), COLLISIONS)
+def test_extras(sets: dict[str, Any], name: str, value: Any, sent: Any) -> None:
+    extras = {name: copy.deepcopy(value)}
+    settings_made = {key: item for key, item in sets.items() if key in RuntimeConfig.__struct_fields__}
+    fields = {key: item for key, item in sets.items() if key in Request.__struct_fields__}
+    request = make_request(config=RuntimeConfig(**settings_made, extras=extras), **fields)
+    quirks = sets.get("quirks", {})
+    if sent is NO:
+        with pytest.raises(InvalidRequestError, match=re.escape(f"config.extras[{name!r}]")):
+            encode(request, **quirks)
+    else:
+        body = body_of(request, **quirks)
+        assert body.get(name, ABSENT) == sent
+        assert list(body)[-1] == "messages"
+    assert extras == {name: value}
+
+
+def test_extras_are_sent_sorted_all_the_way_down() -> None:
+    extras = {"z": 1, "a": {"d": 1, "c": {"f": 1, "e": 2}}}
+    text = encode(make_request(config=RuntimeConfig(extras=extras))).http.body.decode()
+    assert text.index('"a":{"c":{"e":2,"f":1},"d":1}') < text.index('"z":1') < text.index('"messages"')
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"config": RuntimeConfig(extras={"x": object()})}, "JSON"),
+        ({"config": RuntimeConfig(extras={"x": {1j}})}, "JSON"),
+        ({"tools": (Tool("t", "", {"type": "object", "x": object()}),)}, "JSON"),
+    ],
+)
+def test_what_is_not_json_is_refused(fields: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidRequestError, match=match):
+        encode(make_request(**fields))
+
+
+def test_half_a_character_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        encode(make_request(User("a\ud800b")))
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        encode(make_request(HELLO, Assistant(tool_calls=[ToolCall("c", "any", {"a": "\udc00"})])))
+
+
+def test_endless_nesting_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(10_000):
+        deep = {"a": deep}
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        encode(make_request(config=RuntimeConfig(extras={"x": deep})))
+
+
+def test_a_late_system_message_is_refused_by_the_codec_too() -> None:
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
+        encode(make_request(HELLO, System("Be terse."), HELLO))
+
+
+OTHER = Continuity("sig", None, Issuer("anthropic", None, "x"))
+OWN = Continuity("sig", None, Issuer("openai", None, "x"))
+LONG = "call|" + "x" * 60
+REASONS = {"send_reasoning": "reasoning"}
+
+Noted = tuple[str, str, str, bool]
+
+
+def dropped(code: str, path: str = "messages[1].content[0]") -> Noted:
+    return ("dropped", code, path, True)
+
+
+def rewritten(code: str, path: str, *, loss: bool) -> Noted:
+    return ("rewritten", code, path, loss)
+
+
+NO_THINKING = dropped("thinking_dropped")
+UNFINISHED = Continuity(issuer=OWN.issuer, replayable=False)
+RESULT = ToolResult("c", "x")
+LONG_RESULT = ToolResult(LONG, "x")
+
+
+def turn(*blocks: Any) -> Assistant:
+    return Assistant(blocks)
+
+
+# What the model said, what follows it, under which quirks, and the notes it must leave.
+LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
+    (turn(Text("Hi")), HELLO, {}, []),
+    (turn(Thinking("Hm"), Text("Hi")), HELLO, {}, [NO_THINKING]),
+    (turn(Thinking("Hm"), Text("Hi")), HELLO, REASONS, []),
+    (turn(Thinking("Hm", OWN), Text("Hi")), HELLO, REASONS, []),
+    (turn(Thinking("Hm", OTHER), Text("Hi")), HELLO, REASONS, [NO_THINKING]),
+    (turn(Thinking("Hm", Continuity("of whom?")), Text("Hi")), HELLO, REASONS, [NO_THINKING]),
+    (turn(Thinking("Hm", UNFINISHED), Text("Hi")), HELLO, REASONS, [NO_THINKING]),
+    (turn(Thinking("Hm")), HELLO, {}, [NO_THINKING, dropped("message_dropped", "messages[1]")]),
+    (turn(RedactedThinking("x"), Text("Hi")), HELLO, {}, [dropped("redacted_thinking_dropped")]),
+    (turn(Text("Hi"), Opaque({"type": "x"})), HELLO, {}, [dropped("opaque_dropped", "messages[1].content[1]")]),
+    (turn(Text("Hi", OTHER)), HELLO, {}, [dropped("continuity_dropped", "messages[1].content[0].continuity")]),
+    (
+        turn(ToolCall("c", "any", {}, OTHER)),
+        RESULT,
+        {},
+        [dropped("continuity_dropped", "messages[1].content[0].continuity")],
+    ),
+    (
+        turn(ToolCall("c", "any", {}), Text("Hi")),
+        RESULT,
+        {},
+        [rewritten("order_lost", "messages[1].content[1]", loss=True)],
+    ),
+    (
+        turn(ToolCall("c", "any", {})),
+        ToolResult("c", "x", is_error=True),
+        {},
+        [rewritten("is_error_dropped", "messages[2].is_error", loss=True)],
+    ),
+    (
+        turn(ToolCall(LONG, "any", {})),
+        LONG_RESULT,
+        {},
+        [
+            rewritten("id_projected", "messages[1].content[0]", loss=False),
+            rewritten("id_projected", "messages[2].tool_call_id", loss=False),
+        ],
+    ),
+    (turn(ToolCall(LONG, "any", {})), LONG_RESULT, {"id_rule": None}, []),
+]
+
+
+@pytest.mark.parametrize(("answer", "then", "quirks", "notes"), LOSSES)
+def test_nothing_is_dropped_in_silence(answer: Assistant, then: Any, quirks: dict[str, Any], notes: list[Any]) -> None:
+    encoded = encode(make_request(HELLO, answer, then), **quirks)
+    assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
+    assert [(warning.code, warning.path) for warning in encoded.warnings] == [
+        (code, path) for _, code, path, loss in notes if loss
+    ]
+    assert all(note.detail for note in encoded.notes)
+
+
+def test_paths_count_leading_system_messages() -> None:
+    said = [System("a"), System("b"), HELLO, turn(Opaque(1), Text("Hi")), HELLO]
+    assert [note.path for note in encode(make_request(*said)).notes] == ["messages[3].content[0]"]
+
+
+def test_what_is_dropped_is_not_sent() -> None:
+    said = [HELLO, Assistant([Thinking("Hm", OTHER), RedactedThinking("gone"), Text("Hi", OTHER)]), HELLO]
+    text = encode(make_request(*said)).http.body.decode()
+    assert all(word not in text for word in ("Hm", "gone", "sig", "thinking"))
+
+
+def test_thinking_is_taken_back_under_coercion_too() -> None:
+    said = [HELLO, Assistant([Thinking("Hm"), ToolCall("c", 'a"b', {})]), ToolResult("c", "x", is_error=True)]
+    body = body_of(make_request(*said, tools=(ONE,)), tools="schema", send_reasoning="reasoning")
+    sent = {"role": "assistant", "content": '{"tool": "a\\"b", "arguments": {}}', "reasoning": "Hm"}
+    assert body["messages"][2] == sent
+    assert json.loads(sent["content"])["tool"] == 'a"b'
+
+
+def test_tool_results_of_blocks_are_joined() -> None:
+    said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", {})]), ToolResult("c", [Text("a"), Text("b")])]
+    assert body_of(make_request(*said))["messages"][2] == {"role": "tool", "tool_call_id": "c", "content": "ab"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [
+        ({"type": "object"}, False),
+        ({"type": "object", "properties": {}}, False),
+        ({"type": "object", "properties": {}, "additionalProperties": False}, True),
+        ({"type": "object", "properties": {}, "additionalProperties": True}, False),
+        ({"type": "object", "properties": {"a": {}}, "additionalProperties": False}, False),
+        ({"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": False}, True),
+        ({"type": "object", "properties": [], "additionalProperties": False}, False),
+        ({"properties": {"a": {}}, "required": ["a"]}, False),
+        ({"type": "array", "items": {"type": "object"}}, False),
+        ({"type": "array", "items": {"type": "string"}}, True),
+        ({"anyOf": [{"type": "string"}, {"type": "object"}]}, False),
+        ({"anyOf": [{"type": "string"}, True]}, True),
+        ({"$defs": {"A": {"type": "object"}}}, False),
+        ({"definitions": {"A": {"type": "object"}}}, False),
+        ({"prefixItems": [{"type": "object"}]}, False),
+        ({"oneOf": [{"type": "object"}]}, False),
+        ({"allOf": [{"type": "object"}]}, False),
+    ],
+)
+def test_strict_mode_is_asked_for_only_where_it_can_be_given(schema: dict[str, Any], strict: bool) -> None:
+    assert is_strict(schema) is strict
+
+
+def test_quirks_are_read_from_a_mapping_and_typos_are_named() -> None:
+    known = Capabilities()
+    codec = OpenAICodec.connect("m", BASE_URL, {"tools": "schema", "id_rule": {"max_length": 9}}, known, vendor="v")
+    assert codec.quirks == Quirks(tools="schema", id_rule=IdRule(9))
+    assert codec.issuer_vendor == "v"
+    assert OpenAICodec.connect("m", BASE_URL, codec.quirks, known).quirks == codec.quirks
+    for wrong in ({"tool": "schema"}, {"tools": "native?"}, 7, [1]):
+        with pytest.raises(ValueError, match="quirks"):
+            OpenAICodec.connect("m", BASE_URL, wrong, known)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
+OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
+
+
+def shuffled(value: Any, chance: random.Random) -> Any:
+    if isinstance(value, dict):
+        items = list(value.items())
+        chance.shuffle(items)
+        return {key: shuffled(item, chance) for key, item in items}
+    return [shuffled(item, chance) for item in value] if isinstance(value, list) else value
+
+
+@FAST
+@given(arguments=OBJECTS, extras=OBJECTS, schema=OBJECTS, seed=st.integers(0, 1000))
+def test_equal_requests_give_equal_bytes(arguments: Any, extras: Any, schema: Any, seed: int) -> None:
+    extras = {f"x_{key}": value for key, value in extras.items()}
+
+    def build(chance: random.Random | None) -> bytes:
+        mix = (lambda value: shuffled(value, chance)) if chance else (lambda value: value)
+        said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", mix(arguments))]), ToolResult("c", "x")]
+        parameters = mix({"type": "object", "x-more": schema})
+        response = mix({**SCHEMA, "x-more": schema})
+        config = RuntimeConfig(extras=mix(extras))
+        return encode(
+            make_request(*said, tools=(Tool("any", "", parameters),), config=config, response_schema=response)
+        ).http.body
+
+    assert build(None) == build(random.Random(seed)) == build(random.Random(seed + 1))
+
+
+WAYS_OUT: list[dict[str, Any]] = [{}, {"structured": "prompt"}, {"tools": "schema"}]
+RULES = [IdRule(40, also="_-.:|/+= "), IdRule(9, exact=True), IdRule(64, also="_-")]
+TURNS = st.lists(
+    st.tuples(
+        st.text(min_size=1, max_size=20),
+        st.text(max_size=20),
+        st.lists(st.tuples(st.text(min_size=1, max_size=60), OBJECTS), max_size=3, unique_by=lambda pair: pair[0]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def conversation(turns: Any) -> list[Any]:
+    said: list[Any] = [System("Be terse.")]
+    for asked, answered, calls in turns:
+        said.append(User(asked))
+        said.append(Assistant(answered or "…", tool_calls=[ToolCall(i, "any", arguments) for i, arguments in calls]))
+        said += [ToolResult(i, "done") for i, _ in calls]
+    return said
+
+
+@FAST
+@given(turns=TURNS, more=TURNS)
+def test_a_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> None:
+    def build(said: list[Any], quirks: dict[str, Any]) -> bytes:
+        config = RuntimeConfig(temperature=0.5, extras={"user": "u"})
+        return encode(make_request(*said, config=config, tools=(ANY,), response_schema=SCHEMA), **quirks).http.body
+
+    last = b',{"role":"user","content":"Hello"}]}'
+    for quirks in WAYS_OUT:
+        first = build([*conversation(turns), HELLO], quirks)
+        assert first.endswith(last)
+        second = build([*conversation([*turns, *more]), HELLO], quirks)
+        assert second.startswith(first.removesuffix(last) + b",")
+
+
+@FAST
+@given(turns=TURNS)
+def test_ids_fit_and_stay_apart(turns: Any) -> None:
+    said = conversation(turns)
+    ours = [call.id for message in said if isinstance(message, Assistant) for call in message.tool_calls]
+    for rule in RULES:
+        messages = body_of(make_request(*said, HELLO), id_rule=rule)["messages"]
+        sent = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+        assert sent == [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+        assert all(rule.allows(call_id) for call_id in sent)
+        assert all(mine == theirs for mine, theirs in zip(ours, sent, strict=True) if rule.allows(mine))
+        pairs = dict(zip(ours, sent, strict=True))
+        assert len(set(pairs.values())) == len(pairs)
+
+
+@FAST
+@given(turns=TURNS)
+def test_encoding_changes_nothing_of_what_it_is_given(turns: Any) -> None:
+    said = conversation(turns)
+    before = copy.deepcopy(said)
+    for quirks in WAYS_OUT:
+        encode(make_request(*said, HELLO, tools=(ANY,), response_schema=SCHEMA), **quirks)
+    assert said == before
+
+
+@FAST
+@given(arguments=OBJECTS)
+def test_arguments_survive_the_way_out_and_back(arguments: dict[str, Any]) -> None:
+    said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
+    for quirks in WAYS_OUT:
+        messages = body_of(make_request(*said, tools=(ANY,)), **quirks)["messages"]
+        sent = next(message for message in messages if message["role"] == "assistant")
+        reply = {"choices": [{"index": 0, "message": sent, "finish_reason": "stop"}]}
+        heard = decode(make_codec(**quirks), make_request(tools=(ANY,)), [json.dumps(reply).encode()])
+        assert heard.error is None
+        assert heard.response is not None
+        assert [call.arguments for call in heard.response.tool_calls] == [arguments]
+        assert heard.response.finish_reason == "tool_calls"
+
+
+# --- what is learned --------------------------------------------------------------------------------
+
+NATIVE = {"response_schema": SCHEMA}
+STREAM = {"stream": True}
+
+# status, what the server says, the request, what is known before, and what must be learned
+LESSONS: list[tuple[int, str, dict[str, Any], dict[str, Any], dict[str, Any] | None]] = [
+    (400, "Unknown parameter: 'stream_options'", STREAM, {}, {"stream_usage": False}),
+    (422, "body.stream_options: extra fields not permitted", STREAM, {}, {"stream_usage": False}),
+    (500, "stream_options", STREAM, {}, {"stream_usage": False}),
+    (400, "Unknown parameter: 'stream_options'", {}, {}, None),
+    (400, "Unknown parameter: 'stream_options'", STREAM, {"stream_usage": False}, None),
+    (429, "stream_options", STREAM, {}, None),
+    (401, "stream_options", STREAM, {}, None),
+    (400, "'response_format' of type 'json_schema' is not supported", NATIVE, {}, {"structured": "prompt"}),
+    (400, "json_schema is not supported", NATIVE, {}, {"structured": "prompt"}),
+    (404, "no endpoint supports response_format", NATIVE, {}, {"structured": "prompt"}),
+    (500, "response_format", NATIVE, {}, {"structured": "prompt"}),
+    (501, "response_format", NATIVE, {}, {"structured": "prompt"}),
+    (503, "response_format", NATIVE, {}, None),
+    (400, "response_format", {}, {}, None),
+    (400, "response_format", NATIVE, {"structured": "prompt"}, None),
+    (400, "response_format", {**NATIVE, "tools": (ONE,)}, {"tools": "schema"}, None),
+    (400, "temperature is too hot", {**NATIVE, **STREAM}, {}, None),
+    (400, "stream_options, response_format", {**NATIVE, **STREAM}, {}, {"stream_usage": False}),
+]
+
+
+@pytest.mark.parametrize(("status", "says", "fields", "before", "learned"), LESSONS)
+def test_lessons(status: int, says: str, fields: Any, before: Any, learned: Any) -> None:
+    codec = OpenAICodec("m", BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
+    error = codec.error(status, {}, json.dumps({"error": {"message": says}}).encode())
+    lesson = codec.learn(error, make_request(**fields))
+    if learned is None:
+        assert lesson is None
+        return
+    assert lesson is not None
+    assert lesson.quirks == Quirks(**{**before, **learned})
+    assert (lesson.model, lesson.base_url, lesson.issuer_vendor) == ("m", BASE_URL, "v")
+    assert lesson._keep_raw is False
+    assert codec.quirks == Quirks(**before)
+    assert lesson.encode(make_request(**fields)).http.body != codec.encode(make_request(**fields)).http.body
+
+
+def test_lessons_come_to_an_end() -> None:
+    codec: OpenAICodec | None = make_codec()
+    request = make_request(**NATIVE, **STREAM)
+    error = InvalidRequestError("", status=400, provider_message="stream_options response_format json_schema")
+    count = 0
+    while codec is not None:
+        codec = codec.learn(error, request)
+        count += 1
+    assert count == 3
+
+
+async def test_a_lesson_is_used_at_once() -> None:
+    refused = (400, {}, [b'{"error": {"message": "stream_options is not known"}}'])
+    answered = (200, {}, [Case("openai", "usage-never").reply or b""])
+    transport = FixtureTransport(refused, answered, answered)
+    provider = HttpProvider(make_codec(), transport, name="n", model="m")
+    for _ in range(2):
+        events = [event async for event in provider.stream("Hello")]
+        assert fold(events).text == "Hello."
+    assert ["stream_options" in json.loads(request.body) for request in transport.requests] == [True, False, False]
+
+
+# --- readiness --------------------------------------------------------------------------------------
+
+READY = Case("openai", "007-ready-check").json("ready.json")
+
+
+def test_readiness_has_its_five_outcomes_for_every_kind_of_server() -> None:
+    five = {None, "ModelNotLoadedError", "AuthenticationError", "InvalidModelError", "UnavailableError"}
+    for kind in ("auto", "models", "health", "state", "resident"):
+        assert {row["error"] for row in READY if row["quirks"]["readiness"] == kind} >= five
+
+
+async def test_readiness_without_a_network() -> None:
+    provider = HttpProvider(make_codec(), FixtureTransport(), name="n", model="m")
+    with pytest.raises(NetworkError) as caught:
+        await provider.ready()
+    assert caught.value.category == "provider_unavailable"
+
+
+async def test_readiness_asks_with_get_only_and_nothing_is_billed() -> None:
+    listed = json.dumps({"data": [{"id": "m"}]}).encode()
+    transport = FixtureTransport((200, {}, [listed]), (200, {}, [b"{}"]))
+    await HttpProvider(make_codec(), transport, name="n", model="m").ready()
+    assert [(request.method, request.url, request.body) for request in transport.requests] == [
+        ("GET", "http://127.0.0.1:8080/v1/models", b""),
+        ("GET", "http://127.0.0.1:8080/health", b""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "kind", "urls"),
+    [
+        ("http://h", "auto", ["http://h/v1/models", "http://h/health"]),
+        ("http://h/v1/", "health", ["http://h/health", "http://h/v1/models"]),
+        ("http://h/openai/v1", "state", ["http://h/openai/v1/models", "http://h/api/v0/models"]),
+        ("http://h/sub/v1", "resident", ["http://h/sub/v1/models", "http://h/sub/api/ps"]),
+    ],
+)
+def test_readiness_questions_go_to_the_server_itself(base_url: str, kind: Any, urls: list[str]) -> None:
+    questions = make_codec(base_url=base_url, readiness=kind).ready()
+    listed = HttpReply(200, {}, b'{"data": [{"id": "m", "state": "loaded"}], "models": [{"name": "m"}]}')
+    asked = [next(questions).url]
+    with suppress(StopIteration):
+        while True:
+            asked.append(questions.send(listed).url)
+    assert asked == urls
+
+
+@FAST
+@given(body=JSON | st.binary(max_size=30), status=st.sampled_from([200, 204, 404, 503]))
+def test_readiness_ends_in_the_tree(body: Any, status: int) -> None:
+    answer = {"status": status, "body": body.decode("latin-1") if isinstance(body, bytes) else body}
+    paths = ("/v1/models", "/health", "/api/v0/models", "/api/ps")
+    kinds: list[Any] = ["auto", "models", "health", "state", "resident"]
+    for kind in kinds:
+        _, error = ask_ready(make_codec(readiness=kind), dict.fromkeys(paths, answer))
+        assert error is None or type(error) in TREE
+
+
+# --- refusals ---------------------------------------------------------------------------------------
+
+
+def said(message: str = "", code: Any = None, kind: str | None = None) -> bytes:
+    return json.dumps({"error": {"message": message, "type": kind, "code": code}}).encode()
+
+
+# one for each row of the table, in its order: a status, a body that this row and none before it decides, the class
+ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
+    (400, said("the request is too large", kind="exceed_context_size_error"), ContextOverflowError),
+    (400, said("This endpoint's maximum context length is 32768 tokens"), ContextOverflowError),
+    (400, said("prompt too long; exceeded max context length by 12 tokens"), ContextOverflowError),
+    (413, said("Please reduce the length of the messages or completion"), ContextOverflowError),
+    (400, said("Requested token count exceeds the model's limit: max 4096 tokens"), ContextOverflowError),
+    (422, said("Input is longer than 512 tokens"), ContextOverflowError),
+    (429, said("You exceeded your current quota", code="insufficient_quota"), QuotaExceededError),
+    (400, said("Billing is not active", code="billing_not_active"), QuotaExceededError),
+    (403, said("Insufficient credits. Add more"), QuotaExceededError),
+    (429, said("Your credit balance is exhausted"), QuotaExceededError),
+    (400, said("Incorrect API key provided"), AuthenticationError),
+    (503, said("Loading model", code=503), ModelNotLoadedError),
+    (404, said("Model 'x' is not currently loaded"), ModelNotLoadedError),
+    (400, said("No models loaded. Please load one"), ModelNotLoadedError),
+    (400, said("Invalid model: x", kind="invalid_model"), InvalidModelError),
+    (404, said("The model `x` does not exist or you do not have access to it. It was not found"), InvalidModelError),
+    (400, said("x is not a valid model ID"), InvalidModelError),
+    (400, said("The model `x` has been decommissioned and is no longer supported"), InvalidModelError),
+    (404, said("The alpha period for this model has ended."), InvalidModelError),
+    (400, said("The supported API model names are a or b, but you passed c."), InvalidModelError),
+    (404, said("Cannot find an appropriate cached snapshot folder"), InvalidModelError),
+    (404, said("No endpoints found that support image input"), UnsupportedContentError),
+    (404, said("No endpoints found that support tool use."), UnsupportedFeatureError),
+    (404, said("No endpoints found for x"), InvalidModelError),
+    (500, said("audio input is not supported", code=500), UnsupportedContentError),
+    (400, said("x is not a multimodal model"), UnsupportedContentError),
+    (400, said("This deployment does not support audio"), UnsupportedContentError),
+    (400, said("Invalid content type. image_url must be a string"), UnsupportedContentError),
+    (400, said("unexpected content part type"), UnsupportedContentError),
+    (400, said("messages[0].content must be a string"), UnsupportedContentError),
+    (400, said("messages[0]: unknown variant `image_url`, expected `text`"), UnsupportedContentError),
+    (404, said("Only 'text' content is read"), UnsupportedContentError),
+    (500, said('can only concatenate str (not "list") to str'), UnsupportedContentError),
+    (400, said("temperature is fixed", code="unsupported_value"), UnsupportedFeatureError),
+    (400, said("`reasoning_format` is not supported with this model"), UnsupportedFeatureError),
+    (400, said("model features function calling not support"), UnsupportedFeatureError),
+    (500, said("tools param requires --jinja flag", code=500), UnsupportedFeatureError),
+    (500, said("1 validation error:\n  {'type': 'float_parsing'}"), InvalidRequestError),
+    (503, said("The engine is currently overloaded"), OverloadedError),
+    (503, said("ThrottlingException: too many requests", kind="throttling"), RateLimitError),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", range(len(ROWS)))
+def test_every_row_of_the_table_decides_something(index: int) -> None:
+    assert len(ROW_EXAMPLES) == len(ROWS)
+    status, body, kind = ROW_EXAMPLES[index]
+    failure = read_failure(body)
+    assert next(row for row in ROWS if row.fits(status, failure)) is ROWS[index]
+    assert type(make_codec().error(status, {}, body)) is kind
+    assert ROWS[index].error is kind
+
+
+@pytest.mark.parametrize("index", [at for at, row in enumerate(ROWS) if row.statuses is not None])
+def test_rows_keep_to_their_statuses(index: int) -> None:
+    _, body, _ = ROW_EXAMPLES[index]
+    assert type(make_codec().error(418, {}, body)) is InvalidRequestError
+    assert type(make_codec().error(401, {}, body)) is AuthenticationError
+
+
+BODIES = {
+    "nothing": b"",
+    "html": b"<!doctype html><html><head><title>Sorry</title></head><body><p>Sorry</p></body></html>",
+    "text": b"Sorry",
+    "object": b'{"error": {"message": "Sorry", "type": null, "param": null, "code": null}}',
+    "string": b'{"error": "Sorry"}',
+    "detail": b'{"detail": "Sorry"}',
+    "details": b'{"detail": [{"loc": ["body"], "msg": "Sorry"}]}',
+    "array": b'[{"error": {"message": "Sorry"}}]',
+    "empty array": b"[]",
+    "null": b"null",
+    "number": b"7",
+    "half": b'{"error": {"mess',
+    "damaged": b"\xff\xfe\x00",
+}
+
+
+def class_of(status: int) -> type[ProviderError]:
+    """What a status means when the body says nothing more."""
+    known: dict[int, type[ProviderError]] = {
+        401: AuthenticationError,
+        402: QuotaExceededError,
+        403: AuthenticationError,
+        408: TimedOutError,
+        429: RateLimitError,
+        529: OverloadedError,
+    }
+    return known.get(status) or (UnavailableError if status >= 500 else InvalidRequestError)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_every_status_has_its_class(body: bytes) -> None:
+    for status in range(300, 600):
+        error = make_codec().error(status, {"Content-Type": "text/plain", "Set-Cookie": "secret"}, body)
+        assert type(error) is class_of(status), status
+        assert error.status == status
+        assert "secret" not in repr(error.headers)
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("headers", "now", "wait"),
+    [
+        ({}, None, None),
+        ({"Retry-After": "3"}, None, 3.0),
+        ({"retry-after": "0.5"}, None, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, None, 0.25),
+        ({"retry-after": "1m30s"}, None, 90.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:10 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, None, 10.0),
+        ({"x-ratelimit-reset": "1700000005000"}, 1_700_000_000.0, 5.0),
+    ],
+)
+def test_waiting_times(headers: dict[str, str], now: float | None, wait: float | None) -> None:
+    assert make_codec().error(429, headers, b"", now).retry_after == wait
+
+
+def test_a_waiting_time_inside_the_body() -> None:
+    body = json.dumps({"error": {"code": 429, "message": "x", "metadata": {"retry_after_seconds": 12}}}).encode()
+    assert make_codec().error(429, {}, body).retry_after == 12.0
+    heard = decode(make_codec(), make_request(stream=True), [Case("openai", "error-after-text-429").reply or b""])
+    assert heard.error is not None
+    assert heard.error.retry_after == 12.0
+
+
+@FAST
+@given(status=st.integers(300, 599), body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}))
+def test_refusals_end_in_the_tree(status: int, body: Any) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    assert type(make_codec().error(status, {}, data)) in TREE
+
+
+# --- the way in: the same content whole and streamed ------------------------------------------------
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> dict[str, Any]:
+    """Content that can be said both ways: thinking, then text, then calls."""
+    calls = draw(
+        st.lists(
+            st.tuples(st.text(min_size=1, max_size=12), st.sampled_from(["any", "none"]), OBJECTS),
+            max_size=3,
+            unique_by=lambda call: call[0],
+        )
+    )
+    usage = draw(
+        st.none()
+        | st.fixed_dictionaries(
+            {"prompt_tokens": st.integers(0, 9999), "completion_tokens": st.integers(1, 9999)},
+            optional={
+                "total_tokens": st.integers(0, 9999),
+                "prompt_tokens_details": st.none() | st.fixed_dictionaries({"cached_tokens": st.integers(0, 99)}),
+                "completion_tokens_details": st.fixed_dictionaries({"reasoning_tokens": st.integers(0, 99)}),
+            },
+        )
+    )
+    return {
+        "thinking": draw(st.text(max_size=20)),
+        "text": draw(st.text(max_size=20)),
+        "calls": calls,
+        "finish": draw(st.sampled_from(["stop", "length", "tool_calls", "content_filter", "odd", None])),
+        "usage": usage,
+    }
+
+
+def write_body(reply: dict[str, Any]) -> bytes:
+    calls = [
+        {"id": i, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for i, name, arguments in reply["calls"]
+    ]
+    message = {"role": "assistant", "content": reply["text"] or None, "reasoning_content": reply["thinking"]}
+    message |= {"tool_calls": calls} if calls else {}
+    choice = {"index": 0, "message": message, "finish_reason": reply["finish"]}
+    return json.dumps({"model": "m", "choices": [choice], "usage": reply["usage"]}).encode()
+
+
+def pieces_of(text: str, chance: random.Random) -> Iterator[str]:
+    at = 0
+    while at < len(text):
+        size = chance.randint(1, 6)
+        yield text[at : at + size]
+        at += size
+
+
+def write_stream(reply: dict[str, Any], chance: random.Random) -> bytes:
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{chance.choice(["reasoning", "reasoning_content"]): p} for p in pieces_of(reply["thinking"], chance)]
+    deltas += [{"content": piece} for piece in pieces_of(reply["text"], chance)]
+    queues = []
+    for index, (i, name, arguments) in enumerate(reply["calls"]):
+        head = {"index": index, "id": i, "type": "function", "function": {"name": name, "arguments": ""}}
+        deltas.append({"tool_calls": [head]})
+        rest = [{"index": index, "function": {"arguments": p}} for p in pieces_of(json.dumps(arguments), chance)]
+        queues.append(rest)
+    while any(queues):  # in whatever order, one call's fragments among another's
+        queue = chance.choice([queue for queue in queues if queue])
+        deltas.append({"tool_calls": [queue.pop(0)]})
+    chunks = [{"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": reply["finish"]}]})
+    chunks.append({"model": "m", "choices": [], "usage": reply["usage"]})
+    return b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]) + b"data: [DONE]\n\n"
+
+
+@FAST
+@given(reply=replies(), seed=st.integers(0, 10**6))
+def test_a_stream_folds_to_what_the_body_says(reply: dict[str, Any], seed: int) -> None:
+    tools = (ANY, Tool("none", "", {"type": "object", "maxProperties": 0}))
+    stream = write_stream(reply, random.Random(seed))
+    for quirks in WAYS_OUT:
+        codec = make_codec(**quirks)
+        whole = decode(codec, make_request(tools=tools), [write_body(reply)])
+        streamed = decode(codec, make_request(tools=tools, stream=True), cut_at_random(stream, seed))
+        assert streamed.facts == whole.facts
+        assert whole.response is not None
+        assert whole.response.text == reply["text"]
+        assert whole.response.message.thinking == reply["thinking"]
+        calls = [arguments for _, _, arguments in reply["calls"]]
+        assert [call.arguments for call in whole.response.tool_calls] == calls
+
+
+@FAST
+@given(reply=replies(), seed=st.integers(0, 10**6))
+def test_intents_are_made_only_of_whole_calls(reply: dict[str, Any], seed: int) -> None:
+    """Cut anywhere: what is an intent has the arguments the model gave, all of them."""
+    chance = random.Random(seed)
+    stream = write_stream(reply, chance)
+    cut = stream[: chance.randint(0, len(stream))]
+    decoder = open_decoder(make_codec(), make_request(tools=(ANY, Tool("none")), stream=True))
+    events = [*decoder.feed(cut), *decoder.end()]
+    check_events(events)
+    known = {call_id: arguments for call_id, _, arguments in reply["calls"]}
+    for event in events:
+        if isinstance(event, ToolUseEnd) and event.intent is not None:
+            assert event.intent.input == known[event.intent.provider_call_id]
+
+
+# --- the way in: whatever a server may send ---------------------------------------------------------
+
+RICH_CALLS = [
+    {"id": "c1", "index": 0, "type": "function", "function": {"name": "any", "arguments": '{"a": 1}'}},
+    {"id": "c2", "index": 1, "type": "function", "function": {"name": "any", "arguments": {"b": 2}}},
+]
+RICH_USAGE = {
+    "prompt_tokens": 10,
+    "completion_tokens": 5,
+    "total_tokens": 18,
+    "prompt_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2},
+    "completion_tokens_details": {"reasoning_tokens": 3},
+    "cached_tokens": 1,
+}
+RICH_PART = {
+    "role": "assistant",
+    "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}, {"type": "text", "text": "Hi"}],
+    "reasoning_content": "Well",
+    "reasoning": "Well",
+    "refusal": None,
+    "tool_calls": RICH_CALLS,
+    "function_call": {"name": "any", "arguments": "{}"},
+}
+RICH_CHOICE = {
+    "index": 0,
+    "finish_reason": "tool_calls",
+    "native_finish_reason": "tool_use",
+    "usage": None,
+    "error": None,
+}
+RICH = {"id": "x", "model": "m", "usage": RICH_USAGE, "error": None, "x": {"usage": RICH_USAGE}}
+RICH_BODY = {**RICH, "choices": [{**RICH_CHOICE, "message": RICH_PART, "delta": None}]}
+RICH_CHUNK = {**RICH, "choices": [{**RICH_CHOICE, "delta": RICH_PART, "message": None}]}
+PLAIN_CHUNK = {"model": "m", "choices": [{"index": 0, "delta": {"content": "Hello"}, "finish_reason": None}]}
+
+REPLACEMENTS: list[Any] = [
+    ..., None, True, False, 0, 1, -1, 1.5, 2**70, "", "x", "stop", "\x00", "{", [], [None], [[]], ["x"], {}, {"a": 1},
+    {"error": "x"}, {"text": 5}, [{"index": 0}],
+]  # fmt: skip
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield (*path, key)
+            yield from paths_in(item, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """A copy with one place changed; ``...`` takes it away."""
+    made = copy.deepcopy(value)
+    place = made
+    for key in path[:-1]:
+        place = place[key]
+    if new is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return made
+
+
+def event_of(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def held(heard: Heard) -> Heard:
+    """The error is one of ours, has no surprise for a cause, and what was said can be written down."""
+    error = heard.error
+    if error is not None:
+        assert type(error) in TREE
+        assert error.__cause__ is None or isinstance(error.__cause__, ValueError | RecursionError), error.__cause__
+        assert str(error)
+        assert repr(error)
+        if heard.response is not None:
+            assert error.response is not None
+    for event in heard.events:
+        assert encode_event(event)
+    if heard.response is not None:
+        assert heard.response.raw is not None
+    return heard
+
+
+FUZZED = [make_codec(), make_codec(usage_path="x.usage"), make_codec(tools="schema")]
+
+
+@pytest.mark.parametrize("path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path)))
+def test_any_type_at_any_place_of_a_body(path: tuple[Any, ...]) -> None:
+    for new in REPLACEMENTS:
+        data = json.dumps(changed(RICH_BODY, path, new)).encode()
+        for codec in FUZZED:
+            heard = held(decode(codec, make_request(tools=(ANY,)), [data]))
+            assert heard.response is not None or heard.error is not None
+        again = held(decode(codec, make_request(tools=(ANY,), stream=True), cut_at_random(data, path, 400)))
+        assert again.facts == heard.facts
+
+
+@pytest.mark.parametrize("path", list(paths_in(RICH_CHUNK)), ids=lambda path: ".".join(map(str, path)))
+def test_any_type_at_any_place_of_a_chunk(path: tuple[Any, ...]) -> None:
+    for new in REPLACEMENTS:
+        chunk = event_of(changed(RICH_CHUNK, path, new))
+        for frames in ([chunk, b"data: [DONE]\n\n"], [event_of(PLAIN_CHUNK), chunk, event_of(PLAIN_CHUNK)]):
+            data = b"".join(frames)
+            for codec in FUZZED:
+                heard = held(decode(codec, make_request(tools=(ANY,), stream=True), [data]))
+            again = held(decode(codec, make_request(tools=(ANY,), stream=True), cut_at_random(data, path, 400)))
+            assert again.facts == heard.facts
+
+
+@pytest.mark.parametrize("new", REPLACEMENTS[1:], ids=repr)
+def test_any_value_instead_of_a_reply(new: Any) -> None:
+    for codec in FUZZED:
+        for stream in (True, False):
+            request = make_request(tools=(ANY,), stream=stream)
+            body = held(decode(codec, request, [json.dumps(new).encode()]))
+            assert body.error is not None
+            chunk = held(decode(codec, request, [event_of(PLAIN_CHUNK), event_of(new), b"data: [DONE]\n\n"]))
+            assert chunk.response is not None
+
+
+@FAST
+@given(value=JSON, values=st.lists(JSON, max_size=4), seed=st.integers(0, 99))
+def test_random_json(value: Any, values: list[Any], seed: int) -> None:
+    for codec in FUZZED:
+        for data in (
+            json.dumps(value).encode(),
+            b"".join(map(event_of, values)),
+            event_of(PLAIN_CHUNK) + event_of(value),
+        ):
+            request = make_request(tools=(ANY,), stream=True)
+            heard = held(decode(codec, request, [data]))
+            assert held(decode(codec, request, cut_at_random(data, seed))).facts == heard.facts
+
+
+@FAST
+@given(choices=JSON, part=OBJECTS, more=OBJECTS)
+def test_random_json_in_the_right_places(choices: Any, part: dict[str, Any], more: dict[str, Any]) -> None:
+    for codec in FUZZED:
+        for chunk in (
+            {"choices": choices, **more},
+            {"choices": [{"index": 0, "delta": part, **more}]},
+            {"choices": [{"index": 0, "delta": {"tool_calls": [part, more]}}]},
+            {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c", "function": part}]}}]},
+            {"choices": [{"index": 0, "delta": {"content": list(part.values())}}], "usage": more},
+        ):
+            request = make_request(tools=(ANY,), stream=True)
+            held(decode(codec, request, [event_of(chunk), event_of(chunk), b"data: [DONE]\n\n"]))
+            held(decode(codec, request, [json.dumps(chunk).replace('"delta"', '"message"').encode()]))
+
+
+@FAST
+@given(data=st.binary(max_size=80), stream=st.booleans(), seed=st.integers(0, 99))
+def test_random_bytes(data: bytes, stream: bool, seed: int) -> None:
+    for prefix in (b"", b"data: ", b"{", b"\xef\xbb\xbf", b"\n ", event_of(PLAIN_CHUNK) + b"data:"):
+        request = make_request(stream=stream)
+        heard = held(decode(make_codec(), request, [prefix + data]))
+        for pieces in (bytewise(prefix + data), cut_at_random(prefix + data, seed, 7)):
+            assert held(decode(make_codec(), request, pieces)).facts == heard.facts
+
+
+@settings(FAST, max_examples=5000 if EXHAUSTIVE else 200)
+@given(case=st.sampled_from(REPLIED), seed=st.integers(0, 10**6))
+def test_damaged_cases(case: Case, seed: int) -> None:
+    """Valid replies with a few bytes changed, lost, doubled or moved."""
+    chance = random.Random(seed)
+    data = bytearray(case.reply or b"")
+    for _ in range(chance.randint(1, 4)):
+        at, size = chance.randint(0, len(data)), chance.randint(1, 12)
+        match chance.randint(0, 4):
+            case 0:
+                del data[at : at + size]
+            case 1:
+                data[at:at] = data[at : at + size]
+            case 2:
+                data[at:at] = bytes(chance.choices(b'{}[]",:\\\n\r dnul0\xff', k=size))
+            case 3:
+                data[at : at + 1] = bytes([chance.randint(0, 255)])
+            case _:
+                other = chance.randint(0, len(data))
+                data[at:at] = data[other : other + 40]
+    heard = held(decode(case.codec(), case.request, [bytes(data)]))
+    assert held(decode(case.codec(), case.request, cut_at_random(bytes(data), seed))).facts == heard.facts
+
+
+DEEP = 10_000
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"[" * DEEP,
+        b'{"choices":' + b"[" * DEEP + b"]" * DEEP + b"}",
+        b'{"choices": [{"message": {"content": ' + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b"}}]}",
+        b"data: " + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b"\n\n",
+        b'data: {"choices": [{"delta": {"content": ' + b"[" * DEEP + b"]" * DEEP + b"}}]}\n\n",
+    ],
+    ids=["open", "choices", "content", "chunk", "delta"],
+)
+def test_nesting_without_end(reply: bytes) -> None:
+    for pieces in ([reply], cut_at_random(reply, 1, 500)):
+        assert type(held(decode(make_codec(), make_request(stream=True), pieces)).error) is InvalidResponseError
+
+
+def test_arguments_nested_without_end_make_no_intent() -> None:
+    arguments = '{"a":' * DEEP + "1" + "}" * DEEP
+    call = {"index": 0, "id": "c", "function": {"name": "any", "arguments": arguments}}
+    data = event_of({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]})
+    heard = held(decode(make_codec(), make_request(tools=(ANY,), stream=True), [data]))
+    assert type(heard.error).__name__ == "MalformedToolCallError"
+    assert heard.response is not None
+    assert heard.response.tool_calls[0].arguments is None
+
+
+def test_ten_megabytes() -> None:
+    text = "Größe " * (10 * 1024 * 1024 // 14)
+    body = json.dumps({"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}).encode()
+    assert len(body) > 10_000_000
+    heard = decode(make_codec(), make_request(), (body[at : at + 65536] for at in range(0, len(body), 65536)))
+    assert heard.error is None
+    assert heard.response is not None
+    assert heard.response.text == text
+    event = event_of({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]})
+    heard = decode(make_codec(), make_request(), (event[at : at + 65536] for at in range(0, len(event), 65536)))
+    assert heard.response is not None
+    assert heard.response.text == text
+
+
+def test_a_body_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "MAX_BODY", 1000)
+    for filler in (b" ", b"{"):
+        heard = decode(make_codec(), make_request(), [filler * 300] * 4)
+        assert type(heard.error) is InvalidResponseError
+        assert "1000 bytes" in str(heard.error)
+    small = json.dumps({"choices": [{"message": {"content": "x"}}]}).encode()
+    assert decode(make_codec(), make_request(), [small]).error is None
+
+
+def test_a_stream_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "MAX_EVENTS", 10)
+    heard = held(decode(make_codec(), make_request(stream=True), [event_of(PLAIN_CHUNK)] * 12))
+    assert type(heard.error) is InvalidResponseError
+    assert "10 events" in str(heard.error)
+    assert heard.response is not None
+    assert heard.response.text == "Hello" * 11
+
+
+def test_an_event_has_a_bound_and_raw_still_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "SseDecoder", lambda limit=1000: SseDecoder(limit))
+    data = event_of(PLAIN_CHUNK) + b"data: " + b"x" * 2000
+    heard = decode(make_codec(), make_request(stream=True), cut_at_random(data, 1))
+    assert type(heard.error) is InvalidResponseError
+    assert heard.response is not None
+    assert heard.response.text == "Hello"
+    assert heard.response.raw["chunks"][0] == PLAIN_CHUNK
+    assert set(heard.response.raw["chunks"][1]) == {"x"}
+
+
+# --- the decoder by hand ----------------------------------------------------------------------------
+
+
+def make_decoder(**fields: Any) -> tuple[Any, Assembler]:
+    out = Assembler(request_id="R", model="m", provider="p")
+    return make_codec().decoder(make_request(**fields), out), out
+
+
+def test_events_come_as_soon_as_their_bytes_do() -> None:
+    decoder, _ = make_decoder(stream=True)
+    data = event_of(PLAIN_CHUNK)
+    assert decoder.feed(data[:-1]) == []
+    assert [event.type for event in decoder.feed(data[-1:])] == ["message.start", "text.delta"]
+    assert decoder.feed(b"") == []
+    assert [event.type for event in decoder.feed(data + data)] == ["text.delta", "text.delta"]
+    assert not decoder.done
+    assert [event.type for event in decoder.feed(b"data: [DONE]\n\n")] == ["message.complete"]
+    assert decoder.done
+
+
+def test_after_the_end_nothing_more_is_said() -> None:
+    decoder, _ = make_decoder(stream=True)
+    decoder.feed(event_of(PLAIN_CHUNK) + b"data: [DONE]\n\n")
+    assert decoder.feed(event_of(PLAIN_CHUNK)) == []
+    assert decoder.end() == []
+    assert decoder.fail(NetworkError("late")) == []
+    assert decoder.error is None
+
+
+@pytest.mark.parametrize("said", [b"", b" ", event_of(PLAIN_CHUNK), b'{"choices": ['])
+def test_a_failure_from_outside_ends_the_message(said: bytes) -> None:
+    decoder, out = make_decoder(stream=True)
+    events = decoder.feed(said)
+    error = NetworkError("the connection was reset")
+    events += decoder.fail(error)
+    check_events(events)
+    assert decoder.error is error
+    assert decoder.done
+    assert decoder.end() == []
+    if events:
+        assert isinstance(events[-1], MessageComplete)
+        assert error.response is not None
+        assert error.response.text == "Hello"
+        assert out.response == error.response
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_message_that_had_begun_keeps_what_was_said(stream: bool) -> None:
+    heard = decode(make_codec(), make_request(stream=stream), [event_of(PLAIN_CHUNK), event_of(PLAIN_CHUNK)[:-9]])
+    assert type(heard.error) is StreamInterruptedError
+    assert heard.error.response is not None
+    assert heard.error.response.text == "Hello"
+    assert heard.error.response.finish_reason == "error"
+
+
+class Echo(Decoder):
+    """The smallest wire there is: every event is text, and its end is good."""
+
+    def frame(self, frame: Frame) -> None:
+        if not self.out.started:
+            self.out.start()
+        self.out.text(frame.data.decode())
+
+    def body(self, data: bytes) -> None:
+        self.frame(Frame(data))
+        self.at_end()
+
+    def at_end(self) -> None:
+        self.out.finish("stop")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "raw"),
+    [
+        ([b"data: a\n\nda", b"ta: 7"], "a7", {"chunks": ["a", 7]}),
+        ([b"data: [DONE]\n\ndata:\n\n"], "[DONE]", {"chunks": []}),
+        ([b'{"a"', b": 1}"], '{"a": 1}', {"a": 1}),
+        ([b"\n", b"\xef", b"\xbb\xbf", b" [", b"2]  "], " [2]", [2]),
+        ([b"<p>"], "<p>", "<p>"),
+    ],
+)
+def test_a_wire_needs_three_methods(pieces: list[bytes], text: str, raw: Any) -> None:
+    out = Assembler()
+    decoder = Echo(make_request(), out)
+    events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.end()
+    check_events(events)
+    assert decoder.error is None
+    assert fold(events).text == text
+    assert fold(events).raw == raw
+
+
+def test_what_a_wire_does_wrong_ends_in_the_tree() -> None:
+    class Broken(Echo):
+        def at_end(self) -> None:
+            raise KeyError("a bug")
+
+    decoder = Broken(make_request(), Assembler())
+    events = decoder.feed(b"data: a\n\n") + decoder.end()
+    check_events(events)
+    assert type(decoder.error) is InvalidResponseError
+    assert isinstance(decoder.error.__cause__, KeyError)
+    assert fold(events).text == "a"
+
+
+def test_offsets_tell_where_a_call_came_from() -> None:
+    case = Case("openai", "interleaved-parallel-calls")
+    data = case.reply or b""
+    heard = decode(case.codec(), case.request, cut_at_random(data, 3))
+    intents = [event.intent for event in heard.events if isinstance(event, ToolUseEnd) and event.intent]
+    assert [intent.assembled_from.event_count for intent in intents] == [2, 2, 1]
+    for intent in intents:
+        for offset in (intent.assembled_from.first_offset, intent.assembled_from.last_offset):
+            assert data[offset : offset + 6] == b"data: "
+
+
+def test_documents_and_images_from_files_are_sent(tmp_path: Any) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    blocks = [
+        Image.from_file(tmp_path / "a.png"),
+        Document.from_file(tmp_path / "a.pdf"),
+        Image(Url("https://h/b.png")),
+    ]
+    sent = body_of(make_request(User(blocks)))["messages"][0]["content"]
+    assert sent == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}},
+        {"type": "image_url", "image_url": {"url": "https://h/b.png"}},
+    ]
+    assert Inline("iVBORw==") == blocks[0].source
