@@ -10,10 +10,10 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt "$(PROMPT)")
 
 test: .venv/dev lint ## every check
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report= -m "not exhaustive"
 	$(BIN)/coverage report
 	$(BIN)/python scripts/check_coverage.py
+	$(BIN)/python -m pytest -m exhaustive
 
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -m exhaustive -s

@@ -32,6 +32,7 @@ import re
 import sys
 import sysconfig
 import tarfile
+import textwrap
 import unicodedata
 import uuid
 import zipfile
@@ -601,7 +602,8 @@ def write(table: Table) -> None:
     ]
     lines.append("_COSTS = {")
     for family, costs in table.costs.items():
-        lines += [f'    "{family}": (', *(f"    {line}" for line in wrap(" ".join(map(str, costs)), 108)), "    ),"]
+        numbers = textwrap.wrap(" ".join(map(str, costs)), 106)
+        lines += [f'    "{family}": (', *(f'        "{line} "' for line in numbers), "    ),"]
     lines += [
         "}",
         "_BANDS = {",

@@ -92,6 +92,10 @@ def test_the_users_word_is_the_default_source() -> None:
     assert Capabilities.of({"supports_tools": False}).supports_tools == Fact(False, "declared")
 
 
+def test_a_window_of_one_token_is_a_window() -> None:
+    assert Capabilities.of({"max_context_tokens": 1}).known("max_context_tokens") == 1
+
+
 def test_none_says_nothing() -> None:
     assert Capabilities.of(dict.fromkeys(NAMES)) == Capabilities()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
+from dragoman.wire import CODECS
 
 PACKAGE = Path(dragoman.__file__).parent
 
@@ -45,7 +46,7 @@ LAYERS = [
 FRONT = ["__init__", "__main__"]  # the package itself, and ``python -m``: they stand before all layers
 NAMELESS = {"utils", "helpers", "common", "base", "types"}
 
-# Vendors are rows of the catalogue. A wire's name (openai, anthropic, gemini, responses) is not a vendor's.
+# Vendors are rows of the catalogue. The name of a wire (openai, anthropic, gemini ...) is not a vendor's.
 VENDORS = [
     "alibaba",
     "azure",
@@ -82,7 +83,7 @@ VENDORS = [
     "watsonx",
 ]
 VENDOR_WORDS = ["xai", "zai", "qwen", "kimi"]  # too short to be looked for inside other words
-_VENDOR = re.compile("|".join(VENDORS))
+_VENDOR = re.compile("|".join(name for name in VENDORS if name not in CODECS))
 _VENDOR_WORD = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(VENDOR_WORDS)})(?![a-z0-9])")
 ALLOWED = {
     ("errors.py", "xai"): "the beginning of a key, which must be known to be hidden",

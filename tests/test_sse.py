@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import sse
-from dragoman.sse import Frame, SseDecoder, SseError
+from dragoman.sse import Frame, LineDecoder, SseDecoder, SseError
 
 
 def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
@@ -222,3 +222,44 @@ def test_a_long_line_in_small_reads_costs_its_length() -> None:
     [frame] = decode([body[at : at + 64] for at in range(0, len(body), 64)])
     assert time.process_time() - began < 0.5
     assert frame == Frame(b"x" * 1_000_000)
+
+
+# --- JSON lines ---------------------------------------------------------------------------------------
+
+
+def decode_lines(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
+    decoder = LineDecoder(limit)
+    return [frame for chunk in chunks for frame in decoder.feed(chunk)] + decoder.end()
+
+
+LINES: dict[str, tuple[bytes, list[Frame]]] = {
+    "nothing": (b"", []),
+    "lines": (b'{"a":1}\n{"b":2}\n', [Frame(b'{"a":1}'), Frame(b'{"b":2}', offset=8)]),
+    "no last line end": (b"1\n2", [Frame(b"1"), Frame(b"2", offset=2)]),
+    "CRLF": (b"1\r\n2\r\n", [Frame(b"1"), Frame(b"2", offset=3)]),
+    "empty lines": (b"\n\r\n \n1\n\n2\n\n", [Frame(b"1", offset=5), Frame(b"2", offset=8)]),
+    "white space around": (b" 1 \n\t2", [Frame(b"1"), Frame(b"2", offset=4)]),
+    "other line ends are text": (b"a\xe2\x80\xa8b\x85c\rd\n", [Frame(b"a\xe2\x80\xa8b\x85c\rd")]),
+}
+
+
+@pytest.mark.parametrize(("body", "frames"), LINES.values(), ids=LINES)
+def test_lines(body: bytes, frames: list[Frame]) -> None:
+    for chunks in cuts(body):
+        assert decode_lines(chunks) == frames, chunks
+
+
+def test_lines_come_with_the_read_that_ends_them() -> None:
+    decoder = LineDecoder()
+    assert decoder.feed(b"1") == []
+    assert decoder.feed(b"1\n2\n3") == [Frame(b"11"), Frame(b"2", offset=3)]
+    assert decoder.end() == [Frame(b"3", offset=5)]
+
+
+@pytest.mark.parametrize("body", [b"x" * 20, b"x" * 20 + b"\n", b"1\n" + b"x" * 20 + b"\n2\n"])
+def test_lines_have_a_bound(body: bytes) -> None:
+    for chunks in cuts(body):
+        assert b"x" * 20 in [frame.data for frame in decode_lines(chunks, 20)]
+        with pytest.raises(SseError, match="a line of the stream is longer than 19 bytes"):
+            decode_lines(chunks, 19)
+    assert len(decode_lines([b"x" * 20 + b"\n"] * 1000, 20)) == 1000

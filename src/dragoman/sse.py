@@ -199,8 +199,7 @@ class LineDecoder:
             self._dispatch(frames)
             self._pending.append(line)
             self._pending_size = len(line)
-        if self._pending_size > self._max:
-            raise SseError(f"a line of the stream is longer than {self._max} bytes")
+        self._bound(self._pending_size)
         return frames
 
     def end(self) -> list[Frame]:
@@ -212,6 +211,11 @@ class LineDecoder:
     def _dispatch(self, frames: list[Frame]) -> None:
         line = b"".join(self._pending)
         self._pending.clear()
+        self._bound(len(line))
         if data := line.strip():
             frames.append(Frame(data, offset=self._position))
         self._position += len(line) + 1
+
+    def _bound(self, size: int) -> None:
+        if size > self._max:
+            raise SseError(f"a line of the stream is longer than {self._max} bytes")

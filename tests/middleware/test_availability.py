@@ -214,6 +214,7 @@ def test_a_probe_that_was_cancelled_lets_the_next_one_through() -> None:
     assert probe is not None
     probe.release()
     probe.succeed()  # too late to say anything
+    probe.fail(AuthenticationError("late as well"))
     assert not machine.availability.is_available("p", "m")
     assert machine.availability.admit("p", "m") is not None
 
@@ -242,6 +243,21 @@ def test_a_provider_wide_probe_is_one_for_all_its_models() -> None:
     probe.succeed()
     assert machine.events[-1] == ProviderRecovered("p", "provider_wide", ("a", "b"), 300.0)
     assert machine.availability.admit("p", "a") is not None
+
+
+def test_a_probe_stays_the_only_one_when_its_provider_comes_back_meanwhile() -> None:
+    machine = Machine()
+    early = machine.availability.admit("p", "other")
+    machine.fails(5, 0.0)
+    machine.fail("other", AuthenticationError("no"))
+    machine.clock.now = 300.0
+    probe = machine.availability.admit("p", "m")
+    assert early is not None
+    assert probe is not None
+    early.succeed()
+    assert machine.availability.admit("p", "m") is None
+    probe.succeed()
+    assert machine.availability.is_available("p", "m")
 
 
 def test_a_success_clears_the_model_and_the_provider_but_not_other_models() -> None:

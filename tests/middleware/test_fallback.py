@@ -221,7 +221,7 @@ async def test_one_that_is_not_configured_is_never_asked_even_inside_other_layer
         assert (await model.complete("hi")).text == "ok"
     assert [event.reason for event in told] == ["not_configured"] * 2
     assert [event.error_class for event in told] == ["auth"] * 2
-    for call in (missing.complete("hi"), missing.ready()):
+    for call in (missing.complete("hi"), Retry(missing).complete("hi"), missing.ready()):
         with pytest.raises(AuthenticationError, match="A_KEY is not set"):
             await call
 

@@ -427,7 +427,7 @@ async def test_listeners_run_in_the_context_of_the_call() -> None:
     await model.close()
 
 
-@pytest.mark.parametrize("kind", ["plain", "coroutine", "cancelled"])
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "cancelled", "deaf"])
 async def test_a_listener_that_fails_costs_nothing_and_is_reported_once(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -442,7 +442,10 @@ async def test_a_listener_that_fails_costs_nothing_and_is_reported_once(
     async def cancelled(_: Any) -> None:
         raise asyncio.CancelledError
 
-    failing = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled}[kind]
+    async def deaf() -> None:
+        """Takes no event at all."""
+
+    failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[kind]
     model = Observe(Listed("a", "b", "c"), failing, told.append)
     with caplog.at_level(logging.WARNING, "dragoman"):
         for text in "abc":
@@ -450,6 +453,33 @@ async def test_a_listener_that_fails_costs_nothing_and_is_reported_once(
         await model.close()
     assert len(told) == 6
     assert caplog.text.count("an observer failed") == 1
+
+
+async def test_whatever_can_be_awaited_is() -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    told: list[Any] = []
+    model = Observe(Listed("x"), lambda _: done, told.append)
+    await model.complete("hi")
+    closing = asyncio.ensure_future(model.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    done.set_result(None)
+    await closing
+    assert len(told) == 2
+
+
+async def test_an_event_that_cannot_be_put_together_costs_the_others_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[Any] = []
+    model = Observe(Listed("x", "y"), told.append)
+    odd = msgspec.structs.replace(build_request("hi"), metadata=None)
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        assert (await collect(model.events(odd)))[1] is None
+        await model.complete("hi")
+        await model.close()
+    assert caplog.text.count("could not be put together") == 2
+    assert len(told) == 2
 
 
 async def test_a_slow_plain_listener_does_not_slow_a_call() -> None:
@@ -503,6 +533,7 @@ async def test_nothing_is_left_running_after_close() -> None:
 
 async def test_nothing_runs_while_there_is_nothing_to_tell() -> None:
     model = Observe(Listed("x"), lambda _: None)
+    await model.flush()
     await model.complete("hi")
     await model.flush()
     assert asyncio.all_tasks() == {asyncio.current_task()}

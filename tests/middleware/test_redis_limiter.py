@@ -174,6 +174,22 @@ async def test_cancelled_while_redis_says_yes(make: Make) -> None:
     await asyncio.wait_for(limiter.acquire(100), 5)
 
 
+async def test_cancelled_while_redis_says_no(make: Make, redis_url: str) -> None:
+    limiter = make(max_concurrency=1, tokens_per_minute=100)
+    await limiter.acquire()
+    call = asyncio.ensure_future(limiter.acquire())
+    while not limiter._tasks:
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert limiter._tasks  # the question is still out, and close() waits for its answer
+    await limiter.close()
+    assert not limiter._tasks
+    async with Redis.from_url(redis_url) as redis:
+        assert await redis.zcard(limiter._keys[1]) == 1
+
+
 async def test_cancelled_while_settling(make: Make) -> None:
     limiter = make(max_concurrency=1, poll_seconds=0.005)
     lease = await limiter.acquire()

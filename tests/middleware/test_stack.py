@@ -277,6 +277,18 @@ def test_a_stack_describes_itself(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+async def test_a_layer_of_ones_own_needs_one_method() -> None:
+    class Shouting(Middleware):
+        def events(self, request: Any) -> Any:
+            return self.inner.events(build_request(request.messages[0].content.upper()))
+
+    inner = Listed("x")
+    model = Shouting(inner)
+    assert (await model.complete("hi")).text == "x"
+    assert inner.requests[0].messages[0].content == "HI"
+    assert describe(model) == "Shouting()\nListed listed:m"
+
+
 def test_describe_shows_no_more_of_an_object_than_its_kind() -> None:
     class Secretive:
         def __call__(self, *_: object) -> None: ...
@@ -290,7 +302,7 @@ def test_describe_shows_no_more_of_an_object_than_its_kind() -> None:
 # --- for a long time ------------------------------------------------------------------------------
 
 SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 2_000
-TRACED = 400  # tracing makes everything several times slower, and a leak shows at any number of calls
+TRACED = 800  # tracing makes everything several times slower, and a leak shows at any number of calls
 
 
 async def _growth(run: Any) -> int:
@@ -388,5 +400,5 @@ async def test_a_long_run_with_faults_adds_up_and_does_not_grow(caplog: pytest.L
     assert attempts >= counts["ok"] + counts["waits"]
     assert (limiter.running, limiter.waiting) == (0, 0)
     assert [inner.open for inner in inners] == [0, 0, 0]
-    print("GROWN", grown)
-    assert grown < 40 * TRACED  # bytes; one forgotten event or message a call would be more
+    # Bytes. Tables of the interpreter grow by steps of 16 KiB; one event forgotten in each attempt is more.
+    assert grown < 50_000

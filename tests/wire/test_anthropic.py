@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, Heard, bytewise, check_case, decode, find_cases
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import (
@@ -58,6 +57,7 @@ from dragoman.wire.anthropic.conversation import Home, is_ours, model_line
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
 from dragoman.wire.plan import make_plan
+from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, Heard, bytewise, check_case, decode, find_cases
 
 CASES = find_cases("anthropic")
 STREAMS = find_cases("anthropic", "reply.sse")

@@ -15,7 +15,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from cases import (
+
+from dragoman.errors import InvalidResponseError, MalformedToolCallError, StreamInterruptedError, StructuredOutputError
+from dragoman.events import ToolUseEnd
+from dragoman.wire import CODECS
+
+from .cases import (
     COMMENT,
     PINGS,
     Case,
@@ -29,10 +34,6 @@ from cases import (
     with_between,
     with_crlf,
 )
-
-from dragoman.errors import InvalidResponseError, MalformedToolCallError, StreamInterruptedError, StructuredOutputError
-from dragoman.events import ToolUseEnd
-from dragoman.wire import CODECS
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 CASE_OFFSETS = 10**9 if EXHAUSTIVE else 40

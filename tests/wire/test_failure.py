@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import strategies as some
 
 from dragoman import errors
 from dragoman.errors import (
@@ -27,6 +26,7 @@ from dragoman.errors import (
     UnavailableError,
 )
 from dragoman.wire.failure import Failure, Row, build_error, read_failure, read_retry_after
+from tests import strategies as some
 
 # --- waiting --------------------------------------------------------------------------------------
 
@@ -306,6 +306,13 @@ BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
 @pytest.mark.parametrize(("status", "failure", "kind"), BY_ROWS)
 def test_the_first_row_that_fits_decides(status: int, failure: Failure, kind: type[ProviderError]) -> None:
     assert type(build_error(status, {}, failure, ROWS)) is kind
+
+
+def test_a_row_brings_its_own_words() -> None:
+    error = build_error(404, {}, Failure("no such model"), ROWS)
+    assert error.message == "the provider does not serve this model"
+    assert build_error(400, {}, Failure("context"), ROWS).message == "the provider refused the request"
+    assert ROWS[1].proof == ""
 
 
 def test_the_code_is_the_more_exact_word() -> None:

@@ -202,7 +202,8 @@ def test_what_cannot_be_said() -> None:
     assert body["think"] is False
     assert body["messages"][0]["content"].startswith("Reply with nothing but")
     assert [note.code for note in encoded.notes] == [
-        "thinking_dropped", "continuity_dropped", "message_dropped", "continuity_dropped", "order_lost", "opaque_dropped",
+        "thinking_dropped", "continuity_dropped", "message_dropped", "continuity_dropped", "order_lost",
+        "opaque_dropped",
     ]  # fmt: skip
 
 

@@ -13,20 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import (
-    BASE_URL,
-    CASES,
-    Case,
-    Heard,
-    ask_ready,
-    bytewise,
-    check_case,
-    cut_at_random,
-    decode,
-    find_cases,
-    open_decoder,
-    plain_ids,
-)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -76,14 +62,30 @@ from dragoman.messages import (
     User,
 )
 from dragoman.provider import HttpProvider
-from dragoman.sse import Frame, SseDecoder
+from dragoman.sse import Frame, LineDecoder, SseDecoder
 from dragoman.transport import FixtureTransport
 from dragoman.wire import Decoder, Encoded, HttpReply
 from dragoman.wire.failure import read_failure
 from dragoman.wire.openai import OpenAICodec, Quirks
 from dragoman.wire.openai.refusal import ROWS
+from dragoman.wire.openai.reply import OpenAIDecoder
 from dragoman.wire.openai.request import is_strict
 from dragoman.wire.projection import IdRule
+
+from .cases import (
+    BASE_URL,
+    CASES,
+    Case,
+    Heard,
+    ask_ready,
+    bytewise,
+    check_case,
+    cut_at_random,
+    decode,
+    find_cases,
+    open_decoder,
+    plain_ids,
+)
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 FAST = settings(max_examples=1000 if EXHAUSTIVE else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -424,7 +426,7 @@ def test_half_a_character_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         encode(make_request(User("a\ud800b")))
     with pytest.raises(InvalidRequestError, match="JSON"):
-        encode(make_request(HELLO, Assistant(tool_calls=[ToolCall("c", "any", {"a": "\udc00"})])))
+        encode(make_request(HELLO, Assistant(tool_calls=[ToolCall("c", "any", {"a": "\udc00"})]), ToolResult("c", "x")))
 
 
 def test_endless_nesting_is_refused() -> None:
@@ -457,6 +459,7 @@ def rewritten(code: str, path: str, *, loss: bool) -> Noted:
 
 
 NO_THINKING = dropped("thinking_dropped")
+UNANSWERED = dropped("dangling_call_dropped", "messages[1].content[1]")
 UNFINISHED = Continuity(issuer=OWN.issuer, replayable=False)
 RESULT = ToolResult("c", "x")
 LONG_RESULT = ToolResult(LONG, "x")
@@ -507,6 +510,20 @@ LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
         ],
     ),
     (turn(ToolCall(LONG, "any", {})), LONG_RESULT, {"id_rule": None}, []),
+    (
+        turn(Text("Hi"), ToolCall("d", "any", {})),
+        HELLO,
+        {},
+        [dropped("dangling_call_dropped", "messages[1].content[1]")],
+    ),
+    (turn(ToolCall("c", "any", {}), ToolCall("d", "any", None)), RESULT, {}, [UNANSWERED]),
+    (turn(ToolCall("c", "any", {}), ToolCall("d", "any", None)), RESULT, {"tools": "schema"}, [UNANSWERED]),
+    (
+        turn(ToolCall("d", "any", {})),
+        HELLO,
+        {},
+        [dropped("dangling_call_dropped"), dropped("message_dropped", "messages[1]")],
+    ),
 ]
 
 
@@ -1306,7 +1323,7 @@ def test_a_stream_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_event_has_a_bound_and_raw_still_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec_module, "SseDecoder", lambda limit=1000: SseDecoder(limit))
+    monkeypatch.setattr(OpenAIDecoder, "framing", staticmethod(lambda limit=1000: SseDecoder(limit)))
     data = event_of(PLAIN_CHUNK) + b"data: " + b"x" * 2000
     heard = decode(make_codec(), make_request(stream=True), cut_at_random(data, 1))
     assert type(heard.error) is InvalidResponseError
@@ -1387,19 +1404,24 @@ class Echo(Decoder):
         self.out.finish("stop")
 
 
+class Lines(Echo):
+    framing = LineDecoder
+
+
 @pytest.mark.parametrize(
-    ("pieces", "text", "raw"),
+    ("kind", "pieces", "text", "raw"),
     [
-        ([b"data: a\n\nda", b"ta: 7"], "a7", {"chunks": ["a", 7]}),
-        ([b"data: [DONE]\n\ndata:\n\n"], "[DONE]", {"chunks": []}),
-        ([b'{"a"', b": 1}"], '{"a": 1}', {"a": 1}),
-        ([b"\n", b"\xef", b"\xbb\xbf", b" [", b"2]  "], " [2]", [2]),
-        ([b"<p>"], "<p>", "<p>"),
+        (Echo, [b"data: a\n\nda", b"ta: 7"], "a7", {"chunks": ["a", 7]}),
+        (Echo, [b"data: [DONE]\n\ndata:\n\n"], "[DONE]", {"chunks": []}),
+        (Echo, [b'{"a"', b": 1}"], '{"a": 1}', {"a": 1}),
+        (Echo, [b"\n", b"\xef", b"\xbb\xbf", b" [", b"2]  "], " [2]", [2]),
+        (Echo, [b"<p>"], "<p>", "<p>"),
+        (Lines, [b'{"a": 1}', b"\n\n[", b"2]\r\n7"], '{"a": 1}[2]7', {"chunks": [{"a": 1}, [2], 7]}),
+        (Lines, [b"<p>"], "<p>", "<p>"),
     ],
 )
-def test_a_wire_needs_three_methods(pieces: list[bytes], text: str, raw: Any) -> None:
-    out = Assembler()
-    decoder = Echo(make_request(), out)
+def test_a_wire_needs_three_methods(kind: type[Decoder], pieces: list[bytes], text: str, raw: Any) -> None:
+    decoder = kind(make_request(), Assembler())
     events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.end()
     check_events(events)
     assert decoder.error is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import InvalidRequestError
 from dragoman.messages import Assistant, Message, Text, ToolCall, ToolResult, User
-from dragoman.wire.projection import IdMap, IdRule, join_url, merge_extras, root_of, schema_name, sorted_json
+from dragoman.wire.projection import IdMap, IdRule, join_url, merge_extras, root_of, schema_name, sorted_json, to_bytes
 
 # --- ids ----------------------------------------------------------------------------------------------
 
@@ -96,6 +96,11 @@ def test_two_ids_that_would_become_one() -> None:
 
 def test_a_result_alone_is_projected_too() -> None:
     projected = IdMap(NINE, [User("u"), ToolResult("call_1", "r")])
+    assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
+
+
+def test_a_call_alone_is_projected_too() -> None:
+    projected = IdMap(NINE, [User("u"), Assistant([Text("t"), ToolCall("call_1", "f", {})])])
     assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
 
 
@@ -206,9 +211,22 @@ def test_values_that_are_not_json(value: Any) -> None:
         sorted_json(value)
 
 
-@given(
-    st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), st.integers(), max_size=3), max_size=4)
-)
+@pytest.mark.parametrize("value", [object(), "\ud800", nested(10_000)])
+def test_bodies_that_are_not_json(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^the request cannot be written as JSON"):
+        to_bytes({"a": value})
+
+
+def test_a_body_keeps_the_order_it_was_built_in() -> None:
+    assert to_bytes({"b": sorted_json({"z": 1, "a": 2}), "a": {"z": User("u"), "y": None}}) == (
+        b'{"b":{"a":2,"z":1},"a":{"z":{"role":"user","content":"u"},"y":null}}'
+    )
+
+
+inner_objects = st.dictionaries(st.text(max_size=3), st.integers(), max_size=3)
+
+
+@given(st.dictionaries(st.text(max_size=3), inner_objects, max_size=4))
 def test_equal_values_give_equal_bytes(value: dict[str, dict[str, int]]) -> None:
     backwards = {name: dict(reversed(inner.items())) for name, inner in reversed(value.items())}
     assert bytes(sorted_json(value)) == bytes(sorted_json(backwards))
@@ -223,6 +241,7 @@ TITLES = [
     ("__x__", "x"),
     ("x" * 70, "x" * 64),
     ("snake-case_1", "snake-case_1"),
+    ("_XRayX_", "XRayX"),
 ]
 
 
@@ -248,6 +267,7 @@ JOINED = [
     ("https://api.example.com/openai/v1", "https://api.example.com/openai/v1/chat"),
     ("https://api.example.com/openai/v1//", "https://api.example.com/openai/v1/chat"),
     ("https://x.example/deployments/d?api-version=1", "https://x.example/deployments/d/chat?api-version=1"),
+    ("https://x.example/API-X", "https://x.example/API-X/chat"),
     ("https://x.example?key=1", "https://x.example/v1/chat?key=1"),
     ("http://[::1]:8080/v1", "http://[::1]:8080/v1/chat"),
     ("HTTP://Example.com/v1", "http://Example.com/v1/chat"),

@@ -13,24 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import (
-    BASE_URL,
-    CASES,
-    MODEL,
-    RECORDED,
-    Case,
-    Heard,
-    Record,
-    bytewise,
-    check_case,
-    cut_at_random,
-    decode,
-    find_cases,
-    find_exchanges,
-    find_records,
-    plain_ids,
-    with_between,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +57,25 @@ from dragoman.wire.projection import IdRule
 from dragoman.wire.responses import Quirks, ResponsesCodec
 from dragoman.wire.responses.items import Home, is_ours, model_line
 from dragoman.wire.responses.refusal import ROWS
+
+from .cases import (
+    BASE_URL,
+    CASES,
+    MODEL,
+    RECORDED,
+    Case,
+    Heard,
+    Record,
+    bytewise,
+    check_case,
+    cut_at_random,
+    decode,
+    find_cases,
+    find_exchanges,
+    find_records,
+    plain_ids,
+    with_between,
+)
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 TREE = tuple(getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error"))
@@ -356,7 +357,7 @@ def test_a_late_system_message_is_refused_by_the_codec_too() -> None:
         make_codec().encode(make_request(HELLO, System("late")))
 
 
-@pytest.mark.parametrize("extras", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}], ids=repr)
+@pytest.mark.parametrize("extras", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}], ids=["nan", "object", "set"])
 def test_what_is_not_json_is_refused_or_written_as_json(extras: dict[str, Any]) -> None:
     try:
         sent = body_of(make_request(config=RuntimeConfig(extras=extras)))

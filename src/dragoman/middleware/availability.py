@@ -63,13 +63,13 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered"):
 class _State:
     """What is known of one model, or of one provider as a whole."""
 
-    __slots__ = ("asked", "failed", "failures", "probe", "since", "trigger")
+    __slots__ = ("failed", "failures", "probe", "since", "trigger")
 
     def __init__(self, memory: int) -> None:
         self.failures: deque[float] = deque(maxlen=memory)  # a model's in a row; a provider's network errors
         self.since: float | None = None  # unavailable since
         self.trigger: Trigger | None = None
-        self.asked = self.failed = 0.0  # the last times it was
+        self.failed = 0.0  # the last time; nobody but a probe asks after that, while it is unavailable
         self.probe: Admission | None = None
 
     def burst(self, span: float) -> bool:
@@ -78,20 +78,19 @@ class _State:
 
     def reopens_in(self, now: float) -> float:
         """Seconds until a probe may go; 0 when anybody or a probe may go now."""
-        return 0.0 if self.since is None else max(0.0, QUIET - (now - max(self.asked, self.failed)))
+        return 0.0 if self.since is None else max(0.0, QUIET - (now - self.failed))
 
 
 class Admission:
     """Leave to ask a target once. Say how it went; whatever is said after the first word is ignored."""
 
-    __slots__ = ("_availability", "_before", "_done", "is_probe", "model", "provider")
+    __slots__ = ("_availability", "_done", "is_probe", "model", "provider")
 
-    def __init__(self, availability: Availability, provider: str, model: str, before: tuple[float, ...]) -> None:
+    def __init__(self, availability: Availability, provider: str, model: str, *, is_probe: bool) -> None:
         self.provider = provider
         self.model = model
-        self.is_probe = False
+        self.is_probe = is_probe
         self._availability = availability
-        self._before = before
         self._done = False
 
     def succeed(self) -> None:
@@ -114,7 +113,7 @@ class Admission:
         """It ended in a way that says nothing about the target."""
         if not self._done:
             self._done = True
-            self._availability._released(self, self._before)
+            self._availability._end_probe(self)  # and the next probe may go at once: this was none
 
 
 class Availability:
@@ -137,16 +136,12 @@ class Availability:
     def admit(self, provider: str, model: str) -> Admission | None:
         """Leave to ask this target, which must be answered; ``None`` while it is unavailable."""
         now = self._clock()
-        states = self._states(provider, model)
-        closed = [state for state in states if state.since is not None]
+        closed = [state for state in self._states(provider, model) if state.since is not None]
         if any(state.probe is not None or state.reopens_in(now) > 0 for state in closed):
             return None
-        admission = Admission(self, provider, model, tuple([state.asked for state in states]))
-        admission.is_probe = bool(closed)
+        admission = Admission(self, provider, model, is_probe=bool(closed))
         for state in closed:
             state.probe = admission
-        for state in states:
-            state.asked = now
         return admission
 
     def is_available(self, provider: str, model: str) -> bool:
@@ -190,14 +185,6 @@ class Availability:
                 self._shut(whole, provider, "provider_wide", "dns_error")
         if fell and self._fallen(provider, now) >= MODELS:
             self._shut(whole, provider, "provider_wide", "multi_model_failures")
-
-    def _released(self, admission: Admission, before: tuple[float, ...]) -> None:
-        # It was no attempt: a probe that was cancelled does not cost another five minutes.
-        if admission.is_probe:
-            for state, asked in zip(self._states(admission.provider, admission.model), before, strict=True):
-                if state.probe is admission:
-                    state.asked = asked
-        self._end_probe(admission)
 
     # inside
 

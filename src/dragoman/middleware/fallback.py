@@ -70,11 +70,8 @@ class NotConfigured(Provider):
         self.model = model
         self.detail = detail
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
-        nothing: tuple[Event, ...] = ()
-        for event in nothing:
-            yield event
-        raise self._error(request.request_id)
+    def events(self, request: Request) -> AsyncIterator[Event]:
+        return _Refusing(self._error(request.request_id))
 
     async def ready(self) -> None:
         raise self._error(None)
@@ -83,6 +80,16 @@ class NotConfigured(Provider):
         return AuthenticationError(
             f"not configured: {self.detail}", provider=self.name, model=self.model, request_id=request_id
         )
+
+
+class _Refusing(AsyncIterator[Event]):
+    """A source that has nothing to say but its error."""
+
+    def __init__(self, error: ProviderError) -> None:
+        self._error = error
+
+    async def __anext__(self) -> Event:
+        raise self._error
 
 
 class Fallback(Layer):

@@ -402,7 +402,7 @@ def _try(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _read_attempt(request: Request) -> int:
-    number = request.metadata.get(ATTEMPT, "0")
+    number = str(request.metadata.get(ATTEMPT, "0"))
     return int(number) if number.isdecimal() else 0
 
 

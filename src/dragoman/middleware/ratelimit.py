@@ -51,7 +51,7 @@ class _Bucket:
         return lacking / self.rate if lacking > self.capacity * 1e-9 else 0.0
 
     def take(self, cost: float) -> None:
-        self.level = min(self.capacity, self.level - cost)
+        self.level -= cost
 
 
 class Limiter:
@@ -82,7 +82,7 @@ class Limiter:
         self._freed: asyncio.Future[None] | None = None
         self._running = 0
         now = clock()
-        self._requests = self._bucket(requests_per_minute, now, least=1.0)
+        self._requests = self._bucket(requests_per_minute, now)
         self._tokens = self._bucket(tokens_per_minute, now)
 
     @property
@@ -175,10 +175,8 @@ class Limiter:
                 "and RedisLimiters of one key if they should count together"
             )
 
-    def _bucket(self, per_minute: float | None, now: float, least: float = 0.0) -> _Bucket | None:
-        if per_minute is None:
-            return None
-        return _Bucket(per_minute, max(least, per_minute * self._burst / 60), now)
+    def _bucket(self, per_minute: float | None, now: float) -> _Bucket | None:
+        return None if per_minute is None else _Bucket(per_minute, per_minute * self._burst / 60, now)
 
     def __repr__(self) -> str:
         limits = ", ".join([f"{name}={value:g}" for name, value in self.limits.items()])

@@ -111,7 +111,7 @@ ROWS: tuple[Row, ...] = (
     _row("400", r"content must be a string", UnsupportedContentError, "bdc54795-ebf3c29e"),
     _row("400", r"unknown variant .(\w+_url|input_audio|file)", UnsupportedContentError, "69f94b60-4702afe4"),
     _row("404", r"only 'text' content", UnsupportedContentError, "mlxlm_smollm2: err_image"),
-    _row("500", r"can only concatenate str", UnsupportedContentError, "llamacpppython_smollm2: err_image"),
+    _row("500", r"can only concatenate str", UnsupportedContentError, "servers: err_image"),
     # settings and tools the model does not have
     _row("400 422", r"unsupported_(parameter|value)", UnsupportedFeatureError, "bf02440a-156e7e44"),
     _row(
@@ -123,7 +123,7 @@ ROWS: tuple[Row, ...] = (
     _row("400", r"model features .{0,40}not support", UnsupportedFeatureError, "8b3dd1b3-d0307fce"),
     _row("500", r"requires --jinja", UnsupportedFeatureError, "9af4756f-ad9d7c09"),
     # llama-cpp-python refuses a bad request with a 500, which would be tried again and again
-    _row("500", r"\d validation errors?:", InvalidRequestError, "llamacpppython_smollm2: err_temp_string"),
+    _row("500", r"\d validation errors?:", InvalidRequestError, "servers: err_temp_string"),
     # load, also where a router wraps its upstream's refusal
     _row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", OverloadedError),
     _row("400 500 503", r"\bthrottl|rate[_ ]?limit", RateLimitError, "a48aa930-20401914"),

@@ -279,6 +279,9 @@ class ResponsesDecoder(Decoder):
 
     def _item_of(self, event: _Event, kind: str) -> _Item:
         """The item of a delta; one that was never announced is taken as if it had been."""
+        item = self._last
+        if item is not None and event.item_id == item.id != "" and item.kind == kind and not item.done:
+            return item  # nearly every event there is
         self._start()
         found = self._find(event.output_index, event.item_id, kind)
         return found or self._open(event.output_index, event.item_id, kind)
