@@ -163,7 +163,6 @@ def test_chat_goes_on_after_an_error() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ask", "m", "Hi"], "base_url is required"),
         (["ask", "m", "Hi", "--base-url", "http://x", "--wire", "morse"], "unknown wire"),
         (["ask", "m", "Hi", "--base-url", "http://x", "--schema", "nowhere.json"], "does not exist"),
         (["nonsense"], "No such command"),
@@ -173,6 +172,39 @@ def test_wrong_usage(words: list[str], said: str) -> None:
     result = run(*words)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_name_nobody_knows() -> None:
+    result = run("ask", "m", "Hi")
+    assert result.exit_code == 11
+    assert "alias or adapter:model" in result.stderr
+
+
+def test_a_model_without_its_key() -> None:
+    result = run("ask", "anthropic:claude-sonnet-4-6", "Hi", ANTHROPIC_API_KEY="")
+    assert result.exit_code == 10
+    assert "ANTHROPIC_API_KEY" in result.stderr
+
+
+def test_plan(tmp_path: Path) -> None:
+    talk = tmp_path / "talk.json"
+    talk.write_text(json.dumps({"messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]},
+        {"role": "user", "content": "Bye"},
+    ]}))  # fmt: skip
+    result = run("plan", str(talk), "--to", "openai:gpt-5.2")
+    assert result.exit_code == 0, result.output
+    assert "thinking_dropped" in result.stdout
+    assert "3 kept, 0 rewritten, 1 dropped" in result.stdout
+    assert "it fits" in result.stdout
+    everything = run("plan", str(talk), "--to", "m", "--base-url", "http://x", "--all")
+    assert everything.stdout.count("kept ") >= 3
+    planned = json.loads(run("plan", str(talk), "--to", "m", "--base-url", "http://x", "--json").stdout)
+    assert planned["fits"] is None
+    assert [item["outcome"] for item in planned["items"]] == ["kept", "dropped", "kept", "kept"]
+    (tmp_path / "bad.json").write_text("{")
+    assert run("plan", str(tmp_path / "bad.json"), "--to", "m", "--base-url", "http://x").exit_code == 2
 
 
 def test_a_file_that_is_not_json(tmp_path: Path) -> None:

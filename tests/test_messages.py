@@ -161,6 +161,9 @@ ON_THE_WIRE = [
     (ToolCall("i", "n", None), b'{"type":"tool_call","id":"i","name":"n","arguments":null}'),
     (Image(Inline("aGk=")), b'{"type":"image","source":{"type":"inline","base64_data":"aGk="}}'),
     (Document(Url("u")), b'{"type":"document","source":{"type":"url","url":"u"}}'),
+    (Thinking("t"), b'{"type":"thinking","text":"t"}'),
+    (RedactedThinking("d"), b'{"type":"redacted_thinking","data":"d"}'),
+    (Opaque(None), b'{"type":"opaque","data":null}'),
     (RuntimeConfig(temperature=0.0), b'{"temperature":0.0}'),
     (ForceTool("t"), b'{"type":"tool","name":"t"}'),
 ]  # fmt: skip
@@ -193,6 +196,17 @@ FORMS = [
 def test_forms_of_an_assistant(message: Assistant, content: tuple[AssistantBlock, ...]) -> None:
     assert message.content == content
     assert type(message.content) is tuple
+
+
+def test_views_are_joined_without_separator() -> None:
+    message = Assistant([Thinking("a"), Text("b"), CALL, Thinking("c"), Text("d"), CALL])
+    assert (message.text, message.thinking, message.tool_calls) == ("bd", "ac", (CALL, CALL))
+
+
+def test_what_is_not_said_is_the_ordinary() -> None:
+    assert ToolResult("i", "r").is_error is False
+    assert (Tool("t").description, Document(Url("u")).media_type) == ("", "application/pdf")
+    assert (Continuity().replayable, Request([]).stream, Request([]).tool_choice) == (True, False, None)
 
 
 @given(st.lists(some.assistant_blocks, max_size=6))
@@ -328,6 +342,12 @@ class Tree(msgspec.Struct):
     children: list[Tree] = []
 
 
+class Chain(msgspec.Struct):
+    """A chain."""
+
+    next: Chain | None = None
+
+
 class Forest(msgspec.Struct):
     """Trees."""
 
@@ -373,6 +393,12 @@ def test_schema_of_a_recursive_type_keeps_its_definition() -> None:
     assert (schema["type"], schema["title"]) == ("object", "Tree")
     assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
     assert schema["$defs"] == {"Tree": {name: value for name, value in schema.items() if name != "$defs"}}
+
+
+def test_schema_of_a_type_that_refers_to_itself_among_others() -> None:
+    schema = schema_of(Chain)
+    assert {"$ref": "#/$defs/Chain"} in schema["properties"]["next"]["anyOf"]
+    assert schema["$defs"].keys() == {"Chain"}
 
 
 def test_schema_of_a_type_that_holds_others() -> None:
@@ -428,6 +454,12 @@ def test_ulid_of_a_clock_set_back_still_grows(monkeypatch: pytest.MonkeyPatch) -
 def test_ulid_that_runs_out_of_chance_goes_into_the_next_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_last", (5 << 80) + (1 << 80) - 1)
     monkeypatch.setattr(messages.time, "time_ns", lambda: 5_000_000)
+    assert milliseconds(new_ulid()) == 6
+
+
+def test_a_new_millisecond_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_last", (5 << 80) + 7)
+    monkeypatch.setattr(messages.time, "time_ns", lambda: 6_999_999)
     assert milliseconds(new_ulid()) == 6
 
 

@@ -330,6 +330,7 @@ SECRETS = [
     ("x-api-key: zzzz-yyyy-xxxx", "zzzz-yyyy-xxxx"),
     ("password = hunter22", "hunter22"),
     ("https://user:hunter22@example.org/v1", "hunter22"),
+    ("redis://:hunt!er22@localhost:6379/0", "hunt!er22"),
     ("https://example.org/v1?key=abc&access_key=qwertyuiop", "qwertyuiop"),
     ("mail jane.doe+test@mail.example.co.uk now", "jane.doe"),
     ("mail jane.doe+test@mail.example.co.uk now", "example.co.uk"),

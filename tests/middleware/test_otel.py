@@ -110,10 +110,14 @@ async def test_a_span_says_what_was_asked_and_what_was_used(sdk: Sdk) -> None:
     }
 
 
-async def test_what_is_not_known_is_not_said(sdk: Sdk) -> None:
-    await call(sdk, Listed(reply("x", usage=Usage())), build_request("hello", model="m"))
+async def test_what_is_not_known_is_not_said(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
+    await call(sdk, Listed(reply("x", usage=Usage(output_tokens=3))), build_request("hello", model="m"))
     (span,) = sdk.spans
-    assert {name for name in span.attributes or {} if "usage" in name or "request." in name} == {"gen_ai.request.model"}
+    said = {name for name in span.attributes or {} if "usage" in name or "request." in name}
+    assert said == {"gen_ai.request.model", "gen_ai.usage.output_tokens"}
+    _, *points = sdk.points("gen_ai.client.token.usage")
+    assert [point.attributes["gen_ai.token.type"] for point in points] == ["output"]
+    assert caplog.text == ""
 
 
 async def test_a_span_for_each_attempt_and_the_error_on_those_that_failed(sdk: Sdk) -> None:

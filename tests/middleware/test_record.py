@@ -297,7 +297,7 @@ async def test_a_reader_that_leaves_at_the_end_has_a_recording(tmp_path: Path) -
 def test_the_key_is_of_what_changes_the_reply_and_of_nothing_else() -> None:
     base = request("hi", config={"temperature": 1.0})
     same = [
-        request("hi", config={"temperature": 1}),
+        request("hi", config=RuntimeConfig(temperature=1)),
         request("hi", config={"temperature": 1.0}, request_id="another"),
         msgspec.structs.replace(base, metadata={"dragoman.attempt": "2"}, session_id="s"),
     ]
@@ -325,7 +325,7 @@ def test_the_order_of_keys_does_not_matter(extras: dict[str, Any]) -> None:
 async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None:
     path = tmp_path / "c"
     model = Record(Listed("x", repeat=True), path)
-    for text in ("Name a river in France.", "What is the time?"):
+    for text in ("What is the time?", "Name a river in France.", "Another question altogether?"):
         await model.complete([User(text), Assistant("ok"), User("go on")], config={"temperature": 0.25})
     messages = [User("Name a river in Spain."), Assistant("ok"), User("go on")]
     with pytest.raises(CassetteMiss) as caught:
@@ -335,7 +335,7 @@ async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None
     assert 'mode="record"' in shown
     assert '-      "content": "Name a river in France.",' in shown
     assert '+      "content": "Name a river in Spain.",' in shown
-    assert "What is the time?" not in shown
+    assert "question" not in shown
     assert "temperature" not in shown
     assert caught.value.key == request_key(build_request(messages, config={"temperature": 0.25}, model="m"))
     assert not isinstance(caught.value, ProviderError)

@@ -277,6 +277,14 @@ def test_a_stack_describes_itself(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_the_example_of_the_page_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/concepts/middleware.md").read_text()
+    example = page.split("```python\n", 1)[1].split("```", 1)[0]
+    printed = page.split("```\nFallback(", 1)[1].split("...", 1)[0]
+    exec(compile(example, "middleware.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("Fallback(" + printed.rstrip())
+
+
 async def test_a_layer_of_ones_own_needs_one_method() -> None:
     class Shouting(Middleware):
         def events(self, request: Any) -> Any:

@@ -39,7 +39,7 @@ def test_count():
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     settings = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"]
-    return pytester.runpytest_subprocess("-p", "dragoman.testing", "-p", "no:cacheprovider", "-s", *settings, *options)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-s", *settings, *options)
 
 
 @pytest.fixture(autouse=True)

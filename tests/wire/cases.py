@@ -34,7 +34,7 @@ import msgspec
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import ProviderError
-from dragoman.events import Assembler, Event, Response, check_events, encode_event, fold
+from dragoman.events import Assembler, AssemblerError, Event, Response, check_events, encode_event, fold
 from dragoman.messages import Issuer, Request, RuntimeConfig, User
 from dragoman.validate import Expectation, check_request
 from dragoman.wire import CODECS, Codec, Decoder, HttpReply
@@ -172,6 +172,8 @@ def decode(codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: b
             break
     events += decoder.end()
     check_events(events)
+    if decoder.error is not None:
+        assert not isinstance(decoder.error.__cause__, AssemblerError), "the wire called the assembler's verbs wrongly"
     return Heard(events, decoder.error)
 
 

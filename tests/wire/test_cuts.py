@@ -12,12 +12,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
 from dragoman.errors import InvalidResponseError, MalformedToolCallError, StreamInterruptedError, StructuredOutputError
 from dragoman.events import ToolUseEnd
+from dragoman.messages import ToolCall
 from dragoman.wire import CODECS
 
 from .cases import (
@@ -101,15 +101,12 @@ def check_words(heard: Heard, whole: Heard, *, reread: bool) -> None:
     if not reread:
         assert whole.response.text.startswith(heard.response.text)
     assert whole.response.message.thinking.startswith(heard.response.message.thinking)
-    proposed = intents(whole)
-    for key, intent in intents(heard).items():
-        assert proposed.get(key) == intent, "an intent that the whole reply does not have"
-
-
-def intents(heard: Heard) -> dict[int, tuple[str, Any]]:
-    """What was proposed, by block; a call that was found unsound in the end is left out of neither."""
-    ends = [event for event in heard.events if isinstance(event, ToolUseEnd) and event.intent is not None]
-    return {end.content_block_index: (end.intent.tool_name, end.intent.input) for end in ends if end.intent}
+    calls = dict(enumerate(whole.response.message.content))
+    for event in heard.events:
+        if isinstance(event, ToolUseEnd) and event.intent is not None:
+            call = calls.get(event.content_block_index)
+            assert isinstance(call, ToolCall), "an intent where the whole reply has no call"
+            assert (event.intent.tool_name, event.intent.input) == (call.name, call.arguments)
 
 
 @pytest.mark.parametrize("wire", sorted({case.wire for case in STREAMED}))

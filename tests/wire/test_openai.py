@@ -224,6 +224,14 @@ def test_raw_need_not_be_kept(case: Case) -> None:
         assert heard.response is None or heard.response.raw is None
 
 
+def test_a_stream_that_is_not_kept_holds_no_bytes() -> None:
+    codec = OpenAICodec("m", BASE_URL, keep_raw=False)
+    decoder = codec.decoder(make_request(stream=True), Assembler())
+    for _ in range(3):
+        decoder.feed(event_of(PLAIN_CHUNK))
+    assert decoder._kept == []
+
+
 @pytest.mark.parametrize("case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str)
 def test_under_coercion_only_text_moves(case: Case) -> None:
     """With ``tools="schema"`` text waits for the end and is one piece; calls, ends, usage and errors stay."""
@@ -1354,12 +1362,14 @@ def test_events_come_as_soon_as_their_bytes_do() -> None:
 
 
 def test_after_the_end_nothing_more_is_said() -> None:
-    decoder, _ = make_decoder(stream=True)
+    decoder, out = make_decoder(stream=True)
     decoder.feed(event_of(PLAIN_CHUNK) + b"data: [DONE]\n\n")
     assert decoder.feed(event_of(PLAIN_CHUNK)) == []
     assert decoder.end() == []
     assert decoder.fail(NetworkError("late")) == []
     assert decoder.error is None
+    assert out.response is not None
+    assert out.response.raw["chunks"] == [PLAIN_CHUNK]
 
 
 @pytest.mark.parametrize("said", [b"", b" ", event_of(PLAIN_CHUNK), b'{"choices": ['])

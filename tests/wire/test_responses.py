@@ -23,6 +23,7 @@ from dragoman.errors import (
     InvalidModelError,
     InvalidRequestError,
     InvalidResponseError,
+    MalformedToolCallError,
     ProviderError,
     StreamInterruptedError,
     UnavailableError,
@@ -73,6 +74,7 @@ from .cases import (
     find_cases,
     find_exchanges,
     find_records,
+    open_decoder,
     plain_ids,
     with_between,
 )
@@ -155,6 +157,13 @@ UNLIKE = {
     "end-without-a-response-stream": "there is no final response",
     "arguments-only-at-the-start-stream": "the final list is empty",
     "arguments-only-in-their-done-stream": "the final list is empty",
+    "arguments-at-the-start-and-never-again-stream": "the final list is empty",
+    "arguments-in-their-done-and-name-in-the-item-stream": "the final list is empty",
+    "name-in-the-arguments-done-stream": "the final list is empty",
+    "refusal-never-done-stream": "the final list is empty",
+    "text-closed-inside-a-call-stream": "the final list is empty",
+    "own-item-inside-a-text-stream": "the final list is empty",
+    "another-item-in-its-place-stream": "an item that was not streamed comes last",
     "call-without-a-name-stream": "the final list is empty",
     "still-in-progress-at-the-end-stream": "a body with that status is not finished",
     "arguments-differ-from-their-deltas-stream": "two different sets of arguments",
@@ -299,6 +308,15 @@ LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
         "own call without output",
         [Opaque({"type": "shell_call", "call_id": "s"}, own()), Text("x")],
         [("dropped", "dangling_call_dropped", SAID, True)],
+    ),
+    (
+        "own call with an output that stays",
+        [Opaque({"type": "shell_call", "call_id": "s"}, own()), Opaque({"type": "shell_call_output", "call_id": "s"})],
+        [
+            ("dropped", "dangling_call_dropped", SAID, True),
+            ("dropped", "opaque_dropped", "messages[1].content[1]", True),
+            ("dropped", "message_dropped", "messages[1]", True),
+        ],
     ),
     (
         "dangling call",
@@ -898,6 +916,26 @@ def test_events_that_say_nothing(idle: dict[str, Any]) -> None:
     assert heard.facts == whole.facts
 
 
+@pytest.mark.parametrize("word", ["created", "queued", "in_progress"])
+def test_a_message_starts_with_the_first_word_of_it(word: str) -> None:
+    decoder = open_decoder(make_codec(), make_request(stream=True))
+    events = decoder.feed(event_of({"type": f"response.{word}", "response": {"model": "its-name"}}))
+    assert [(event.type, getattr(event, "model", None)) for event in events] == [("message.start", "its-name")]
+
+
+def test_arguments_under_the_id_of_a_message_are_not_lost() -> None:
+    where = {"output_index": 0, "item_id": "msg_1"}
+    events = [
+        {"type": "response.output_text.delta", **where, "delta": "Hi"},
+        {"type": "response.function_call_arguments.delta", **where, "delta": '{"a": 1}'},
+        {"type": "response.completed", "response": {}},
+    ]
+    heard = decode(make_codec(), make_request(stream=True, tools=(ANY,)), [b"".join(map(event_of, events))])
+    assert isinstance(heard.error, MalformedToolCallError)
+    assert heard.response is not None
+    assert [(call.name, call.arguments) for call in heard.response.tool_calls] == [("", {"a": 1})]
+
+
 def test_a_late_end_of_an_earlier_part_closes_no_other() -> None:
     spot = {"output_index": 0, "item_id": "msg_1"}
     delta, done = "response.output_text.delta", "response.content_part.done"
@@ -1070,7 +1108,7 @@ def test_damaged_cases(seed: int, at: int) -> None:
 HELD: dict[str, tuple[type[ProviderError], str]] = {
     "2a91b8bd-34b3d6a3": (dragoman.errors.QuotaExceededError, "an error event, then response.failed"),
     "44b6752b-2d2cffc8": (UnavailableError, "an error event, then response.failed with another code"),
-    "0e0a7afa-89441886": (dragoman.errors.MalformedToolCallError, "a call cut at max_output_tokens"),
+    "0e0a7afa-89441886": (MalformedToolCallError, "a call cut at max_output_tokens"),
     "ee3f033d-e7fffc61": (StreamInterruptedError, "cancelled on the server"),
 }
 

@@ -490,7 +490,7 @@ class _Feed:
         built = []
         for build, context in batch:
             try:
-                event = context.run(build)
+                event = build()
             except Exception:
                 log.warning("an event could not be put together", exc_info=True)
                 continue

@@ -21,7 +21,6 @@ import hashlib
 import logging
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -38,7 +37,7 @@ from .. import errors
 from ..errors import ProviderError, scrub
 from ..events import Event, MessageComplete, MessageStart, ToolUseEnd, UnknownEvent, Usage, decode_event, encode_event
 from ..events import fold as fold_events
-from ..messages import Request
+from ..messages import Request, new_ulid
 from ..provider import Provider
 from .stack import Middleware, reading
 
@@ -221,16 +220,15 @@ def _add_take(path: Path, take: _Take, *, replacing: bool) -> None:
         lines = [msgspec.json.encode({"cassette": VERSION})]
         for each in [*takes, take]:
             lines += each.lines
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        fresh = path.with_name(f".{path.name}.{new_ulid()}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with fresh.open("xb") as file:
                 file.write(b"\n".join(lines) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o644)  # made for its owner alone; cassettes are shared like code
-            Path(name).replace(path)
+            fresh.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            fresh.unlink(missing_ok=True)
             raise
 
 
@@ -363,11 +361,14 @@ def _readdress(event: Event, request_id: str) -> Event:
 
 def _nearest_diff(request: Request, takes: list[_Take]) -> str:
     wanted = _show(_hide(_canonical(request)))
-    matcher = difflib.SequenceMatcher(b=wanted, autojunk=False)
+    by_lines = difflib.SequenceMatcher(b=wanted, autojunk=False)
+    by_letters = difflib.SequenceMatcher(b="".join(wanted), autojunk=False)
 
-    def likeness(take: _Take) -> float:
-        matcher.set_seq1(_show(take.request))
-        return matcher.ratio()
+    def likeness(take: _Take) -> tuple[float, float]:
+        lines = _show(take.request)
+        by_lines.set_seq1(lines)
+        by_letters.set_seq1("".join(lines))
+        return by_lines.ratio(), by_letters.quick_ratio()
 
     nearest = max(takes, key=likeness)
     return "\n".join(difflib.unified_diff(_show(nearest.request), wanted, "recorded", "asked", lineterm="", n=2))

@@ -130,8 +130,8 @@ def _show(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple | list):
         return f"[{', '.join([_show(item) for item in value])}]"
-    if inspect.isfunction(value) or inspect.ismethod(value) or inspect.isclass(value):
-        return value.__qualname__.replace("<locals>.", "")
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return str(value.__qualname__).replace("<locals>.", "")
     return type(value).__name__
 
 

@@ -46,7 +46,7 @@ from .openai.refusal import ROWS
 from .openai.request import schema_directive, write_tool
 from .projection import merge_extras, root_of, sorted_json, to_bytes
 
-__all__ = ["OllamaCodec", "Quirks"]
+__all__ = ["OllamaCodec", "OllamaDecoder", "Quirks"]
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):

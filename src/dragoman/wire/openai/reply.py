@@ -68,8 +68,6 @@ _chunks = msgspec.json.Decoder(_Chunk)
 def _read_chunk(data: bytes) -> _Chunk:
     try:
         return _chunks.decode(data)
-    except msgspec.ValidationError:
-        raise
     except (msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.convert(read_json(data), _Chunk)
 

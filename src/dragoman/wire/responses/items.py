@@ -75,7 +75,7 @@ def write_input(
     messages: Sequence[Message], first: int, home: Home, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
     """The conversation without its system prompt; ``first`` is the index of its first message."""
-    writer = _Writer(_Pairs(messages, first, quirks.id_rule), home, quirks, notes)
+    writer = _Writer(_Pairs(messages, first, home, quirks.id_rule), home, quirks, notes)
     for at, message in enumerate(messages, first):
         if isinstance(message, User):
             writer.user(message, f"messages[{at}]")
@@ -101,10 +101,11 @@ class _Call(NamedTuple):
 class _Pairs:
     """Which result answers which call, and under which id both are sent."""
 
-    def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
+    def __init__(self, messages: Sequence[Message], first: int, home: Home, rule: IdRule | None) -> None:
         self.answers: dict[int, _Call] = {}  # by the index of the result's message
         self.ids: dict[_Call, str] = {}  # of the calls that are answered
         self.own: set[tuple[str, bool]] = set()  # (call_id, is it an output?) of the issuer's own kinds of call
+        self._home = home
         names: dict[_Call, str] = {}
         waiting: dict[str, list[_Call]] = {}
         for at, message in enumerate(messages, first):
@@ -123,7 +124,7 @@ class _Pairs:
             if isinstance(block, ToolCall) and isinstance(block.arguments, dict):
                 names[_Call(at, index)] = block.id
                 waiting.setdefault(block.id, []).append(_Call(at, index))
-            elif isinstance(block, Opaque) and isinstance(block.data, dict):
+            elif isinstance(block, Opaque) and isinstance(block.data, dict) and is_ours(block.continuity, self._home):
                 kind, call_id = block.data.get("type"), block.data.get("call_id")
                 if isinstance(kind, str) and isinstance(call_id, str):
                     self.own.add((call_id, kind.endswith("_output")))

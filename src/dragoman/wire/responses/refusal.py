@@ -23,7 +23,6 @@ ROWS: tuple[Row, ...] = (
     # content: files are refused by their type
     _row(r"^unsupported_(file|image_media_type)\b", UnsupportedContentError, "9ab7e66f-914c8140"),
     _row(r"'input_(file|image|audio)' is not supported", UnsupportedContentError),  # llama.cpp
-    _row(r"unsupported mime type", UnsupportedContentError, "1dd138c8-3456ad74"),
     *OPENAI_ROWS,
 )
 

@@ -257,6 +257,8 @@ class ResponsesDecoder(Decoder):
         """
         named = self._by_id.get(item_id) if type(item_id) is str else None
         indexed = self._items.get(index) if type(index) is int else self._last
+        if indexed is not None and indexed.done:
+            indexed = self._last  # every item has the same index
         for item in (named, indexed):
             if item is not None and item.kind == kind and not item.done:
                 return item
