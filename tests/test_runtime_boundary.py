@@ -28,7 +28,7 @@ def bash(command: str) -> str:
     return "ran"
 
 
-TOOLS = [Tool.from_function(bash)]
+TOOLS = [Tool.from_function(bash), Tool("ping")]
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ async def test_sends_projected_observations_as_messages_without_executing() -> N
         "tool_call_id": "call_1",
         "content": "npm test failed with exit code 1",
     }
-    assert [tool["function"]["name"] for tool in sent["tools"]] == ["bash"]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["bash", "ping"]
     assert executions == []
 
 
@@ -197,6 +197,7 @@ CUTS = [
     stream_of(chunk(call_delta("call_1", "bash", '{"command": '))),
     stream_of(chunk(call_delta("call_1", "bash", '{"command": ')), chunk({}, "length")),
     stream_of(chunk(call_delta("call_1", "bash", '{"command": "rm -rf /'))),
+    stream_of(chunk(call_delta("call_1", "ping", '{"host": "loc')), chunk({}, "tool_calls")),
     stream_of(chunk(call_delta("call_1", "reboot", "{}")), chunk({}, "tool_calls")),
     stream_of(chunk(call_delta("call_1", "bash", "{}")), chunk({}, "tool_calls")),
 ]

@@ -95,9 +95,9 @@ def test_rules(body: bytes, frames: list[Frame]) -> None:
         assert decode(chunks) == frames, chunks
 
 
-@pytest.mark.parametrize(("body", "frames"), CASES.values(), ids=CASES)
-def test_offset_is_that_of_the_first_data_line(body: bytes, frames: list[Frame]) -> None:
-    for frame in frames:
+@pytest.mark.parametrize("body", [body for body, _ in CASES.values()], ids=CASES)
+def test_offset_is_that_of_the_first_data_line(body: bytes) -> None:
+    for frame in decode([body]):
         assert body[frame.offset :].startswith(b"data")
         assert frame.offset in (0, 3) or body[frame.offset - 1] in b"\r\n"
 

@@ -162,7 +162,8 @@ class Provider(ABC):
     def _refuse_known(self, request: Request) -> None:
         estimate = None
         if self.capabilities.known("max_context_tokens") is not None:
-            estimate = estimate_input_tokens(request.messages, request.tools)
+            # An estimate can be a third too high; only what is surely too long is refused unasked.
+            estimate = estimate_input_tokens(request.messages, request.tools) * 2 // 3
         refusal = find_refusal(request, self.capabilities, estimate)
         if refusal is not None and refusal[0] != "no_structured_output_support":
             raise refusal[1]

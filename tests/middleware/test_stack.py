@@ -226,18 +226,18 @@ async def test_a_layer_is_its_provider_in_everything_it_does_not_change(tmp_path
         assert inner.closed == before + 1
 
 
-@pytest.mark.parametrize("mode", ["aclose", "cancel"])
+@pytest.mark.parametrize("mode", ["aclose", "cancel", "stream"])
 async def test_every_layer_closes_its_source_when_the_reader_leaves(tmp_path: Path, mode: str) -> None:
     for make in range(4):
         inner = Listed(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
         layer = layers(inner, tmp_path)[make]
-        source = layer.events(build_request("hi", stream=True))
+        source: Any = layer.stream("hi") if mode == "stream" else layer.events(build_request("hi", stream=True))
         await source.__anext__()
-        if mode == "aclose":
-            await source.aclose()  # type: ignore[attr-defined]
+        if mode in ("aclose", "stream"):
+            await source.aclose()
         else:
             await source.__anext__()
-            task = asyncio.ensure_future(source.__anext__())  # type: ignore[arg-type]
+            task = asyncio.ensure_future(source.__anext__())
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
