@@ -223,6 +223,9 @@ def test_every_recorded_chat_is_read(capsys: pytest.CaptureFixture[str]) -> None
             check_reading(record, heard)
         except AssertionError as failure:
             raise AssertionError(f"{record.vendor} {record}: {failure}") from failure
+        if HELD.get(record.id, ("", ""))[1] == CUT:
+            assert heard.response is not None
+            assert heard.response.finish_reason == "length", record
         ends[found if heard.response is None else heard.response.finish_reason] += 1
     assert set(HELD) <= {record.id for record in CHAT}
     with capsys.disabled():
