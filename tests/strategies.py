@@ -202,7 +202,7 @@ def verbs(draw: st.DrawFn) -> list[Verb]:
         open_calls = [key for key, fragments in waiting.items() if fragments]
         if verb == "tool":
             name = draw(st.sampled_from(["weather", "any", "unknown"]))
-            call_id = draw(st.sampled_from([None, "", "a", "b", f"call_{count}"]))
+            call_id = draw(st.sampled_from([None, "", "a", "b", f"id_{count}"]))
             said.append(("tool_start", (count, call_id, name)))
             waiting[count], tail, count = draw(split(draw(arguments))), count, count + 1
         elif verb == "more" and open_calls:

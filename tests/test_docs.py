@@ -73,7 +73,7 @@ def test_short_enough_to_be_read() -> None:
 
 def _reference() -> str:
     """The command's own help, as a page."""
-    context = click.Context(main, info_name="dragoman", terminal_width=100, max_content_width=100)
+    context = _context(main, "dragoman", None)
     pages = ["# The command\n\nWritten from `--help` itself. Exit codes: 0 fine, 1 a bug, 2 wrong usage,"]
     pages[0] += " 10–18 one per category of error, 130 interrupted.\n"
     for name in main.list_commands(context):
@@ -81,13 +81,20 @@ def _reference() -> str:
         assert command is not None
         pages.append(_help(command, context, name))
         if isinstance(command, click.Group):
-            inner = click.Context(command, info_name=name, parent=context, terminal_width=100, max_content_width=100)
+            inner = _context(command, name, context)
             pages += [_help(command.commands[each], inner, f"{name} {each}") for each in sorted(command.commands)]
     return "\n".join(pages)
 
 
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    """As the command line makes it: the settings that name the help option come along."""
+    return click.Context(
+        command, info_name=name, parent=parent, terminal_width=100, max_content_width=100, **command.context_settings
+    )
+
+
 def _help(command: click.Command, parent: click.Context, name: str) -> str:
-    own = click.Context(command, info_name=name.split()[-1], parent=parent, terminal_width=100, max_content_width=100)
+    own = _context(command, name.split()[-1], parent)
     return f"## dragoman {name}\n\n```text\n{command.get_help(own)}\n```\n"
 
 
