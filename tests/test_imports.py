@@ -1,0 +1,92 @@
+"""Starting is nearly free: what an import loads, reads and opens."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+
+PACKAGE = Path(dragoman.__file__).parent
+
+_WATCH = """
+import json, sys
+seen = {"opened": [], "network": []}
+def watch(event, args):
+    if event == "open" and isinstance(args[0], str):
+        seen["opened"].append(args[0])
+    elif event.startswith("socket.") and event != "socket.gethostname":
+        seen["network"].append(event)
+sys.addaudithook(watch)
+before = set(sys.modules)
+%s
+seen["loaded"] = sorted(set(sys.modules) - before)
+print(json.dumps(seen))
+"""
+
+
+def watch(statement: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCH % statement], capture_output=True, text=True, check=True, env=os.environ
+    )
+    return dict(json.loads(done.stdout))
+
+
+def test_the_package_alone_loads_nothing() -> None:
+    seen = watch("import dragoman")
+    assert [name for name in seen["loaded"] if name.split(".")[0] not in ("importlib", "warnings")] == ["dragoman"]
+    assert seen["network"] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("from dragoman import User", ["asyncio", "aiohttp", "yaml", "dragoman.provider"]),
+        ("from dragoman import AuthenticationError", ["asyncio", "aiohttp", "yaml"]),
+        ("from dragoman import connect", ["aiohttp", "yaml", "click", "platformdirs", "dragoman.registry"]),
+        ("from dragoman import Registry; Registry", ["aiohttp", "click", "dragoman.local", "xllamacpp"]),
+        ("from dragoman.cli import main", ["asyncio", "msgspec", "aiohttp", "yaml", "rich", "dragoman.provider"]),
+    ],
+)
+def test_a_name_costs_what_it_needs_and_no_more(statement: str, absent: list[str]) -> None:
+    seen = watch(statement)
+    assert set(absent) & set(seen["loaded"]) == set()
+    data = [path for path in seen["opened"] if path.endswith((".yaml", ".json", ".msgpack"))]
+    assert (data, seen["network"]) == ([], [])
+
+
+def test_what_type_checkers_read_is_what_programs_get() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    read = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+        for alias in node.names
+    }
+    assert read == dragoman._PLACES
+    assert set(read) == set(dragoman.__all__)
+
+
+def test_no_name_of_the_package_is_hidden_by_a_module() -> None:
+    modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert modules & set(dragoman.__all__) == set()
+
+
+def test_modules_are_attributes() -> None:
+    code = "import dragoman; dragoman.sync.connect; dragoman.errors.ProviderError; print(hasattr(dragoman, 'nonsense'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout == "False\n"
+
+
+def test_everything_at_once() -> None:
+    scope: dict[str, Any] = {}
+    exec("from dragoman import *", scope)
+    assert set(dragoman.__all__) <= set(scope)
+    assert set(dragoman.__all__) <= set(dir(dragoman))
