@@ -53,9 +53,9 @@ from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.validate import check_request
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
-from dragoman.wire.anthropic.conversation import Home, is_ours, model_line
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
+from dragoman.wire.conversation import is_ours, model_line
 from dragoman.wire.plan import make_plan
 from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, Heard, bytewise, check_case, decode, find_cases
 
@@ -650,7 +650,7 @@ def test_model_line(model: str, line: str) -> None:
     ],
 )
 def test_whose_state_it_is(state: Continuity | None, ours: bool) -> None:
-    assert is_ours(state, Home("v", "m")) is ours
+    assert is_ours(state, Issuer("anthropic", "v", "m")) is ours
 
 
 def test_calls_whose_arguments_were_not_read_go_with_their_results() -> None:

@@ -53,10 +53,10 @@ from dragoman.messages import (
 )
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
+from dragoman.wire.conversation import is_ours, model_line
 from dragoman.wire.plan import make_plan
 from dragoman.wire.projection import IdRule
 from dragoman.wire.responses import Quirks, ResponsesCodec
-from dragoman.wire.responses.items import Home, is_ours, model_line
 from dragoman.wire.responses.refusal import ROWS
 
 from .cases import (
@@ -402,7 +402,7 @@ def test_half_a_character_is_refused() -> None:
 )
 def test_model_lines(one: str, other: str, same: bool) -> None:
     assert (model_line(one) == model_line(other)) is same
-    assert is_ours(Continuity(None, {}, Issuer("responses", None, one)), Home(None, other)) is same
+    assert is_ours(Continuity(None, {}, Issuer("responses", None, one)), Issuer("responses", None, other)) is same
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_model_lines(one: str, other: str, same: bool) -> None:
     ],
 )
 def test_whose_state_it_is(state: Continuity | None, ours: bool) -> None:
-    assert is_ours(state, Home("v", "m")) is ours
+    assert is_ours(state, Issuer("responses", "v", "m")) is ours
 
 
 # --- the way out, by property -----------------------------------------------------------------------

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from ...capabilities import Capabilities
 from ...errors import InvalidModelError, InvalidResponseError, ProviderError
 from ...events import Assembler, read_json
-from ...messages import Request, join_system
+from ...messages import Issuer, Request, join_system
 from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
 from ..failure import build_error, read_failure
 from ..projection import join_url, schema_name, sorted_json, to_bytes
-from .conversation import Home, write_turns
+from .conversation import write_turns
 from .quirks import Quirks
 from .refusal import ROWS
 from .reply import AnthropicDecoder
@@ -95,7 +95,7 @@ class AnthropicCodec:
         if request.stream:
             body["stream"] = True
         first = len(request.messages) - len(rest)
-        home = Home(self.issuer_vendor, model)
+        home = Issuer(self.wire, self.issuer_vendor, model)
         body["messages"] = write_turns(rest, first, home, self.quirks.id_rule, notes)
         add_extras(body, request)
         body["messages"] = body.pop("messages")

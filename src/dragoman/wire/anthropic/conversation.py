@@ -13,16 +13,16 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import UnsupportedContentError
 from ...messages import (
     Assistant,
     AssistantBlock,
-    Continuity,
     Document,
     Image,
     Inline,
+    Issuer,
     Message,
     Opaque,
     Text,
@@ -33,112 +33,49 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Note, Notes
-from ..projection import IdMap, IdRule, sorted_json
+from ..conversation import Call, Pairs, is_ours, is_welcome
+from ..projection import IdRule, sorted_json
 
-__all__ = ["Home", "is_ours", "model_line", "write_turns"]
+__all__ = ["write_turns"]
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
-_SUFFIX = re.compile(r"(?:[-@:](?:\d{8}|\d{4}-\d\d-\d\d|latest|\d{3}))+$")
-
-
-class Home(NamedTuple):
-    """Where a request goes: whose opaque state is understood there."""
-
-    vendor: str | None
-    model: str
-
-
-def model_line(model: str) -> str:
-    """A model's name without the date or version at its end."""
-    return _SUFFIX.sub("", model.lower())
-
-
-def is_ours(state: Continuity | None, home: Home) -> bool:
-    """Was this state made by the wire, the vendor and the model line it would go to?"""
-    if state is None or state.issuer is None or not state.replayable or state.issuer.wire != "anthropic":
-        return False
-    vendor, model = state.issuer.vendor, state.issuer.model
-    if vendor is not None and home.vendor is not None and vendor != home.vendor:
-        return False
-    return model is None or model_line(model) == model_line(home.model)
-
-
-def _is_welcome(state: Continuity | None, home: Home) -> bool:
-    """As ``is_ours``; signed and redacted thinking of an unknown issuer can only be of this wire."""
-    return is_ours(state, home) or (state is not None and state.issuer is None and state.replayable)
 
 
 # --- who answers whom -------------------------------------------------------------------------------
 
 
-class _Call(NamedTuple):
-    """One call as it stands in the conversation."""
-
-    message: int
-    block: int
-
-
-class _Pairs:
-    """Which result answers which call, and under which id both are sent."""
+class _Turns(Pairs):
+    """The pairs of the caller's tools, and the calls that the provider itself runs."""
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
-        self.answers: dict[int, _Call] = {}  # by the index of the result's message
-        self.ids: dict[_Call, str] = {}  # of the calls that are answered
-        self.served: set[str] = set()  # calls the provider runs: those with a result or at work
+        super().__init__(messages, first, rule)
+        self.served: set[str] = set()  # the provider's calls with a result or at work
         self.serving: set[str] = set()
-        self._rule = rule
-        self._map = IdMap(rule, messages)
-        names: dict[_Call, str] = {}
-        waiting: dict[str, list[_Call]] = {}
-        for at, message in enumerate(messages, first):
-            if type(message) is Assistant:
-                self._note_calls(at, message, waiting, names)
-            elif type(message) is ToolResult and waiting.get(message.tool_call_id):
-                # The latest call of this id: an earlier one was never answered.
-                self.answers[at] = waiting[message.tool_call_id].pop()
-        answered = set(self.answers.values())
-        self._name({call: name for call, name in names.items() if call in answered})
+        for message in messages:
+            for block in message.content if type(message) is Assistant else ():
+                self._note(block)
 
-    def _note_calls(
-        self, at: int, message: Assistant, waiting: dict[str, list[_Call]], names: dict[_Call, str]
-    ) -> None:
-        for index, block in enumerate(message.content):
-            if type(block) is ToolCall:
-                caller = _extras_of(block).get("caller")
-                if isinstance(caller, dict) and isinstance(caller.get("tool_id"), str):
-                    self.served.add(caller["tool_id"])
-                if isinstance(block.arguments, dict):
-                    call = _Call(at, index)
-                    names[call] = block.id
-                    waiting.setdefault(block.id, []).append(call)
-            elif type(block) is Opaque and isinstance(block.data, dict):
-                if isinstance(block.data.get("tool_use_id"), str):
-                    self.served.add(block.data["tool_use_id"])
-                elif isinstance(block.data.get("id"), str):
-                    self.serving.add(block.data["id"])
-
-    def _name(self, names: dict[_Call, str]) -> None:
-        """Give each call its id. Some servers count from zero in every reply; here an id is used once."""
-        taken = {self._map[name] for name in names.values()}
-        used: set[str] = set()
-        for call, name in names.items():
-            sent, salt = self._map[name], 0
-            while sent in used or (salt and sent in taken):
-                salt += 1
-                sent = (self._rule or IdRule(64)).fold(name, salt)
-            used.add(sent)
-            self.ids[call] = sent
+    def _note(self, block: AssistantBlock) -> None:
+        if type(block) is ToolCall:
+            caller = _extras_of(block).get("caller")
+            if isinstance(caller, dict) and isinstance(caller.get("tool_id"), str):
+                self.served.add(caller["tool_id"])
+        elif type(block) is Opaque and isinstance(block.data, dict):
+            if isinstance(block.data.get("tool_use_id"), str):
+                self.served.add(block.data["tool_use_id"])
+            elif isinstance(block.data.get("id"), str):
+                self.serving.add(block.data["id"])
 
 
 # --- turns ----------------------------------------------------------------------------------------
 
 
 def write_turns(
-    messages: Sequence[Message], first: int, home: Home, rule: IdRule | None, notes: Notes
+    messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None, notes: Notes
 ) -> list[dict[str, Any]]:
     """The conversation without its system prompt; ``first`` is the index of its first message."""
-    writer = _Writer(_Pairs(messages, first, rule), home, notes)
+    writer = _Writer(_Turns(messages, first, rule), home, notes)
     for at, message in enumerate(messages, first):
         kind, path = type(message), f"messages[{at}]"
         if kind is User:
@@ -151,7 +88,7 @@ def write_turns(
 
 
 class _Writer:
-    def __init__(self, pairs: _Pairs, home: Home, notes: Notes) -> None:
+    def __init__(self, pairs: _Turns, home: Issuer, notes: Notes) -> None:
         self.turns: list[dict[str, Any]] = []
         self._pairs = pairs
         self._home = home
@@ -280,7 +217,7 @@ def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
 class _AssistantWriter:
     """Writes one message of the assistant's."""
 
-    def __init__(self, message: Assistant, at: int, path: str, pairs: _Pairs, home: Home, notes: Notes) -> None:
+    def __init__(self, message: Assistant, at: int, path: str, pairs: _Turns, home: Issuer, notes: Notes) -> None:
         self._message = message
         self._at = at
         self._path = path
@@ -305,12 +242,12 @@ class _AssistantWriter:
         if isinstance(block, Text):
             return self._text(block, path)
         if isinstance(block, ToolCall):
-            return self._call(block, _Call(self._at, index), path)
+            return self._call(block, Call(self._at, index), path)
         if isinstance(block, Opaque):
             return self._opaque(block, path)
         if isinstance(block, Thinking):
             return self._thinking(block, path)
-        if block.continuity is None or _is_welcome(block.continuity, self._home):
+        if block.continuity is None or is_welcome(block.continuity, self._home):
             return {"type": "redacted_thinking", "data": block.data}
         return self._drop(block, path, "only its issuer can read it")
 
@@ -329,12 +266,12 @@ class _AssistantWriter:
         state = block.continuity
         if state is None or not state.signature:
             return self._drop(block, path, "the wire takes back only thinking that it signed")
-        if not _is_welcome(state, self._home):
+        if not is_welcome(state, self._home):
             return self._drop(block, path, "its signature is another issuer's, or was cut off")
         extras = _foreign_fields(_extras_of(block)) if is_ours(state, self._home) else {}
         return {"type": "thinking", "thinking": block.text, "signature": state.signature, **extras}
 
-    def _call(self, block: ToolCall, call: _Call, path: str) -> dict[str, Any] | None:
+    def _call(self, block: ToolCall, call: Call, path: str) -> dict[str, Any] | None:
         sent = self._pairs.ids.get(call)
         if sent is None:
             self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its result")

@@ -32,6 +32,7 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Notes
+from ..conversation import Call, Pairs, is_ours
 from ..projection import IdMap, sorted_json
 from .quirks import Quirks
 
@@ -57,18 +58,17 @@ class _Writer:
         self._quirks = quirks
         self._notes = notes
         self._ids = IdMap(quirks.id_rule, messages)
-        self._answers = _pair(messages)
+        self._pairs = Pairs(messages, 0, None)
         self._contents: list[dict[str, Any]] = []
 
     def write(self) -> list[dict[str, Any]]:
-        answering = set(self._answers.values())
         for at, message in enumerate(self._messages):
             if isinstance(message, User):
                 parts = self._user_parts(message.content, self._path(at))
                 self._contents.append({"role": "user", "parts": parts})
             elif isinstance(message, Assistant):
                 self._write_turn(message, at)
-            elif at not in answering:
+            elif at not in self._pairs.answers:
                 self._notes.drop(self._path(at), "result_dropped", "the call it answers is not sent")
         return self._contents
 
@@ -95,7 +95,7 @@ class _Writer:
             where = f"{path}.content[{index}]"
             if not isinstance(block, ToolCall):
                 parts += self._model_part(block, where)
-            elif (answer := self._answers.get((at, index))) is not None:
+            elif (answer := self._pairs.results.get(Call(at, index))) is not None:
                 calls.append((answer, block))
                 parts.append(self._write_call(block, where))
             else:
@@ -114,7 +114,7 @@ class _Writer:
             signature = self._signature(block.continuity, where)
             return [{"text": block.text, **signature}] if block.text or signature else []
         state = block.continuity
-        if state is not None and state.replayable and self._is_ours(state.issuer):
+        if is_ours(state, self._target):
             if isinstance(block, Thinking):
                 return [{"text": block.text, "thought": True, **self._signature(state, where)}]
             if isinstance(block, Opaque):
@@ -162,21 +162,14 @@ class _Writer:
         """The signature a block carries, if it may go back; state without an issuer is this wire's by its kind."""
         if state is None or (state.signature is None and state.opaque is None):
             return {}
-        if state.signature is not None and state.replayable and (state.issuer is None or self._is_ours(state.issuer)):
+        if state.signature is not None and (
+            is_ours(state, self._target) or (state.issuer is None and state.replayable)
+        ):
             return {"thoughtSignature": state.signature}
         self._notes.drop(
             f"{where}.continuity", "continuity_dropped", "state that is cut off or another issuer's is not sent"
         )
         return {}
-
-    def _is_ours(self, issuer: Issuer | None) -> bool:
-        """Does state of this issuer mean anything to the model that is asked now?"""
-        target = self._target
-        if issuer is None or issuer.wire != target.wire:
-            return False
-        if issuer.vendor and target.vendor and issuer.vendor != target.vendor:
-            return False
-        return not issuer.model or not target.model or _line(issuer.model) == _line(target.model)
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
         """Put the placeholder on the first call of a turn that has calls and not one signature on them."""
@@ -186,31 +179,6 @@ class _Writer:
             return
         calls[0]["thoughtSignature"] = placeholder
         self._notes.rewrite(path, "signature_placeholder", "the model demands a signature that these calls never had")
-
-
-def _pair(messages: Sequence[Message]) -> dict[tuple[int, int], int]:
-    """Which result answers which call: places of messages and blocks. An id used again means the latest call."""
-    waiting: dict[str, list[tuple[int, int]]] = {}
-    answers: dict[tuple[int, int], int] = {}
-    for at, message in enumerate(messages):
-        if isinstance(message, Assistant):
-            for index, block in enumerate(message.content):
-                if isinstance(block, ToolCall) and block.arguments is not None:
-                    waiting.setdefault(block.id, []).append((at, index))
-        elif isinstance(message, ToolResult) and waiting.get(message.tool_call_id):
-            answers[waiting[message.tool_call_id].pop()] = at
-    return answers
-
-
-_EDITION = re.compile(r"(-latest|-preview|-exp|-\d{3}|-\d{6,8}|-\d\d-\d\d(\d\d)?|-\d{4}-\d\d-\d\d|@[\w.-]*)$")
-
-
-def _line(model: str) -> str:
-    """A model's name without date, version and stage: ``gemini-2.5-flash-preview-09-2025`` is ``gemini-2.5-flash``."""
-    name = model.removeprefix("models/")
-    while (shorter := _EDITION.sub("", name)) not in (name, ""):
-        name = shorter
-    return name
 
 
 # --- media ------------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from ...capabilities import Capabilities
 from ...errors import InvalidRequestError, ProviderError
 from ...events import Assembler
-from ...messages import Request, join_system
+from ...messages import Issuer, Request, join_system
 from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
 from ..failure import build_error
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..openai.request import is_strict, schema_directive
 from ..projection import join_url
-from .items import Home, write_input
+from .items import write_input
 from .quirks import Quirks
 from .refusal import ROWS, read_error_body
 from .reply import ResponsesDecoder
@@ -80,7 +80,7 @@ class ResponsesCodec:
         if request.stream:
             body["stream"] = True
         first = len(request.messages) - len(rest)
-        body["input"] = write_input(rest, first, Home(self.issuer_vendor, model), self.quirks, notes)
+        body["input"] = write_input(rest, first, Issuer(self.wire, self.issuer_vendor, model), self.quirks, notes)
         add_extras(body, request)
         body["input"] = body.pop("input")
         return Encoded(

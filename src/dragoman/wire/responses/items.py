@@ -7,18 +7,17 @@ issuer understands go back to it alone, as they came.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import InvalidRequestError
 from ...messages import (
     Assistant,
     AssistantBlock,
-    Continuity,
     Document,
     Image,
     Inline,
+    Issuer,
     Message,
     Opaque,
     Text,
@@ -29,12 +28,11 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Note, Notes
-from ..projection import IdMap, IdRule, sorted_json
+from ..conversation import Call, Pairs, is_ours
+from ..projection import IdRule, sorted_json
 from .quirks import Quirks
 
-__all__ = ["Home", "is_ours", "model_line", "write_input"]
-
-_SUFFIX = re.compile(r"(?:[-@:](?:\d{8}|\d{4}-\d\d-\d\d|latest|\d{3}))+$")
+__all__ = ["write_input"]
 
 # Calls that run on the caller's side, under names of their own; the server wants an output for each.
 _CALLS = frozenset(
@@ -49,33 +47,11 @@ _CALLS = frozenset(
 )
 
 
-class Home(NamedTuple):
-    """Where a request goes: whose opaque state is understood there."""
-
-    vendor: str | None
-    model: str
-
-
-def model_line(model: str) -> str:
-    """A model's name without the date or version at its end."""
-    return _SUFFIX.sub("", model.lower())
-
-
-def is_ours(state: Continuity | None, home: Home) -> bool:
-    """Was this state made, whole, by the wire, the vendor and the model line it would go to?"""
-    if state is None or state.issuer is None or not state.replayable or state.issuer.wire != "responses":
-        return False
-    vendor, model = state.issuer.vendor, state.issuer.model
-    if vendor is not None and home.vendor is not None and vendor != home.vendor:
-        return False
-    return model is None or model_line(model) == model_line(home.model)
-
-
 def write_input(
-    messages: Sequence[Message], first: int, home: Home, quirks: Quirks, notes: Notes
+    messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
     """The conversation without its system prompt; ``first`` is the index of its first message."""
-    writer = _Writer(_Pairs(messages, first, home, quirks.id_rule), home, quirks, notes)
+    writer = _Writer(_Items(messages, first, home, quirks.id_rule), home, quirks, notes)
     for at, message in enumerate(messages, first):
         if isinstance(message, User):
             writer.user(message, f"messages[{at}]")
@@ -91,62 +67,25 @@ def write_input(
 # --- who answers whom -------------------------------------------------------------------------------
 
 
-class _Call(NamedTuple):
-    """One call as it stands in the conversation."""
+class _Items(Pairs):
+    """The pairs of the caller's tools, and those of the issuer's own kinds of call."""
 
-    message: int
-    block: int
-
-
-class _Pairs:
-    """Which result answers which call, and under which id both are sent."""
-
-    def __init__(self, messages: Sequence[Message], first: int, home: Home, rule: IdRule | None) -> None:
-        self.answers: dict[int, _Call] = {}  # by the index of the result's message
-        self.ids: dict[_Call, str] = {}  # of the calls that are answered
-        self.own: set[tuple[str, bool]] = set()  # (call_id, is it an output?) of the issuer's own kinds of call
-        self._home = home
-        names: dict[_Call, str] = {}
-        waiting: dict[str, list[_Call]] = {}
-        for at, message in enumerate(messages, first):
-            if isinstance(message, Assistant):
-                self._note_calls(at, message, names, waiting)
-            elif isinstance(message, ToolResult) and waiting.get(message.tool_call_id):
-                # The latest call of this id: an earlier one was never answered.
-                self.answers[at] = waiting[message.tool_call_id].pop()
-        answered = set(self.answers.values())
-        self._name({call: name for call, name in names.items() if call in answered}, rule, IdMap(rule, messages))
-
-    def _note_calls(
-        self, at: int, message: Assistant, names: dict[_Call, str], waiting: dict[str, list[_Call]]
-    ) -> None:
-        for index, block in enumerate(message.content):
-            if isinstance(block, ToolCall) and isinstance(block.arguments, dict):
-                names[_Call(at, index)] = block.id
-                waiting.setdefault(block.id, []).append(_Call(at, index))
-            elif isinstance(block, Opaque) and isinstance(block.data, dict) and is_ours(block.continuity, self._home):
-                kind, call_id = block.data.get("type"), block.data.get("call_id")
-                if isinstance(kind, str) and isinstance(call_id, str):
-                    self.own.add((call_id, kind.endswith("_output")))
-
-    def _name(self, names: dict[_Call, str], rule: IdRule | None, projected: IdMap) -> None:
-        """Give each call its id. Some servers count from zero in every reply; here an id is used once."""
-        taken = {projected[name] for name in names.values()}
-        used: set[str] = set()
-        for call, name in names.items():
-            sent, salt = projected[name], 0
-            while sent in used or (salt and sent in taken):
-                salt += 1
-                sent = (rule or IdRule(64)).fold(name, salt)
-            used.add(sent)
-            self.ids[call] = sent
+    def __init__(self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None) -> None:
+        super().__init__(messages, first, rule)
+        self.own: set[tuple[str, bool]] = set()  # (call_id, is it an output?)
+        for message in messages:
+            for block in message.content if isinstance(message, Assistant) else ():
+                if isinstance(block, Opaque) and isinstance(block.data, dict) and is_ours(block.continuity, home):
+                    kind, call_id = block.data.get("type"), block.data.get("call_id")
+                    if isinstance(kind, str) and isinstance(call_id, str):
+                        self.own.add((call_id, kind.endswith("_output")))
 
 
 # --- turns ----------------------------------------------------------------------------------------
 
 
 class _Writer:
-    def __init__(self, pairs: _Pairs, home: Home, quirks: Quirks, notes: Notes) -> None:
+    def __init__(self, pairs: _Items, home: Issuer, quirks: Quirks, notes: Notes) -> None:
         self.items: list[dict[str, Any]] = []
         self._pairs = pairs
         self._home = home
@@ -188,7 +127,7 @@ class _Writer:
         written: list[tuple[str, dict[str, Any]]] = []
         for index, block in enumerate(message.content):
             where = f"{path}.content[{index}]"
-            item = self._block(block, _Call(at, index), where)
+            item = self._block(block, Call(at, index), where)
             if item is not None:
                 written.append((where, item))
         # The server answers 400 to reasoning without the item it led to [d99e412d-692b4954].
@@ -199,7 +138,7 @@ class _Writer:
             self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
         self.items += [item for _, item in written]
 
-    def _block(self, block: AssistantBlock, call: _Call, path: str) -> dict[str, Any] | None:
+    def _block(self, block: AssistantBlock, call: Call, path: str) -> dict[str, Any] | None:
         if isinstance(block, Text):
             return self._text(block, path)
         if isinstance(block, ToolCall):
@@ -228,7 +167,7 @@ class _Writer:
             item["phase"] = own["phase"]
         return item
 
-    def _call(self, block: ToolCall, call: _Call, path: str) -> dict[str, Any] | None:
+    def _call(self, block: ToolCall, call: Call, path: str) -> dict[str, Any] | None:
         call_id = self._pairs.ids.get(call)
         if call_id is None:
             self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its result")
