@@ -649,6 +649,21 @@ def test_structured_text_is_parsed() -> None:
     assert fold(out.take()).parsed == [1]
 
 
+@pytest.mark.parametrize(
+    ("texts", "parsed"),
+    [(["[1, ", "2]"], [1, 2]), (["Looking.", "[3]"], [3]), (["no", "nor this"], None)],
+)
+def test_structured_text_in_pieces(texts: list[str], parsed: Any) -> None:
+    out = Assembler(expected=Structured())
+    out.start()
+    for text in texts:
+        out.text(text)
+        out.block_end()
+    out.finish("stop")
+    assert isinstance(out.error, StructuredOutputError) is (parsed is None)
+    assert fold(out.take()).parsed == parsed
+
+
 @pytest.mark.parametrize(("text", "reason"), [("no", "stop"), ("", "stop"), ("no", "length")])
 def test_structured_text_that_is_not(text: str, reason: str) -> None:
     out = structured(text, reason)

@@ -48,7 +48,10 @@ MODEL = "test-model"
 REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html")
 
 # What each wire may send between events without meaning anything.
-PINGS = {"anthropic": b'event: ping\ndata: {"type": "ping"}\n\n'}
+PINGS = {
+    "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
+    "responses": b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n',
+}
 COMMENT = b": keep-alive\n\n"
 
 CodecType = type[Codec]

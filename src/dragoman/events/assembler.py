@@ -446,10 +446,16 @@ class Assembler:
     def _read_structured(self, reason: FinishReason) -> Any:
         if self._expected is None or self._expected.response_schema is None:
             return None
-        text = "".join([block.text for block in self._blocks if block.kind is Text])
+        texts = [block.text for block in self._blocks if block.kind is Text]
+        text = "".join(texts)
         if not text and reason == "length":
             return None
         parsed, wrong = self._expected.read_text(text)
+        if wrong is not None and len(texts) > 1:
+            # A model may comment on its work first, in a text of its own [46bf84ce]; the answer comes last.
+            last, still_wrong = self._expected.read_text(texts[-1])
+            if still_wrong is None:
+                return last
         if wrong is not None:
             self.error = StructuredOutputError(
                 f"the reply does not satisfy response_schema: {wrong}",
