@@ -31,9 +31,9 @@ LAYERS = [
     "prices",
     "log",
     "registry",
-    "session",
-    "tools",
     "permission",
+    "tools",
+    "session",
     "replay",
     "conformance",
     "gateway",
@@ -89,8 +89,8 @@ ALLOWED = {
     ("errors.py", "xai"): "the beginning of a key, which must be known to be hidden",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
 }
-# Below the session nothing can run a tool. The log runs SQL, and the word is the database driver's.
-MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("session") :]]
+# Below the core's line nothing can run a tool. The log runs SQL, and the word is the database driver's.
+MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("tools") :]]
 
 
 # --- the checks -----------------------------------------------------------------------------------

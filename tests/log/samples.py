@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dragoman.events import AssembledFrom, IntentSource, ToolIntent
+from dragoman.events import AssembledFrom, IntentSource, ToolIntent, Usage
 from dragoman.log import (
     BudgetExceeded,
     LlmCallCompleted,
@@ -20,6 +20,7 @@ from dragoman.log import (
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
+    Routing,
     RoutingProviderRecovered,
     RoutingProviderUnavailable,
     RoutingSwitched,
@@ -28,6 +29,8 @@ from dragoman.log import (
     SessionStarted,
     ToolFailed,
     ToolIntentClosed,
+    ToolIntentRejected,
+    ToolIntentValidated,
     ToolObserved,
     ToolStarted,
     TurnStarted,
@@ -77,7 +80,21 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
             "r1",
             "tool_calls",
             (LOSS,),
+            "msg_01",
+            Routing("manual", "acme:large", "the user asked"),
+            Usage(1200, 45, 1000),
+            Decimal("0.00475"),
+            "2026-11",
+            None,
+            812.5,
+            {"call_1": "tu_01"},
         ),
+        "agent",
+        "private",
+    ),
+    (
+        "message.recorded",
+        MessageRecorded(Assistant("Hal"), finish_reason="error", in_context=False),
         "agent",
         "private",
     ),
@@ -119,6 +136,8 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
         "pseudonymous",
     ),
     ("tool_intent.proposed", INTENT, "agent", "private"),
+    ("tool_intent.validated", ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",)), "system", "private"),
+    ("tool_intent.rejected", ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"), "system", "private"),
     ("tool_intent.closed", ToolIntentClosed("tu_01", "the process was killed", "bash"), "system", "private"),
     ("permission.requested", PermissionRequested("tu_01", "bash", "not in the rules"), "system", "private"),
     ("permission.granted", PermissionGranted("tu_01", "bash", "user", scope="session"), "system", "private"),

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from ..errors import scrub
-from ..events import FinishReason, ToolIntent
+from ..events import FinishReason, ToolIntent, Usage
 from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolResult, User, UserBlock
 from .errors import InvalidRecordError, UnknownTypeError
 
@@ -40,6 +40,7 @@ __all__ = [
     "PermissionDenied",
     "PermissionGranted",
     "PermissionRequested",
+    "Routing",
     "RoutingProviderRecovered",
     "RoutingProviderUnavailable",
     "RoutingSwitched",
@@ -47,9 +48,12 @@ __all__ = [
     "SessionFinished",
     "SessionResumed",
     "SessionStarted",
+    "SideEffect",
     "StopReason",
     "ToolFailed",
     "ToolIntentClosed",
+    "ToolIntentRejected",
+    "ToolIntentValidated",
     "ToolObserved",
     "ToolStarted",
     "TurnStarted",
@@ -67,6 +71,7 @@ ErrorClass: TypeAlias = Literal[
     "auth", "rate_limit", "network", "server_error", "invalid_request", "context_overflow", "cancelled", "other"
 ]
 Scope: TypeAlias = Literal["model_specific", "provider_wide"]
+SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
 # --- sessions and turns -----------------------------------------------------------------------------
@@ -106,8 +111,22 @@ class TurnStarted(Struct, frozen=True, omit_defaults=True):
     provider: str | None = None
 
 
+class Routing(Struct, frozen=True, omit_defaults=True):
+    """Which model was chosen (``provider:model``), in which way and why; ``mode`` as the adapter contract has it."""
+
+    mode: Literal["override", "manual", "rule", "pattern", "delegate", "default"]
+    chosen: str
+    reason: str = ""
+
+
 class MessageRecorded(Struct, frozen=True, omit_defaults=True):
-    """A message of the conversation, whole, and what its wire could not carry."""
+    """A message of the conversation, whole, and what its wire could not carry.
+
+    What only the caller of a provider knows is here too: the message's own id, the choice of the
+    model, the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
+    every call id of the message, verbatim, to the intent it stands for. A message that is kept as
+    evidence and not shown to the model again, such as half a reply, has ``in_context`` false.
+    """
 
     message: Message
     model: str | None = None
@@ -115,6 +134,15 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
     request_id: str | None = None
     finish_reason: FinishReason | None = None
     warnings: tuple[LossWarning, ...] = ()
+    message_id: str | None = None
+    routing: Routing | None = None
+    usage: Usage | None = None
+    cost_usd: Decimal | None = None
+    pricing_version: str | None = None
+    cost_unknown: str | None = None
+    latency_ms: float | None = None
+    tool_ids: dict[str, str] = field(default_factory=dict)
+    in_context: bool = True
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
@@ -133,6 +161,7 @@ class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
     limit: Decimal
     used: Decimal
     unit: str | None = None
+    detail: str | None = None
 
 
 # --- model calls ------------------------------------------------------------------------------------
@@ -240,6 +269,24 @@ class RoutingProviderRecovered(Struct, frozen=True, omit_defaults=True):
 # --- tools ------------------------------------------------------------------------------------------
 
 
+class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
+    """An intent names a tool there is and its input fits; what running it would do to the world."""
+
+    intent_id: str
+    tool_name: str
+    side_effect: SideEffect
+    paths: tuple[str, ...] = ()
+
+
+class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
+    """An intent cannot be run as it stands. Neither a decision about it nor a failure of a tool."""
+
+    intent_id: str
+    tool_name: str
+    problem: Literal["unknown_tool", "invalid_arguments"]
+    detail: str = ""
+
+
 class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
     """An intent will never run: it was open when the session stopped, or was given up."""
 
@@ -336,6 +383,8 @@ Payload: TypeAlias = (
     | RoutingProviderUnavailable
     | RoutingProviderRecovered
     | ToolIntent
+    | ToolIntentValidated
+    | ToolIntentRejected
     | ToolIntentClosed
     | PermissionRequested
     | PermissionGranted
@@ -377,6 +426,8 @@ _ENTRIES = (
     Entry("routing.provider_unavailable", RoutingProviderUnavailable, "system", "pseudonymous"),
     Entry("routing.provider_recovered", RoutingProviderRecovered, "system", "pseudonymous"),
     Entry("tool_intent.proposed", ToolIntent, "agent", "private"),
+    Entry("tool_intent.validated", ToolIntentValidated, "system", "private"),
+    Entry("tool_intent.rejected", ToolIntentRejected, "system", "private"),
     Entry("tool_intent.closed", ToolIntentClosed, "system", "private"),
     Entry("permission.requested", PermissionRequested, "system", "private"),
     Entry("permission.granted", PermissionGranted, "system", "private"),
