@@ -1,4 +1,6 @@
-"""For pytest: the fixture ``dragoman_cassette``, which records a test's calls once and plays them ever after.
+"""For pytest: cassettes, simulated models, and a guard that keeps tests off the network.
+
+``dragoman_cassette`` records a test's calls once and plays them ever after.
 
 ::
 
@@ -8,21 +10,34 @@
 
 The cassette is ``cassettes/<module>/<test>.jsonl`` beside the test. ``--dragoman-cassettes=record`` makes
 new takes, ``replay`` never asks anybody (for machines that must not), ``off`` neither records nor plays.
+
+``forbid_network()``, or the fixture ``dragoman_no_network``, raises on any connection beyond this machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import ipaddress
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .middleware.record import MODES, Record
 from .provider import Provider
 
-__all__ = ["cassette_path", "dragoman_cassette", "pytest_addoption"]
+__all__ = [
+    "NetworkForbiddenError",
+    "cassette_path",
+    "dragoman_cassette",
+    "dragoman_no_network",
+    "forbid_network",
+    "pytest_addoption",
+]
 
 _UNSAFE = re.compile(r"[^\w.\-\[\]=,+]+")
 
@@ -59,3 +74,74 @@ def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
     if safe != wanted:
         safe += "-" + hashlib.sha256(wanted.encode()).hexdigest()[:8]
     return test_file.parent / "cassettes" / test_file.stem / f"{safe}.jsonl"
+
+
+# --- no network -------------------------------------------------------------------------------------
+
+
+class NetworkForbiddenError(AssertionError):
+    """Something wanted to leave this machine; the message holds the address."""
+
+
+@contextlib.contextmanager
+def forbid_network(*allowed: str) -> Iterator[None]:
+    """While this lasts, a connection or a name look-up beyond this machine raises, in every thread.
+
+    ``allowed`` are hosts that may be reached all the same, as they are written in the address.
+    """
+    _watch()
+    _guards.append(frozenset(allowed))
+    guard = _guards[-1]
+    try:
+        yield
+    finally:
+        _guards.remove(guard)
+
+
+@pytest.fixture
+def dragoman_no_network() -> Iterator[None]:
+    """Keep this test off the network."""
+    with forbid_network():
+        yield
+
+
+_guards: list[frozenset[str]] = []
+_watching = False
+
+
+def _watch() -> None:
+    """Look at every socket from now on: an audit hook cannot be taken back, only told to do nothing."""
+    global _watching
+    if not _watching:
+        _watching = True
+        sys.addaudithook(_look)
+
+
+def _look(event: str, args: tuple[Any, ...]) -> None:
+    if not _guards or not event.startswith("socket."):
+        return
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+        _refuse_host(args[1])
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+        _refuse_host((args[0],))
+
+
+def _refuse_host(address: Any) -> None:
+    if not isinstance(address, tuple) or not address:
+        return  # a path in the file system, or a socket that is connected already
+    host = address[0].decode("idna") if isinstance(address[0], bytes) else address[0]
+    if _is_here(host) or all(host in guard for guard in _guards):
+        return
+    where = f"{host}:{address[1]}" if len(address) > 1 else host
+    raise NetworkForbiddenError(f"forbid_network: something wanted to reach {where}")
+
+
+def _is_here(host: Any) -> bool:
+    if host is None or host in ("", "localhost") or str(host).endswith(".localhost"):
+        return True
+    try:
+        found = ipaddress.ip_address(str(host).partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return found.is_loopback or found.is_unspecified or (mapped is not None and mapped.is_loopback)

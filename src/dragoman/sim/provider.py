@@ -1,0 +1,259 @@
+"""A provider that says what a script says."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..capabilities import Capabilities
+from ..errors import InvalidRequestError, ProviderError
+from ..events import Assembler, Event, Usage
+from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
+from ..provider import Provider
+from ..tokens import estimate_input_tokens, estimate_text
+from ..validate import Expectation
+from ..wire.failure import Failure, build_error
+from .reading import read_script
+from .script import Answer, Call, Fault, Rule, Said, Script, find_error
+
+__all__ = ["ScriptedProvider"]
+
+_WORDS = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
+_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # of a ULID
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class ScriptedProvider(Provider):
+    """Answers by rules. A text, an ``Answer`` or an error among them answers one call, the last of all the rest.
+
+    ::
+
+        model = ScriptedProvider("Hello.")
+        model = ScriptedProvider(RateLimitError("slow down"), "Hello.")
+        model = ScriptedProvider(Rule(Answer(tool_calls=[Call("search", {"q": "x"})]), Match(turn=1)), "Done.")
+        model = ScriptedProvider.from_file("script.yaml")
+
+    The same script, seed and order of calls give the same events, ids included. ``requests`` holds what
+    was asked. ``sleep`` is what delays are waited with.
+    """
+
+    def __init__(
+        self,
+        *rules: Rule | Answer | str | ProviderError,
+        seed: int = 0,
+        name: str = "sim",
+        model: str = "sim",
+        capabilities: Capabilities | Mapping[str, Any] | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.capabilities = (
+            capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
+        )
+        self.requests: list[Request] = []
+        self.rules = tuple([_as_rule(rule, last=at == len(rules) - 1) for at, rule in enumerate(rules)])
+        self._seed = seed
+        self._sleep = sleep
+        self._used = [0] * len(self.rules)
+
+    @classmethod
+    def from_script(cls, script: Script, **settings: Any) -> ScriptedProvider:
+        """The provider of a script."""
+        given = {"seed": script.seed, "model": script.model, "capabilities": script.capabilities}
+        return cls(*script.rules, **{**given, **settings})
+
+    @classmethod
+    def from_file(cls, path: str | Path, **settings: Any) -> ScriptedProvider:
+        """The provider of a script in YAML; ``ConfigError`` names file and line of what is wrong with it."""
+        return cls.from_script(read_script(path), **settings)
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        number = len(self.requests)
+        self.requests.append(request)
+        rule = self._choose(request, number)
+        fault = rule.fault or Fault()
+        await asyncio.sleep(0)
+        if (refusal := _refusal(fault)) is not None:
+            raise self._named(refusal, request)
+        answer = self._answer(rule, request)
+        out = self._assembler(request, number)
+        await self._wait(answer.delay)
+        out.start()
+        for count, say in enumerate(_pieces(answer)):
+            if count == fault.after:
+                await self._break(fault, out, request)
+            elif count:
+                await self._wait(answer.pace)
+            if out.complete is not None:
+                break
+            say(out)
+            for event in out.take():
+                yield event
+        if out.complete is None:
+            await self._end(answer, fault, out, request)
+        for event in out.take():
+            yield event
+        if out.error is not None:
+            raise self._named(out.error, request)
+
+    def _answer(self, rule: Rule, request: Request) -> Answer:
+        try:
+            return rule.answer(request)
+        except ProviderError as error:
+            raise self._named(error, request).with_traceback(None) from error.__cause__
+
+    async def _end(self, answer: Answer, fault: Fault, out: Assembler, request: Request) -> None:
+        if fault.after >= sum(1 for _ in _pieces(answer)):
+            await self._break(fault, out, request)
+        if out.complete is None:
+            out.usage(answer.usage if answer.usage is not None else _count(request, answer))
+            finish = answer.finish or ("tool_calls" if out.has_calls else "stop")
+            out.finish(finish, finish, answer.stop_sequence)
+
+    async def _break(self, fault: Fault, out: Assembler, request: Request) -> None:
+        """The place in the reply where the fault is."""
+        if fault.stall is not None:
+            await self._wait(fault.stall)
+        if fault.error is not None:
+            out.fail(self._named(_make_error(fault), request))
+
+    async def _wait(self, seconds: float) -> None:
+        if math.isinf(seconds):
+            await asyncio.Event().wait()
+        elif seconds > 0:
+            await self._sleep(seconds)
+
+    def _choose(self, request: Request, number: int) -> Rule:
+        for at, rule in enumerate(self.rules):
+            if (rule.times is not None and self._used[at] >= rule.times) or not rule.match.fits(request):
+                continue
+            if rule.chance < 1 and self._dice(number, at).random() >= rule.chance:
+                continue
+            self._used[at] += 1
+            return rule
+        raise self._named(InvalidRequestError(_unanswered(self.rules, request)), request)
+
+    def _dice(self, number: int, about: object) -> random.Random:
+        return random.Random(f"{self._seed}:{number}:{about}")  # noqa: S311 - to be repeated, not to be secret
+
+    def _assembler(self, request: Request, number: int) -> Assembler:
+        dice = self._dice(number, "id")
+        return Assembler(
+            request_id=request.request_id,
+            model=request.model or self.model,
+            provider=self.name,
+            issuer=Issuer("sim", None, self.model),
+            expected=Expectation(request),
+            structured_path="native" if request.response_schema is not None else None,
+            new_id=lambda: "0" + "".join(dice.choices(_LETTERS, k=25)),
+        )
+
+    def _named(self, error: ProviderError, request: Request) -> ProviderError:
+        error.provider, error.model = error.provider or self.name, error.model or self.model
+        error.request_id = error.request_id or request.request_id
+        return error
+
+
+def _as_rule(rule: Rule | Answer | str | ProviderError, *, last: bool) -> Rule:
+    times = None if last else 1
+    if isinstance(rule, Rule):
+        return rule
+    if isinstance(rule, ProviderError):
+        return Rule(lambda _: _raise(rule), times=times)
+    if isinstance(rule, Answer | str):
+        return Rule(rule, times=times)
+    raise ValueError(f"a rule is a Rule, an Answer, a text or an error, not {type(rule).__name__}")
+
+
+def _raise(error: ProviderError) -> Answer:
+    raise error
+
+
+def _unanswered(rules: tuple[Rule, ...], request: Request) -> str:
+    named = [rule.name or f"rule {at + 1}" for at, rule in enumerate(rules)]
+    last = type(request.messages[-1]).__name__
+    offered = f" and {len(request.tools)} tools" if request.tools else ""
+    return (
+        f"no rule of the script answers this request: {len(request.messages)} messages, the last from {last}{offered}; "
+        f"tried {', '.join(named) or 'none, the script is empty'}"
+    )
+
+
+# --- saying ---------------------------------------------------------------------------------------
+
+Say = Callable[[Assembler], None]
+
+
+def _pieces(answer: Answer) -> Iterator[Say]:
+    """What the answer says, one piece at a time."""
+    for key, said in enumerate(answer.said):
+        yield from _pieces_of(key, said, answer.piece)
+
+
+def _pieces_of(key: int, said: Said, size: int | None) -> Iterator[Say]:
+    if isinstance(said, Call):
+        yield lambda out: out.tool_start(key, said.id, said.name)
+        for piece in _split(said.written, size or 12):
+            yield lambda out, piece=piece: out.tool_input(key, piece)  # type: ignore[misc]
+        yield lambda out: out.block_end(key)
+        return
+    if isinstance(said, RedactedThinking | Opaque):
+        yield lambda out: out.whole(said)
+        return
+    is_text = isinstance(said, Text)
+    for piece in _split(said.text, size):
+        yield lambda out, piece=piece: out.text(piece) if is_text else out.thinking(piece)  # type: ignore[misc]
+    state = said.continuity
+    if state is not None:
+        yield lambda out: out.attach(Text if is_text else Thinking, state.signature, state.opaque)
+    yield lambda out: out.block_end()
+
+
+def _split(text: str, size: int | None) -> list[str]:
+    if size is None:
+        return _WORDS.findall(text)
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def _count(request: Request, answer: Answer) -> Usage:
+    """Token counts as a provider would report them."""
+    asked = estimate_input_tokens(request.messages, request.tools)
+    said = [estimate_text(_text_of(each)).tokens for each in answer.said]
+    thought = [count for count, each in zip(said, answer.said, strict=True) if isinstance(each, Thinking)]
+    return Usage(asked, sum(said), reasoning_tokens=sum(thought) if thought else None, total_tokens=asked + sum(said))
+
+
+def _text_of(said: Said) -> str:
+    return said.written if isinstance(said, Call) else getattr(said, "text", "")
+
+
+# --- failing --------------------------------------------------------------------------------------
+
+
+def _refusal(fault: Fault) -> ProviderError | None:
+    """The error that comes before anything is said, if that is what the fault is."""
+    if fault.status is not None or (fault.error is not None and not fault.after and fault.stall is None):
+        return _make_error(fault)
+    return None
+
+
+def _make_error(fault: Fault) -> ProviderError:
+    kind = find_error(fault.error) if fault.error is not None else None
+    message = fault.message or "the script says so"
+    if kind is not None:
+        return kind(
+            message,
+            status=fault.status,
+            retry_after=fault.retry_after,
+            provider_code=fault.code or None,
+            provider_message=fault.message or None,
+        )
+    headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
+    return build_error(fault.status or 500, headers, Failure(message, fault.code), ())

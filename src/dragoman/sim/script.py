@@ -1,0 +1,264 @@
+"""What a simulated model does: rules, each of which says what it answers to and what with, as values."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+from msgspec import Struct
+
+from .. import errors
+from ..errors import ProviderError
+from ..events import FinishReason, Usage
+from ..messages import Assistant, Opaque, RedactedThinking, Request, System, Text, Thinking, ToolResult, User
+
+__all__ = ["Answer", "Call", "Fault", "Match", "Rule", "Said", "Script", "find_error"]
+
+FINISHES: tuple[str, ...] = get_args(FinishReason)
+
+
+def find_error(name: str) -> type[ProviderError] | None:
+    """The class of the error tree of this name."""
+    kind = getattr(errors, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, ProviderError) else None
+
+
+class Call(Struct, frozen=True):
+    """A tool call to propose. ``arguments`` given as text go out as they are, well formed or not."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+    id: str | None = None
+
+    @property
+    def written(self) -> str:
+        """The arguments as they go over a wire."""
+        if isinstance(self.arguments, str):
+            return self.arguments
+        return msgspec.json.encode(self.arguments).decode()
+
+
+Said: TypeAlias = Text | Thinking | RedactedThinking | Opaque | Call
+
+
+class Answer(Struct, frozen=True):
+    """A reply: ``content`` in order, or else ``thinking``, ``text`` and ``tool_calls`` in this order.
+
+    ``usage`` left out is counted; ``Usage()`` reports nothing. ``finish`` left out follows from the
+    content. ``delay`` is waited before the first event and ``pace`` before each later piece, in
+    seconds; ``piece`` is the length of a piece in characters, by default a word.
+    """
+
+    text: str = ""
+    thinking: str = ""
+    tool_calls: Sequence[Call] = ()
+    content: Sequence[Said] = ()
+    usage: Usage | None = None
+    finish: FinishReason | None = None
+    stop_sequence: str | None = None
+    delay: float = 0.0
+    pace: float = 0.0
+    piece: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.content and (self.text or self.thinking or self.tool_calls):
+            raise ValueError("answer: content says everything; text, thinking and tool_calls go without it")
+        if self.finish is not None and self.finish not in FINISHES:
+            raise ValueError(f"answer: finish must be one of {', '.join(FINISHES)}, not {self.finish!r}")
+        for name in ("delay", "pace"):
+            _check_seconds("answer", name, getattr(self, name))
+        if self.piece is not None and (not isinstance(self.piece, int) or self.piece < 1):
+            raise ValueError(f"answer: piece must be a positive whole number, not {self.piece!r}")
+
+    @property
+    def said(self) -> tuple[Said, ...]:
+        """Everything that is said, in order."""
+        if self.content:
+            return tuple(self.content)
+        thinking: tuple[Said, ...] = (Thinking(self.thinking),) if self.thinking else ()
+        text: tuple[Said, ...] = (Text(self.text),) if self.text else ()
+        return (*thinking, *text, *self.tool_calls)
+
+
+class Fault(Struct, frozen=True):
+    """What goes wrong.
+
+    By what is said: ``status`` refuses the call with ``message``, ``code`` and ``retry_after``; ``error``
+    names a class of the error tree to fail with, once ``after`` pieces are out; ``stall`` waits so many
+    seconds there (``inf``: for ever).
+
+    By bytes, where the reply is served: ``cut_at`` drops the connection at that byte and ``end_at`` ends
+    the body there as if that were all; ``garbage_at`` puts ``garbage`` random bytes in; ``duplicate``
+    sends every so many-th chunk twice; ``interleave`` mixes the fragments of parallel tool calls;
+    ``drip`` sends so many bytes at a time with ``pace`` seconds between; ``content_type`` labels the
+    reply wrongly; ``body`` is sent in place of a refusal's own.
+    """
+
+    status: int | None = None
+    message: str = ""
+    code: str = ""
+    retry_after: float | None = None
+    error: str | None = None
+    after: int = 0
+    stall: float | None = None
+    cut_at: int | None = None
+    end_at: int | None = None
+    garbage_at: int | None = None
+    garbage: int = 16
+    duplicate: int | None = None
+    interleave: bool = False
+    drip: int | None = None
+    pace: float = 0.0
+    content_type: str | None = None
+    body: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status is not None and not 300 <= self.status <= 599:
+            raise ValueError(f"fault: status must be one of a refusal, 300 to 599, not {self.status!r}")
+        if self.error is not None and find_error(self.error) is None:
+            raise ValueError(f"fault: error must name a class such as RateLimitError, not {self.error!r}")
+        if self.error is not None and self.status is not None and self.after:
+            raise ValueError("fault: a status comes before anything is said; leave after out, or give error alone")
+        for name, least in _NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ValueError(f"fault: {name} must be a whole number from {least}, not {value!r}")
+        for name in ("retry_after", "pace"):
+            _check_seconds("fault", name, getattr(self, name))
+        if self.stall is not None and self.stall != math.inf:
+            _check_seconds("fault", "stall", self.stall)
+
+    @property
+    def is_of_bytes(self) -> bool:
+        """Does it happen to bytes rather than to what is said?"""
+        return self.interleave or any(getattr(self, name) is not None for name in _OF_BYTES)
+
+
+_NUMBERS = {"after": 0, "cut_at": 0, "end_at": 0, "garbage_at": 0, "garbage": 1, "duplicate": 1, "drip": 1}
+_OF_BYTES = ("cut_at", "end_at", "garbage_at", "duplicate", "drip", "content_type", "body")
+
+
+def _check_seconds(owner: str, name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{owner}: {name} must be a number of seconds, not {value!r}")
+
+
+class Match(Struct, frozen=True):
+    """Which requests a rule answers; everything that is set must hold.
+
+    ``text`` is looked for in the last user message and ``system`` in the system prompt, both whatever
+    the case; ``pattern`` is a regular expression for the last user message; ``tool_result`` is looked
+    for in the results the conversation ends with; ``tools`` must all be offered; ``model`` may hold
+    ``*``; ``turn`` counts the model's turns from 1; ``where`` is a function of the request.
+    """
+
+    text: str | None = None
+    pattern: str | None = None
+    system: str | None = None
+    tool_result: str | None = None
+    tools: Sequence[str] = ()
+    model: str | None = None
+    turn: int | None = None
+    schema: bool | None = None
+    stream: bool | None = None
+    where: Callable[[Request], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ValueError(f"match: pattern is not a regular expression: {error}") from None
+        if self.turn is not None and (isinstance(self.turn, bool) or self.turn < 1):
+            raise ValueError(f"match: turn counts from 1, not {self.turn!r}")
+
+    def fits(self, request: Request) -> bool:
+        """Does the request fit?"""
+        return (
+            _holds(self.text, _last_user(request))
+            and (self.pattern is None or re.search(self.pattern, _last_user(request)) is not None)
+            and _holds(self.system, _system(request))
+            and (self.tool_result is None or _holds(self.tool_result, _last_results(request)))
+            and set(self.tools) <= {tool.name for tool in request.tools}
+            and (self.model is None or fnmatch.fnmatchcase(request.model, self.model))
+            and (self.turn is None or self.turn == _turn(request))
+            and (self.schema is None or self.schema == (request.response_schema is not None))
+            and (self.stream is None or self.stream == request.stream)
+            and (self.where is None or bool(self.where(request)))
+        )
+
+
+def _holds(wanted: str | None, text: str | None) -> bool:
+    return wanted is None or (text is not None and wanted.casefold() in text.casefold())
+
+
+def _last_user(request: Request) -> str:
+    return next((message.text for message in reversed(request.messages) if isinstance(message, User)), "")
+
+
+def _system(request: Request) -> str:
+    return "\n\n".join([message.content for message in request.messages if isinstance(message, System)])
+
+
+def _last_results(request: Request) -> str | None:
+    """The results at the end of the conversation, or ``None`` when it ends otherwise."""
+    found: list[str] = []
+    for message in reversed(request.messages):
+        if not isinstance(message, ToolResult):
+            break
+        found.append(message.text)
+    return "\n".join(reversed(found)) if found else None
+
+
+def _turn(request: Request) -> int:
+    return 1 + sum(isinstance(message, Assistant) for message in request.messages)
+
+
+Reply: TypeAlias = Answer | str | Callable[[Request], Answer | str]
+
+
+class Rule(Struct, frozen=True):
+    """When a request fits ``match``, give ``reply``, as ``fault`` allows.
+
+    ``times`` lets the rule answer that many calls and no more; ``chance`` lets it answer only so often,
+    by the dice of the script's seed. ``name`` is for error messages.
+    """
+
+    reply: Reply = ""
+    match: Match = Match()
+    fault: Fault | None = None
+    times: int | None = None
+    chance: float = 1.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.times is not None and (isinstance(self.times, bool) or self.times < 1):
+            raise ValueError(f"rule: times must be a positive whole number, not {self.times!r}")
+        if isinstance(self.chance, bool) or not 0 <= self.chance <= 1:
+            raise ValueError(f"rule: chance must be between 0 and 1, not {self.chance!r}")
+
+    def answer(self, request: Request) -> Answer:
+        """What is said to this request."""
+        reply = self.reply(request) if callable(self.reply) else self.reply
+        return Answer(reply) if isinstance(reply, str) else reply
+
+
+class Script(Struct, frozen=True):
+    """Rules in the order they are tried, and what the simulated provider says of itself."""
+
+    rules: Sequence[Rule] = ()
+    seed: int = 0
+    model: str = "sim"
+    models: Sequence[str] = ()
+    capabilities: Mapping[str, Any] = {}
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The names of the models it answers to when it is served."""
+        return tuple(self.models) or (self.model,)

@@ -1,0 +1,333 @@
+"""The scripted provider: rules choose, faults break, and whatever a script says keeps the rules of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import (
+    Assistant,
+    CallCancelledError,
+    Continuity,
+    InvalidRequestError,
+    MalformedToolCallError,
+    Opaque,
+    OverloadedError,
+    ProviderError,
+    RateLimitError,
+    RedactedThinking,
+    Request,
+    StreamInterruptedError,
+    StructuredOutputError,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    UnavailableError,
+    Usage,
+    User,
+    check_events,
+    fold,
+)
+from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, ScriptedProvider
+
+from ..listed import Clock, collect
+
+TOOLS = [Tool("search"), Tool("read")]
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+async def test_one_entry_a_call_and_the_last_for_the_rest() -> None:
+    model = ScriptedProvider(RateLimitError("slow", retry_after=2.0), "one", Answer("two"))
+    with pytest.raises(RateLimitError) as caught:
+        await model.complete("a")
+    assert caught.value.retry_after == 2.0
+    assert (caught.value.provider, caught.value.model) == ("sim", "sim")
+    assert caught.value.request_id == model.requests[0].request_id
+    assert [(await model.complete("a")).text for _ in range(3)] == ["one", "two", "two"]
+    assert len(model.requests) == 4
+
+
+async def test_everything_an_answer_says_arrives_in_order() -> None:
+    said = [
+        Thinking("so ", Continuity("signed")),
+        Call("search", {"q": "Ä"}, "c1"),
+        RedactedThinking("xx"),
+        Text("and now"),
+        Call("read", {"n": [1]}, "c2"),
+        Opaque({"kind": "own"}),
+    ]
+    model = ScriptedProvider(Answer(content=said, usage=Usage(7, 3), stop_sequence="END"))
+    stream = model.stream("x", tools=TOOLS)
+    events = [event async for event in stream]
+    check_events(events)
+    reply = stream.response
+    assert reply is not None
+    content = reply.message.content
+    assert [type(block) for block in content] == [Thinking, ToolCall, RedactedThinking, Text, ToolCall, Opaque]
+    assert isinstance(content[0], Thinking)
+    assert content[0].continuity is not None
+    assert content[0].continuity.signature == "signed"
+    assert [(call.id, call.arguments) for call in reply.tool_calls] == [("c1", {"q": "Ä"}), ("c2", {"n": [1]})]
+    assert (reply.finish_reason, reply.usage, reply.stop_sequence) == ("tool_calls", Usage(7, 3), "END")
+
+
+async def test_usage_is_counted_unless_it_is_said() -> None:
+    counted = (await ScriptedProvider(Answer("four words and more", thinking="hm")).complete("hello")).usage
+    assert counted.input_tokens
+    assert counted.output_tokens
+    assert counted.reasoning_tokens
+    assert counted.total_tokens == counted.input_tokens + counted.output_tokens
+    assert (await ScriptedProvider(Answer("x", usage=Usage())).complete("hello")).usage == Usage()
+
+
+CONVERSATION = (System("You are Terse."), User("first"), Assistant("ok"), User("the WEATHER in Bern"))
+AFTER_TOOL = (
+    User("go"),
+    Assistant(tool_calls=[ToolCall("a", "search", {}), ToolCall("b", "search", {})]),
+    ToolResult("a", "sunny"),
+    ToolResult("b", "rainy"),
+)
+MATCHES: list[tuple[Match, tuple[Any, ...], dict[str, Any], bool]] = [
+    (Match(), CONVERSATION, {}, True),
+    (Match(text="weather"), CONVERSATION, {}, True),
+    (Match(text="first"), CONVERSATION, {}, False),
+    (Match(pattern=r"in \w+$"), CONVERSATION, {}, True),
+    (Match(pattern=r"^in"), CONVERSATION, {}, False),
+    (Match(system="terse"), CONVERSATION, {}, True),
+    (Match(system="terse"), AFTER_TOOL, {}, False),
+    (Match(turn=2), CONVERSATION, {}, True),
+    (Match(turn=1), CONVERSATION, {}, False),
+    (Match(tool_result="SUNNY"), AFTER_TOOL, {}, True),
+    (Match(tool_result="rainy"), AFTER_TOOL, {}, True),
+    (Match(tool_result="snow"), AFTER_TOOL, {}, False),
+    (Match(tool_result=""), CONVERSATION, {}, False),
+    (Match(tools=["search"]), CONVERSATION, {"tools": TOOLS}, True),
+    (Match(tools=["search", "write"]), CONVERSATION, {"tools": TOOLS}, False),
+    (Match(model="sim-*"), CONVERSATION, {"model": "sim-2"}, True),
+    (Match(model="sim-*"), CONVERSATION, {"model": "other"}, False),
+    (Match(schema=True), CONVERSATION, {"response_schema": SCHEMA}, True),
+    (Match(schema=True), CONVERSATION, {}, False),
+    (Match(stream=True), CONVERSATION, {"stream": False}, False),
+    (Match(where=lambda request: len(request.messages) == 4), CONVERSATION, {}, True),
+    (Match(text="weather", turn=1), CONVERSATION, {}, False),
+]
+
+
+@pytest.mark.parametrize(("match", "messages", "facts", "fits"), MATCHES)
+def test_matching(match: Match, messages: tuple[Any, ...], facts: dict[str, Any], fits: bool) -> None:
+    assert match.fits(Request(messages, **facts)) is fits
+
+
+async def test_a_request_without_a_rule_says_which_were_tried_and_not_what_was_said() -> None:
+    model = ScriptedProvider(Rule("a", Match(text="xylophone"), name="about x"), Rule("b", Match(text="zebra")))
+    with pytest.raises(InvalidRequestError, match=r"no rule .* tried about x, rule 2") as caught:
+        await model.complete("my secret wish")
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_rule_answers_so_many_times() -> None:
+    model = ScriptedProvider(Rule("once", times=1), Rule("twice", times=2), "after")
+    assert [(await model.complete("a")).text for _ in range(4)] == ["once", "twice", "twice", "after"]
+
+
+async def test_chance_is_by_the_seed() -> None:
+    async def run(seed: int) -> list[str]:
+        model = ScriptedProvider(Rule("heads", chance=0.5), "tails", seed=seed)
+        return [(await model.complete("a")).text for _ in range(40)]
+
+    first = await run(1)
+    assert first == await run(1)
+    assert first != await run(2)
+    assert 8 < first.count("heads") < 32
+
+
+async def test_the_same_seed_gives_the_same_events_with_their_ids() -> None:
+    async def run(seed: int) -> list[Any]:
+        model = ScriptedProvider(Answer("a b", tool_calls=[Call("search")]), seed=seed)
+        return [event async for event in model.stream("x", tools=TOOLS, request_id="R")]
+
+    assert await run(3) == await run(3)
+    assert await run(3) != await run(4)
+
+
+async def test_two_calls_never_share_an_id() -> None:
+    model = ScriptedProvider("a")
+    heard = [await collect(model.stream("x")) for _ in range(20)]
+    assert len({events[0].message_id for events, _ in heard}) == 20
+
+
+STATUSES = [
+    (Fault(status=429, retry_after=7), RateLimitError),
+    (Fault(status=503, message="busy"), UnavailableError),
+    (Fault(status=529), OverloadedError),
+    (Fault(error="OverloadedError", message="too much"), OverloadedError),
+    (Fault(status=400, code="bad"), InvalidRequestError),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind"), STATUSES)
+async def test_refusals_come_before_any_event(fault: Fault, kind: type[ProviderError]) -> None:
+    events, error = await collect(ScriptedProvider(Rule("never", fault=fault)).stream("x"))
+    assert events == []
+    assert type(error) is kind
+    assert isinstance(error, ProviderError)
+    assert (error.status, error.retry_after) == (fault.status, fault.retry_after)
+    assert error.request_id
+
+
+async def test_an_error_after_some_pieces_ends_the_message_and_is_raised() -> None:
+    fault = Fault(error="StreamInterruptedError", after=3)
+    model = ScriptedProvider(Rule(Answer("one two three four"), fault=fault))
+    events, error = await collect(model.stream("x"))
+    check_events(events)
+    assert isinstance(error, StreamInterruptedError)
+    reply = fold(events)
+    assert (reply.text, reply.finish_reason) == ("one two three", "error")
+    assert error.response.text == "one two three"
+
+
+async def test_a_fault_behind_the_last_piece_still_happens() -> None:
+    model = ScriptedProvider(Rule("one", fault=Fault(error="OverloadedError", after=99)))
+    events, error = await collect(model.stream("x"))
+    assert fold(events).finish_reason == "error"
+    assert isinstance(error, OverloadedError)
+
+
+async def test_delays_are_waited_in_their_places() -> None:
+    clock = Clock()
+    answer = Answer("one two three", delay=5, pace=0.5)
+    model = ScriptedProvider(Rule(answer, fault=Fault(stall=9, after=2)), sleep=clock.sleep)
+    assert (await model.complete("x")).text == "one two three"
+    assert clock.slept[:4] == [5, 0.5, 9, 0.5]
+
+
+async def test_a_reply_that_stalls_for_ever_can_be_cancelled() -> None:
+    model = ScriptedProvider(Rule("one two", fault=Fault(stall=math.inf, after=1)))
+    stream = model.stream("x")
+    heard = [await anext(stream), await anext(stream)]
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    assert await stream.cancel()
+    heard += [await waiting, *[event async for event in stream]]
+    check_events(heard)
+    assert stream.response is not None
+    assert (stream.response.text, stream.response.finish_reason) == ("one", "cancelled")
+    task = asyncio.ensure_future(model.complete("x", request_id="R"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert await model.cancel("R")
+    with pytest.raises(CallCancelledError):
+        await task
+
+
+async def test_malformed_arguments_never_become_an_intent() -> None:
+    model = ScriptedProvider(Answer(tool_calls=[Call("search", '{"q": ')]))
+    with pytest.raises(MalformedToolCallError):
+        await model.complete("x", tools=TOOLS)
+
+
+async def test_structured_output_is_judged_as_everywhere() -> None:
+    model = ScriptedProvider('{"n": 3}', '{"n": "three"}')
+    reply = await model.complete("x", response_schema=SCHEMA)
+    assert (reply.parsed, reply.structured_path) == ({"n": 3}, "native")
+    with pytest.raises(StructuredOutputError):
+        await model.complete("x", response_schema=SCHEMA)
+
+
+async def test_an_answer_can_be_a_function_of_the_request() -> None:
+    model = ScriptedProvider(Rule(lambda request: request.messages[-1].text[::-1]))  # type: ignore[union-attr]
+    assert (await model.complete("abc")).text == "cba"
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda: Answer("a", content=[Text("b")]), "content says everything"),
+    (lambda: Answer(finish="done"), "finish must be one of"),  # type: ignore[arg-type]
+    (lambda: Answer(pace=-1), "pace must be a number of seconds"),
+    (lambda: Answer(delay=math.nan), "delay must be"),
+    (lambda: Answer(piece=0), "piece must be"),
+    (lambda: Fault(status=200), "status must be"),
+    (lambda: Fault(error="OopsError"), "error must name a class"),
+    (lambda: Fault(cut_at=-1), "cut_at must be a whole number from 0"),
+    (lambda: Fault(duplicate=0), "duplicate must be a whole number from 1"),
+    (lambda: Fault(status=500, error="OverloadedError", after=1), "a status comes before"),
+    (lambda: Match(pattern="("), "pattern is not a regular expression"),
+    (lambda: Match(turn=0), "turn counts from 1"),
+    (lambda: Rule(times=0), "times must be"),
+    (lambda: Rule(chance=1.5), "chance must be"),
+    (lambda: ScriptedProvider(3), "a rule is a Rule, an Answer, a text or an error, not int"),  # type: ignore[arg-type]
+    (lambda: ScriptedProvider("a", capabilities={"supports_everything": True}), "unknown name"),
+]
+
+
+@pytest.mark.parametrize(("make", "complaint"), WRONG)
+def test_what_makes_no_sense_is_refused_by_name(make: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        make()
+
+
+# --- by property -------------------------------------------------------------------------------------
+
+WORDS = st.text(max_size=30)
+CALLS = st.builds(
+    Call,
+    st.sampled_from(["search", "read", "unknown"]),
+    st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3) | st.text(max_size=8),
+    st.none() | st.sampled_from(["c1", "c2"]),
+)
+SAID = st.builds(Text, WORDS) | st.builds(Thinking, WORDS) | st.builds(RedactedThinking, WORDS) | CALLS
+ERRORS = st.sampled_from(["OverloadedError", "StreamInterruptedError", "AuthenticationError", "TimedOutError"])
+ANSWERS = st.builds(
+    Answer,
+    content=st.lists(SAID, max_size=5),
+    finish=st.none() | st.sampled_from(["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]),
+    piece=st.none() | st.integers(1, 5),
+    usage=st.none() | st.just(Usage()) | st.builds(Usage, st.integers(0, 9), st.integers(0, 9)),
+)
+FAULTS = st.none() | st.builds(Fault, error=st.none() | ERRORS, after=st.integers(0, 12), stall=st.none() | st.just(1))
+RULES = st.lists(
+    st.builds(Rule, ANSWERS, fault=FAULTS, times=st.none() | st.just(1), chance=st.sampled_from([0.0, 0.5, 1.0])),
+    max_size=3,
+)
+
+
+@given(RULES, st.integers(0, 99), st.booleans())
+async def test_any_script_keeps_the_rules_or_raises_one_error_of_the_tree(
+    rules: list[Rule], seed: int, structured: bool
+) -> None:
+    script = Script(rules, seed=seed)
+    model = ScriptedProvider.from_script(script, sleep=Clock().sleep)
+    schema = SCHEMA if structured else None
+    for _ in range(2):
+        stream = model.stream("x", tools=TOOLS, response_schema=schema)
+        events, error = await collect(stream)
+        check_events(events)
+        assert error is None or isinstance(error, ProviderError)
+        assert events or error is not None
+        if events:
+            assert stream.response is not None
+            assert (fold(events).finish_reason == "error") <= (error is not None or rules != [])
+
+
+async def test_the_page_tells_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/simulate.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    scope: dict[str, Any] = {}
+    exec(compile(example, "simulate.md", "exec"), scope)
+    await scope["main"]()
+    assert capsys.readouterr().out.startswith("Hello.\n{'q': 'Rhine'}")
+
+
+def test_the_page_has_a_script_that_reads(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/simulate.md").read_text()
+    (tmp_path / "script.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    assert len(ScriptedProvider.from_file(tmp_path / "script.yaml").rules) == 4

@@ -1,0 +1,133 @@
+"""Scripts in YAML: everything can be said, and whatever is wrong is named with file and line."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from dragoman import Tool, Usage
+from dragoman.messages import Continuity, Text, Thinking
+from dragoman.sim import Answer, Call, ConfigError, Fault, Match, Rule, ScriptedProvider, read_script
+
+WHOLE = """
+seed: 7
+model: sim-1
+models: [sim-1, sim-2]
+capabilities: {supports_images: false}
+rules:
+  - name: weather
+    match: {text: weather, pattern: "in .*", system: s, tool_result: r, tools: [get], model: "sim-*", turn: 1,
+            schema: false, stream: true}
+    times: 2
+    chance: 0.5
+    reply:
+      thinking: hm
+      text: Let me see.
+      tool_calls:
+        - {name: get, arguments: {city: Bern, days: [1, 2]}, id: c1}
+        - {name: get, arguments: '{"city":'}
+      usage: {input_tokens: 3, output_tokens: 4}
+      finish: tool_calls
+      delay: 0.5
+      pace: 1
+      piece: 3
+    fault: {stall: forever, after: 2, cut_at: 100, interleave: true}
+  - reply:
+      content:
+        - {thinking: a, signature: s}
+        - {text: b}
+        - {name: get}
+      usage: {}
+  - reply: {json: {a: [1, {b: no}]}}
+  - reply: plain
+  - fault: {status: 429, retry_after: 1.5, message: slow, code: rate}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "script.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_everything_can_be_said(tmp_path: Path) -> None:
+    script = read_script(write(tmp_path, WHOLE))
+    assert (script.seed, script.model, script.served) == (7, "sim-1", ("sim-1", "sim-2"))
+    assert script.capabilities == {"supports_images": False}
+    first, *rest = script.rules
+    assert first.match == Match("weather", "in .*", "s", "r", ("get",), "sim-*", 1, False, True)
+    assert first.fault == Fault(stall=math.inf, after=2, cut_at=100, interleave=True)
+    assert (first.times, first.chance, first.name) == (2, 0.5, "weather")
+    assert first.reply == Answer(
+        "Let me see.",
+        "hm",
+        [Call("get", {"city": "Bern", "days": [1, 2]}, "c1"), Call("get", '{"city":')],
+        [],
+        Usage(3, 4),
+        "tool_calls",
+        None,
+        0.5,
+        1,
+        3,
+    )
+    assert [rule.reply for rule in rest] == [
+        Answer(tool_calls=[], content=[Thinking("a", Continuity("s")), Text("b"), Call("get")], usage=Usage()),
+        Answer('{"a":[1,{"b":"no"}]}', tool_calls=[], content=[]),
+        Answer("plain"),
+        Answer(),
+    ]
+    assert rest[-1].fault == Fault(status=429, retry_after=1.5, message="slow", code="rate")
+    assert rest[-1].name == "rules[4]"
+
+
+async def test_a_provider_from_a_file(tmp_path: Path) -> None:
+    model = ScriptedProvider.from_file(write(tmp_path, "model: m\nrules:\n  - reply: hello\n"))
+    assert (model.model, (await model.complete("x", tools=[Tool("get")])).text) == ("m", "hello")
+
+
+WRONG = [
+    ("", 1, "a script needs rules"),
+    ("rules: []", 1, "rules: a script needs at least one rule"),
+    ("rules:\n  - reply: a\nsede: 1", 3, "sede: unknown key; did you mean seed?"),
+    ("seed: x\nrules:\n  - reply: a", 1, "seed: must be a whole number, not text"),
+    ("rules:\n  - a", 1, "rules: item 1 must be a mapping"),
+    ("rules:\n  - name: a", 2, "rules[0]: a rule needs a reply or a fault"),
+    ("rules:\n  - reply: a\n  - reply:\n      txt: b", 4, "rules[1].reply.txt: unknown key; did you mean text?"),
+    ("rules:\n  - reply: a\n    match:\n      pattern: '('", 4, "rules[0].match.pattern: is not a regular expression"),
+    ("rules:\n  - reply: a\n    times: 0", 3, "rules[0].times: must be a positive whole number"),
+    ("rules:\n  - reply: {finish: done}", 2, "rules[0].reply.finish: must be one of"),
+    ("rules:\n  - fault:\n      status: 200", 3, "rules[0].fault.status: must be one of a refusal"),
+    ("rules:\n  - fault:\n      error: Oops", 3, "rules[0].fault.error: must name a class"),
+    ("rules:\n  - fault: {stall: long}", 2, "rules[0].fault.stall: must be a number of seconds or forever"),
+    ("rules:\n  - fault: {}", 2, "rules[0].fault: a fault needs something that goes wrong"),
+    ("rules:\n  - reply:\n      tool_calls:\n        - {id: a}", 4, "a call needs the name of a tool"),
+    ("rules:\n  - reply: {text: a, json: 1}", 2, "rules[0].reply.json: stands in place of text"),
+    ("rules:\n  - reply: {usage: {input_tokens: -1}}", 2, "rules[0].reply.usage.input_tokens: must not be negative"),
+    ("rules:\n  - reply: {content: [{kind: a}]}", 2, "content[0].kind: unknown key"),
+    ("rules:\n  - reply: {content: [{}]}", 2, "content[0]: needs text, thinking, or the name of a tool"),
+    ("rules:\n  - reply: {text: a, content: [{text: b}]}", 2, "rules[0].reply.content: says everything"),
+    ("capabilities:\n  supports_x: true\nrules:\n  - reply: a", 2, "capabilities: unknown name 'supports_x'"),
+    ("rules:\n  - reply: a\n    reply: b", 3, "'reply' is there twice"),
+    ("rules:\n  - reply: [a", 3, "did not find expected"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "complaint"), WRONG)
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path: Path, text: str, line: int, complaint: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=re.escape(complaint)) as caught:
+        read_script(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_script(tmp_path / "none.yaml")
+
+
+def test_rules_are_values() -> None:
+    assert Rule(Answer("a"), Match("b")) == Rule(Answer("a"), Match("b"))
