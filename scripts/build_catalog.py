@@ -8,6 +8,7 @@ Everything above ``models:`` in a vendor's file is written by hand and stays as 
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -19,8 +20,32 @@ VENDORS = {
     "fireworks": "fireworks-ai", "cerebras": "cerebras", "azure": "azure",
 }  # fmt: skip
 
+# Which vocabulary counts a model's tokens, by what its makers say of it; the first that fits. A model that fits none
+# gets none: better the middle of all than the wrong one. A distilled or retrained model keeps the base model's.
+FAMILIES = [
+    (r"prompt-guard|jamba|codellama|-l2-|wizardlm|nemotron-(?!super-49b)|gemma-?2", None),
+    (r"mistral-embed|mistral-7b|mixtral|codestral", None),
+    (r"llama-?[34]|distill-llama|llama-guard-[34]|nemotron-super-49b", "llama3"),
+    (r"hermes-[34]-(llama|405b|70b)|/l3(\.\d)?-", "llama3"),
+    (r"qwen-?[23]|qwq|qwen-(plus|max|flash)|r1-distill-qwen", "qw152k"),
+    (r"deepseek|mai-ds", "ds129k"),
+    (r"kimi-k2|kimi-latest", "km164k"),
+    (r"glm-[45]", "glm"),
+    (r"mistral|ministral|devstral|magistral|pixtral|voxtral", "tekken"),
+    (r"gemini|gemma", "gemini"),
+    (r"claude-opus-(4[.-][789]|5|latest)|claude-sonnet-(5|latest)", "claude-4.7"),
+    (r"claude", "claude"),
+    (r"gpt-(3\.5|4(?![.o]))", "cl100k"),
+    (r"gpt-|(^|/)o[134](-|$)|codex", "o200k"),
+]  # fmt: skip
 
-def facts(model: dict) -> dict[str, object]:
+
+def family(name: str) -> str | None:
+    return next((known for pattern, known in FAMILIES if re.search(pattern, name.lower())), None)
+
+
+def facts(name: str, model: dict, usual: str | None) -> dict[str, object]:
+    tokens = family(name)
     seen = model.get("modalities", {}).get("input", [])
     limit = model.get("limit", {})
     known = {
@@ -31,6 +56,7 @@ def facts(model: dict) -> dict[str, object]:
         "tools": model.get("tool_call"),
         "thinking": model.get("reasoning"),
         "structured": model.get("structured_output"),
+        "tokens": (tokens or "default") if tokens != usual else None,
     }
     return {name: value for name, value in known.items() if value is not None}
 
@@ -41,13 +67,15 @@ def main(source: str) -> None:
     for ours, theirs in VENDORS.items():
         path = CATALOG / f"{ours}.yaml"
         head = path.read_text().partition("\nmodels:\n")[0].rstrip()
+        usual = next(iter(re.findall(r"^tokens: (\S+)", head, re.MULTILINE)), None)
         lines = [
-            f"  {json.dumps(name)}: {json.dumps(facts(model)).replace(chr(34), '')}"
+            f"  {json.dumps(name)}: {json.dumps(facts(name, model, usual)).replace(chr(34), '')}"
             for name, model in sorted(vendors[theirs]["models"].items())
             if model.get("modalities", {}).get("output") == ["text"] and "embedding" not in name
         ]
         path.write_text("\n".join([head, "models:", *lines]) + "\n")
         print(f"{ours}: {len(lines)} models")
+    print("now: python scripts/compile_catalog.py")
 
 
 if __name__ == "__main__":

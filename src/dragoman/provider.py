@@ -32,7 +32,7 @@ from .errors import (
 )
 from .events import Assembler, Event, MessageComplete, MessageStart, Partial, Response, fold
 from .messages import Issuer, LossWarning, Request, RuntimeConfig, ToolChoice
-from .tokens import estimate_input_tokens
+from .tokens import FAMILIES, estimate_input_tokens
 from .transport import HttpTransport, Reply, Secret, Timeouts, Transport
 from .validate import Expectation, build_request, check_request, find_refusal, parse_messages, parse_tools
 from .wire import CODECS, Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan, make_plan
@@ -51,6 +51,7 @@ class Provider(ABC):
     name: str = ""
     model: str = ""
     capabilities: Capabilities = Capabilities()
+    token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:
@@ -108,7 +109,8 @@ class Provider(ABC):
 
     def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
         """About how many tokens this will be, without asking anybody."""
-        return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt)
+        family = self.token_family
+        return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt, family=family)
 
     def plan(self, messages: Messages) -> SwapPlan:
         """What would become of this conversation here: kept, rewritten or dropped, block by block."""
@@ -163,7 +165,7 @@ class Provider(ABC):
         estimate = None
         if self.capabilities.known("max_context_tokens") is not None:
             # An estimate can be a third too high; only what is surely too long is refused unasked.
-            estimate = estimate_input_tokens(request.messages, request.tools) * 2 // 3
+            estimate = estimate_input_tokens(request.messages, request.tools, family=self.token_family) * 2 // 3
         refusal = find_refusal(request, self.capabilities, estimate)
         if refusal is not None and refusal[0] != "no_structured_output_support":
             raise refusal[1]
@@ -177,7 +179,7 @@ class Provider(ABC):
             codec,
             request,
             f"{self.name}:{self.model}" if self.name else self.model,
-            estimated_tokens=estimate_input_tokens(request.messages),
+            estimated_tokens=estimate_input_tokens(request.messages, family=self.token_family),
             context_tokens=self.capabilities.known("max_context_tokens"),
         )
 
@@ -388,6 +390,7 @@ class HttpProvider(Provider):
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         capabilities: Capabilities | None = None,
+        token_family: str = "default",  # noqa: S107 - as above
         timeouts: Timeouts | None = None,
         on_loss: Literal["warn", "reject"] = "warn",
     ) -> None:
@@ -395,6 +398,7 @@ class HttpProvider(Provider):
         self.model = model
         self.codec = codec
         self.capabilities = capabilities or Capabilities()
+        self.token_family = token_family
         self._transport = transport
         self._timeouts = timeouts or Timeouts()
         self._on_loss = on_loss
@@ -545,6 +549,7 @@ def connect(
     name: str | None = None,
     vendor: str | None = None,
     headers: Mapping[str, str] | None = None,
+    token_family: str = "default",  # noqa: S107 - as above
     keep_raw: bool = True,
 ) -> Provider:
     """Bind a model at an address. Nothing is sent until it is asked something.
@@ -553,7 +558,8 @@ def connect(
     your word on what the model can do, by the contract's names; ``quirks`` how the server differs, as
     the wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines, or a number for
     ``total``. ``name`` labels the provider in events and errors; ``vendor`` names whose opaque state
-    the endpoint understands.
+    the endpoint understands; ``token_family`` is the vocabulary that lengths are estimated by, one of
+    ``tokens.FAMILIES``.
     """
     scheme, _, rest = model.partition(":")
     if base_url is None and scheme in SCHEMES:
@@ -563,6 +569,8 @@ def connect(
         raise ValueError(f"connect({model!r}): base_url is required, such as http://127.0.0.1:8080/v1")
     if wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
+    if token_family not in FAMILIES:
+        raise ValueError(f"token_family: {token_family!r} is not one of {', '.join(FAMILIES)}")
     if on_loss not in ("warn", "reject"):
         raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
     known = capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
@@ -575,6 +583,7 @@ def connect(
         api_key=api_key,
         headers=headers,
         capabilities=known,
+        token_family=token_family,
         timeouts=_parse_timeouts(timeouts),
         on_loss=on_loss,
     )

@@ -58,6 +58,11 @@ class Middleware(Layer):
         """What the inner provider's model is known to do."""
         return self.inner.capabilities
 
+    @property
+    def token_family(self) -> str:  # type: ignore[override]
+        """The vocabulary that the inner provider's lengths are estimated by."""
+        return self.inner.token_family
+
     def parts(self) -> tuple[Provider, ...]:
         return (self.inner,)
 

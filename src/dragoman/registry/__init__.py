@@ -1,7 +1,19 @@
 """Names to providers: your ``models.yaml``, and behind it the bundled catalogue of vendors."""
 
 from .config import ConfigError
-from .names import Adapter, ModelEntry, Registry, config_path
+from .entries import Adapter, File, ModelEntry, config_path, read_file
+from .names import Registry
 from .vendors import Vendor, load_vendor, vendor_names
 
-__all__ = ["Adapter", "ConfigError", "ModelEntry", "Registry", "Vendor", "config_path", "load_vendor", "vendor_names"]
+__all__ = [
+    "Adapter",
+    "ConfigError",
+    "File",
+    "ModelEntry",
+    "Registry",
+    "Vendor",
+    "config_path",
+    "load_vendor",
+    "read_file",
+    "vendor_names",
+]

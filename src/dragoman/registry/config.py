@@ -7,13 +7,12 @@ files beyond reason are refused. Nothing is half-loaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-__all__ = ["ConfigError", "Section", "read_yaml"]
+__all__ = ["ConfigError", "Section", "parse_yaml", "read_yaml", "unparsed"]
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000
@@ -22,51 +21,96 @@ MAX_NODES = 200_000
 class ConfigError(ValueError):
     """A configuration file is wrong; the message names it and the line."""
 
+    def __init__(self, path: str, line: int | None, problem: str) -> None:
+        super().__init__(f"{path}:{line}: {problem}" if line is not None else f"{path}: {problem}")
+        self.path = path
+        self.line = line
+        self.problem = problem
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.line, self.problem)
+
+
+@cache
+def _loader() -> Any:
     """Plain scalars by YAML 1.2's core schema."""
+    import yaml  # a slow import that only those need who have a file of their own
 
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as the parent has it
 
-_Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("int", r"[-+]?[0-9]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
+    for tag, pattern, first in (
+        ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+        ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+        ("int", r"[-+]?[0-9]+", "-+0123456789"),
+        ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ):
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first))
+    return Loader
 
 
 class Section:
-    """A mapping of the file, with the lines its keys are on."""
+    """A mapping of the file, with the lines its keys are on.
 
-    def __init__(self, path: str, data: dict[str, Any], lines: dict[str, int], name: str = "", line: int = 1) -> None:
+    What is wrong is collected in ``problems``, which all sections of a file share: a file is read to its
+    end, and then refused as a whole, see ``finish``.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        data: dict[str, Any],
+        lines: dict[str, int],
+        problems: list[ConfigError] | None = None,
+        *,
+        name: str = "",
+        line: int = 1,
+    ) -> None:
         self.path = path
         self.data = data
         self.lines = lines
+        self.problems = problems if problems is not None else []
         self.name = name
         self.line = line
 
-    def fail(self, problem: str, key: str | None = None) -> ConfigError:
-        """An error at a key of this section, or at the section itself."""
+    def complain(self, problem: str, key: str | None = None) -> None:
+        """Note what is wrong at a key of this section, or with the section itself."""
+        self.problems.append(self.locate(problem, key))
+
+    def locate(self, problem: str, key: str | None = None) -> ConfigError:
+        """A remark about a key of this section, or about the section itself, with its place."""
         line = self.lines.get(key, self.line) if key is not None else self.line
         where = ".".join([part for part in (self.name, key) if part])
-        return ConfigError(f"{self.path}:{line}: {where + ': ' if where else ''}{problem}")
+        return ConfigError(self.path, line, f"{where + ': ' if where else ''}{problem}")
+
+    def finish(self) -> None:
+        """Raise the first complaint, if there was any."""
+        if self.problems:
+            raise min(self.problems, key=lambda problem: problem.line or 0)
 
     def allow(self, *keys: str) -> None:
-        """Refuse keys that mean nothing here."""
+        """Complain of keys that mean nothing here."""
         for key in self.data:
             if key not in keys:
-                raise self.fail(f"unknown key; one of {', '.join(keys)}", key)
+                self.complain(f"unknown key; one of {', '.join(keys)}", key)
 
     def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """A value of a kind, or the default when it is absent or null."""
+        """A value of a kind, or the default when it is absent, null or wrong."""
         value = self.data.get(key)
         if value is None:
             return default
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise self.fail(f"must be {' or '.join(_KINDS[each] for each in kinds)}, not {_KINDS[type(value)]}", key)
+            self.complain(f"must be {' or '.join(_KINDS[each] for each in kinds)}, not {_KINDS[type(value)]}", key)
+            return default
+        return value
+
+    def choice(self, key: str, choices: Collection[str]) -> str | None:
+        """One of some texts, or nothing."""
+        value: str | None = self.get(key, str)
+        if value is not None and value not in choices:
+            self.complain(f"{value!r} is not one of {', '.join(choices)}", key)
+            return None
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -74,18 +118,19 @@ class Section:
         values = self.get(key, list, [])
         for value in values:
             if not isinstance(value, str):
-                raise self.fail("must be a list of texts", key)
+                self.complain("must be a list of texts", key)
+                return ()
         return tuple(values)
 
     def section(self, key: str) -> Section:
         """A nested mapping; an absent one is empty."""
         value = self.data.get(key)
-        if value is None:
-            return Section(self.path, {}, {}, self._named(key), self.lines.get(key, self.line))
-        if not isinstance(value, Section):
-            raise self.fail(f"must be a mapping, not {_KINDS[type(value)]}", key)
-        value.name = self._named(key)
-        return value
+        if isinstance(value, Section):
+            value.name = self._named(key)
+            return value
+        if value is not None:
+            self.complain(f"must be a mapping, not {_KINDS[type(value)]}", key)
+        return Section(self.path, {}, {}, self.problems, name=self._named(key), line=self.lines.get(key, self.line))
 
     def sections(self) -> Iterator[tuple[str, Section]]:
         """Every key with its mapping."""
@@ -117,31 +162,45 @@ _KINDS: dict[type, str] = {
 }
 
 
-def read_yaml(path: Path | Any, name: str | None = None) -> Section:
+def read_yaml(path: Path) -> Section:
     """Read a file whose root is a mapping; ``ConfigError`` in one line for whatever is wrong with it."""
-    shown = name or str(path)
+    shown = str(path)
     try:
-        if path.stat().st_size > MAX_BYTES if hasattr(path, "stat") else False:
-            raise ConfigError(f"{shown}: larger than {MAX_BYTES // 1024 // 1024} MiB; this is no such file")
-        text = path.read_text("utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{shown}: not UTF-8 text") from None
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{shown}: cannot be read: {error.strerror or error}") from None
+        raise ConfigError(shown, None, f"cannot be read: {error.strerror or error}") from None
+    if len(text) > MAX_BYTES:
+        raise ConfigError(shown, None, f"larger than {MAX_BYTES // 1024 // 1024} MiB; this is no such file")
+    return parse_yaml(text, shown)
+
+
+def parse_yaml(data: bytes, shown: str) -> Section:
+    """The same for what has been read already."""
+    import yaml  # as above
+
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        node = yaml.compose(data.decode("utf-8"), Loader=_loader())
+    except UnicodeDecodeError:
+        raise ConfigError(shown, None, "not UTF-8 text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "not YAML"
-        raise ConfigError(f"{shown}:{mark.line + 1 if mark else 1}: {problem}") from None
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
+        raise ConfigError(shown, mark.line + 1 if mark else 1, problem) from None
     except RecursionError:
-        raise ConfigError(f"{shown}: nested too deeply") from None
+        raise ConfigError(shown, None, "nested too deeply") from None
     if node is None:
         return Section(shown, {}, {})
     read = _Builder(shown).build(node)
     if not isinstance(read, Section):
-        raise ConfigError(f"{shown}:1: must be a mapping, not {_KINDS[type(read)]}")
+        raise ConfigError(shown, 1, f"must be a mapping, not {_KINDS[type(read)]}")
     return read
+
+
+def unparsed(content: dict[str, Any], shown: str) -> Section:
+    """A section from plain values that were sound when they were written."""
+    data = {key: unparsed(value, shown) if isinstance(value, dict) else value for key, value in content.items()}
+    return Section(shown, data, {})
 
 
 class _Builder:
@@ -150,29 +209,32 @@ class _Builder:
     def __init__(self, path: str) -> None:
         self._path = path
         self._count = 0
+        self._problems: list[ConfigError] = []
 
     def build(self, node: Any) -> Any:
         self._count += 1
         if self._count > MAX_NODES:
-            raise ConfigError(f"{self._path}:{node.start_mark.line + 1}: too many values; aliases that multiply?")
-        if isinstance(node, yaml.MappingNode):
+            raise self._fail(node, "too many values; aliases that multiply?")
+        if node.id == "mapping":
             return self._mapping(node)
-        if isinstance(node, yaml.SequenceNode):
+        if node.id == "sequence":
             return [self.build(item) for item in node.value]
         return self._scalar(node)
+
+    def _fail(self, node: Any, problem: str) -> ConfigError:
+        return ConfigError(self._path, node.start_mark.line + 1, problem)
 
     def _mapping(self, node: Any) -> Section:
         data: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(f"{self._path}:{line}: a key must be text")
+            if key_node.id != "scalar":
+                raise self._fail(key_node, "a key must be text")
             key = key_node.value
             if key in data:
-                raise ConfigError(f"{self._path}:{line}: {key!r} is there twice, first on line {lines[key]}")
-            data[key], lines[key] = self.build(value_node), line
-        return Section(self._path, data, lines, line=node.start_mark.line + 1)
+                raise self._fail(key_node, f"{key!r} is there twice, first on line {lines[key]}")
+            data[key], lines[key] = self.build(value_node), key_node.start_mark.line + 1
+        return Section(self._path, data, lines, self._problems, line=node.start_mark.line + 1)
 
     def _scalar(self, node: Any) -> Any:
         kind = node.tag.rpartition(":")[2]
@@ -184,4 +246,4 @@ class _Builder:
             return None
         if kind in ("int", "float"):
             return int(node.value) if kind == "int" and len(node.value) < 40 else float(node.value)
-        raise ConfigError(f"{self._path}:{node.start_mark.line + 1}: the tag {node.tag} is not allowed")
+        raise self._fail(node, f"the tag {node.tag} is not allowed")

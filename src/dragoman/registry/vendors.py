@@ -1,17 +1,24 @@
-"""The bundled catalogue: one YAML file per vendor, read when the vendor is first named."""
+"""The bundled catalogue: one YAML file per vendor, looked at when the vendor is first named.
+
+The files are also kept compiled, each with the digest of the text it was read from: what has not
+changed since is not parsed again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from ..capabilities import Capabilities
-from .config import Section, read_yaml
+from ..tokens import FAMILIES
+from .config import Section, parse_yaml, unparsed
 
-__all__ = ["Vendor", "load_vendor", "vendor_names"]
+__all__ = ["Vendor", "compile_catalog", "load_vendor", "vendor_names"]
 
 _FACTS = {
     "context": "max_context_tokens",
@@ -25,7 +32,10 @@ _FACTS = {
 
 
 class Vendor(Struct, frozen=True):
-    """Where a vendor is, how its wire differs, and what its models are known to do."""
+    """Where a vendor is, how its wire differs, and what its models are known to do.
+
+    ``tokens`` is the family of vocabularies of its models, ``families`` names the models of another.
+    """
 
     id: str
     name: str
@@ -33,43 +43,101 @@ class Vendor(Struct, frozen=True):
     base_url: str | None
     api_key_env: str | None
     docs: str
-    tokens: str | None = None
+    tokens: str = "default"
     local: bool = False
     quirks: dict[str, Any] = field(default_factory=dict)
     proofs: dict[str, str] = field(default_factory=dict)
     models: dict[str, Capabilities] = field(default_factory=dict)
+    families: dict[str, str] = field(default_factory=dict)
+
+    def token_family(self, model: str) -> str:
+        """The vocabulary a model's tokens are estimated by."""
+        return self.families.get(model, self.tokens)
 
 
 @cache
 def vendor_names() -> tuple[str, ...]:
     """Every vendor there is a file for."""
-    folder = files("dragoman").joinpath("catalog")
-    names = [entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    names = [entry.name.removesuffix(".yaml") for entry in _folder().iterdir() if entry.name.endswith(".yaml")]
     return tuple(sorted(names))
 
 
 @cache
 def load_vendor(vendor: str) -> Vendor:
-    """Read a vendor's file."""
-    path = files("dragoman").joinpath("catalog", f"{vendor}.yaml")
-    root = read_yaml(path, f"catalog/{vendor}.yaml")
+    """What a vendor's file says."""
+    text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
+    kept = _read_compiled().get(vendor)
+    if kept is not None and kept.digest == _digest(text):
+        return _build(vendor, unparsed(msgspec.json.decode(kept.content), f"catalog/{vendor}.yaml"))
+    return _build(vendor, parse_yaml(text, f"catalog/{vendor}.yaml"))
+
+
+def _folder() -> Any:
+    return files("dragoman").joinpath("catalog")
+
+
+def _build(vendor: str, root: Section) -> Vendor:
     root.allow("name", "wire", "base_url", "api_key_env", "docs", "tokens", "local", "quirks", "proofs", "models")
-    return Vendor(
+    models = dict(root.section("models").sections())
+    families = {name: section.choice("tokens", FAMILIES) for name, section in models.items()}
+    known = Vendor(
         vendor,
         root.get("name", str, vendor),
         root.get("wire", str, "openai"),
         root.get("base_url", str),
         root.get("api_key_env", str),
         root.get("docs", str, ""),
-        root.get("tokens", str),
+        root.choice("tokens", FAMILIES) or "default",
         root.get("local", bool, False),
         root.section("quirks").plain(),
         root.section("proofs").plain(),
-        {name: _facts(section, vendor) for name, section in root.section("models").sections()},
+        {name: _facts(section, vendor) for name, section in models.items()},
+        {name: family for name, family in families.items() if family is not None},
     )
+    root.finish()
+    return known
 
 
 def _facts(section: Section, vendor: str) -> Capabilities:
-    section.allow(*_FACTS)
-    values = {_FACTS[key]: section.get(key, int if key in ("context", "output") else bool) for key in section.data}
+    section.allow(*_FACTS, "tokens")
+    values = {
+        _FACTS[key]: section.get(key, int if key in ("context", "output") else bool)
+        for key in section.data
+        if key in _FACTS
+    }
     return Capabilities.of(values, "catalogue", by=f"catalog/{vendor}.yaml")
+
+
+# --- compiled ---------------------------------------------------------------------------------------
+
+
+class _Compiled(Struct, frozen=True):
+    digest: str
+    content: msgspec.Raw
+
+
+@cache
+def _read_compiled() -> dict[str, _Compiled]:
+    try:
+        data = _folder().joinpath("compiled.json").read_bytes()
+        return msgspec.json.decode(data, type=dict[str, _Compiled])
+    except (OSError, msgspec.MsgspecError):  # it only saves time
+        return {}
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def compile_catalog() -> bytes:
+    """Every vendor's file as it reads, with its digest."""
+    kept = {}
+    for vendor in vendor_names():
+        text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
+        content = msgspec.json.encode(parse_yaml(text, f"catalog/{vendor}.yaml").plain())
+        kept[vendor] = _Compiled(_digest(text), msgspec.Raw(content))
+    return (
+        b"{\n"
+        + b",\n".join(msgspec.json.encode(vendor) + b": " + msgspec.json.encode(each) for vendor, each in kept.items())
+        + b"\n}\n"
+    )

@@ -1,0 +1,254 @@
+"""What ``models.yaml`` holds: adapters, which say how to reach a group of models, and models by name."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from ..capabilities import Capabilities
+from ..tokens import FAMILIES
+from ..wire import CODECS
+from .config import ConfigError, Section, read_yaml
+from .vendors import Vendor, load_vendor, vendor_names
+
+__all__ = ["Adapter", "File", "ModelEntry", "config_path", "read_file"]
+
+# The adapter contract's "options" are knobs of one adapter. Those that are headers on their wire:
+_ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
+_HEADER_OPTIONS = {
+    "openai": _ORGANISATION,
+    "responses": _ORGANISATION,
+    "anthropic": {"anthropic_beta": "anthropic-beta", "beta": "anthropic-beta"},
+}
+_OWN_OPTIONS: dict[str, type] = {"on_loss": str, "keep_raw": bool}
+
+
+class Adapter(Struct, frozen=True):
+    """How to reach a group of models."""
+
+    name: str
+    type: str
+    api_key_env: str | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+    timeout_seconds: float = 600.0
+    max_retries: int = 2
+    extra_headers: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    quirks: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
+
+    def key(self) -> str | None:
+        """The key, if there is one."""
+        return self.api_key or (os.environ.get(self.api_key_env) if self.api_key_env else None) or None
+
+    @property
+    def vendor(self) -> Vendor | None:
+        """Whose catalogue entry it builds on, if its type is a vendor's name."""
+        return load_vendor(self.type) if self.type in vendor_names() else None
+
+    @property
+    def wire(self) -> str:
+        """The wire it speaks."""
+        return self.vendor.wire if self.vendor else self.type
+
+    @property
+    def is_configured(self) -> bool:
+        """Can it be used as it stands? A local server needs no key."""
+        return bool(self.base_url) and (self.key() is not None or self.api_key_env is None)
+
+    def settings(self) -> dict[str, Any]:
+        """What ``connect`` is to be told, besides the model."""
+        vendor = self.vendor
+        headers = dict(self.extra_headers)
+        settings: dict[str, Any] = {}
+        for option, value in self.options.items():
+            if option in _OWN_OPTIONS:
+                settings[option] = value
+            elif header := _header_of(option, self.wire):
+                headers.setdefault(header, value)
+        return settings | {
+            "wire": self.wire,
+            "base_url": self.base_url or "https://not-configured.invalid",
+            "api_key": self.key(),
+            "quirks": {**(vendor.quirks if vendor else {}), **self.quirks} or None,
+            "timeouts": self.timeout_seconds,
+            "name": self.name,
+            "vendor": vendor.id if vendor else None,
+            "headers": headers,
+        }
+
+
+class ModelEntry(Struct, frozen=True):
+    """One model by its canonical name, ``adapter:name``.
+
+    ``status`` is ``configured`` or ``not_configured``; ``tokens`` the family its length is estimated by.
+    """
+
+    id: str
+    adapter: str
+    wire_name: str
+    tier: str | None = None
+    can_delegate: bool = False
+    aliases: tuple[str, ...] = ()
+    capabilities: Capabilities = Capabilities()
+    status: str = "configured"
+    tokens: str | None = None
+
+
+class File(Struct, frozen=True):
+    """A ``models.yaml`` as it was read, with everything that is wrong or doubtful in it."""
+
+    adapters: tuple[Adapter, ...] = ()
+    models: tuple[ModelEntry, ...] = ()
+    problems: tuple[ConfigError, ...] = ()
+    remarks: tuple[ConfigError, ...] = ()
+
+
+def config_path() -> Path:
+    """Where ``models.yaml`` is looked for."""
+    if chosen := os.environ.get("DRAGOMAN_CONFIG"):
+        return Path(chosen)
+    import platformdirs  # only where it is needed: it costs a fifth of the package's import
+
+    return platformdirs.user_config_path("dragoman") / "models.yaml"
+
+
+def read_file(path: Path) -> File:
+    """Read a file to its end. ``ConfigError`` if it is not even YAML; else ``problems`` has what is wrong."""
+    root = read_yaml(path)
+    root.allow("adapters", "models")
+    remarks: list[ConfigError] = []
+    adapters = tuple([_read_adapter(name, each, remarks) for name, each in root.section("adapters").sections()])
+    known = {adapter.name for adapter in adapters}
+    models: list[ModelEntry] = []
+    listed = root.section("models")
+    taken = dict.fromkeys(listed.data, "the model of this name")
+    for name, section in listed.sections():
+        entry = _read_model(name, section, known)
+        for alias in entry.aliases:
+            if alias in taken:
+                section.complain(f"the alias {alias!r} belongs to {taken[alias]} already", "aliases")
+            taken[alias] = name
+        models.append(entry)
+    problems = sorted(root.problems, key=lambda problem: problem.line or 0)
+    return File(adapters, tuple(models), tuple(problems), tuple(remarks))
+
+
+def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
+    section.allow(
+        "type", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries",
+        "extra_headers", "options", "quirks",
+    )  # fmt: skip
+    kind = section.get("type", str, name)
+    kinds = {*CODECS, *vendor_names()}
+    if kind not in kinds:
+        section.complain(f"no such type {kind!r}{_nearest(kind, kinds)}", "type")
+        kind = "openai"
+    vendor = load_vendor(kind) if kind in vendor_names() else None
+    key = section.get("api_key", str)
+    if key is not None:
+        remarks.append(section.locate("the key is in the file as plain text; api_key_env is safer", "api_key"))
+    adapter = Adapter(
+        name,
+        kind,
+        section.get("api_key_env", str, vendor.api_key_env if vendor and key is None else None),
+        key,
+        section.get("base_url", str, vendor.base_url if vendor else None),
+        _read_timeout(section),
+        _read_retries(section),
+        _read_headers(section.section("extra_headers")),
+        section.section("options").plain(),
+        section.section("quirks").plain(),
+    )
+    _check_options(adapter, section.section("options"), remarks)
+    _check_dialect(adapter, section)
+    return adapter
+
+
+def _nearest(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, sorted(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _read_timeout(section: Section) -> float:
+    timeout = float(section.get("timeout_seconds", (int, float), 600))
+    if not (timeout > 0 and math.isfinite(timeout)):
+        section.complain("must be positive", "timeout_seconds")
+        return 600.0
+    return timeout
+
+
+def _read_retries(section: Section) -> int:
+    retries: int = section.get("max_retries", int, 2)
+    if not 0 <= retries <= 100:
+        section.complain("must be between 0 and 100", "max_retries")
+        return 2
+    return retries
+
+
+def _read_headers(section: Section) -> dict[str, str]:
+    headers = section.plain()
+    for header, value in headers.items():
+        if not isinstance(value, str):
+            section.complain("must be text", header)
+        elif not value.isprintable():
+            section.complain("must be one line of printable text", header)
+    return headers
+
+
+def _header_of(option: str, wire: str) -> str | None:
+    return _HEADER_OPTIONS.get(wire, {}).get(option.replace("-", "_"))
+
+
+def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError]) -> None:
+    for option, value in adapter.options.items():
+        kind = _OWN_OPTIONS.get(option, str if _header_of(option, adapter.wire) else None)
+        if kind is None:  # the contract lets options be anything, so this is no error, and not passed over either
+            remarks.append(section.locate("no adapter of this type reads this option", option))
+        elif type(value) is not kind:
+            section.complain(f"must be {'true or false' if kind is bool else 'text'}", option)
+        elif option == "on_loss":
+            section.choice(option, ("warn", "reject"))
+
+
+def _check_dialect(adapter: Adapter, section: Section) -> None:
+    """An address or a dialect that the wire cannot take is an error of the file, not of the first call."""
+    quirks = {**(adapter.vendor.quirks if adapter.vendor else {}), **adapter.quirks} or None
+    try:
+        CODECS[adapter.wire].connect("m", adapter.base_url or "https://not-configured.invalid", quirks, Capabilities())
+    except ValueError as error:
+        said = str(error)
+        section.complain(said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks")
+
+
+def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
+    section.allow("adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "tokens")
+    prefix, _, rest = name.partition(":")
+    adapter = section.get("adapter", str, prefix)
+    if adapter not in adapters and adapter not in vendor_names():
+        section.complain(f"no adapter {adapter!r}{_nearest(adapter, {*adapters, *vendor_names()})}", "adapter")
+    declared = section.section("capabilities")
+    capabilities = Capabilities()
+    try:
+        capabilities = Capabilities.of(declared.plain(), "declared", by=section.path)
+    except ValueError as error:
+        declared.complain(str(error))
+    return ModelEntry(
+        name,
+        adapter,
+        section.get("wire_name", str, rest or name),
+        section.get("tier", str),
+        section.get("can_delegate", bool, False),
+        section.texts("aliases"),
+        capabilities,
+        tokens=section.choice("tokens", FAMILIES),
+    )
