@@ -52,8 +52,8 @@ def _loader() -> Any:
 class Section:
     """A mapping of the file, with the lines its keys are on.
 
-    What is wrong is collected in ``problems``, which all sections of a file share: a file is read to its
-    end, and then refused as a whole, see ``finish``.
+    What is wrong is raised at once, or, where a list of ``problems`` was given to the reader, noted there,
+    so that a file can be read to its end and all its mistakes be told.
     """
 
     def __init__(
@@ -69,24 +69,21 @@ class Section:
         self.path = path
         self.data = data
         self.lines = lines
-        self.problems = problems if problems is not None else []
+        self.problems = problems
         self.name = name
         self.line = line
 
     def complain(self, problem: str, key: str | None = None) -> None:
-        """Note what is wrong at a key of this section, or with the section itself."""
-        self.problems.append(self.locate(problem, key))
+        """Raise or note what is wrong at a key of this section, or with the section itself."""
+        if self.problems is None:
+            raise self.fail(problem, key)
+        self.problems.append(self.fail(problem, key))
 
-    def locate(self, problem: str, key: str | None = None) -> ConfigError:
-        """A remark about a key of this section, or about the section itself, with its place."""
+    def fail(self, problem: str, key: str | None = None) -> ConfigError:
+        """An error at a key of this section, or at the section itself."""
         line = self.lines.get(key, self.line) if key is not None else self.line
         where = ".".join([part for part in (self.name, key) if part])
         return ConfigError(self.path, line, f"{where + ': ' if where else ''}{problem}")
-
-    def finish(self) -> None:
-        """Raise the first complaint, if there was any."""
-        if self.problems:
-            raise min(self.problems, key=lambda problem: problem.line or 0)
 
     def allow(self, *keys: str) -> None:
         """Complain of keys that mean nothing here."""
@@ -162,8 +159,11 @@ _KINDS: dict[type, str] = {
 }
 
 
-def read_yaml(path: Path) -> Section:
-    """Read a file whose root is a mapping; ``ConfigError`` in one line for whatever is wrong with it."""
+def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
+    """Read a file whose root is a mapping; ``ConfigError`` in one line for whatever is wrong with it.
+
+    With a list for ``problems``, what its sections find wrong later is noted there and not raised.
+    """
     shown = str(path)
     try:
         with path.open("rb") as file:
@@ -172,10 +172,10 @@ def read_yaml(path: Path) -> Section:
         raise ConfigError(shown, None, f"cannot be read: {error.strerror or error}") from None
     if len(text) > MAX_BYTES:
         raise ConfigError(shown, None, f"larger than {MAX_BYTES // 1024 // 1024} MiB; this is no such file")
-    return parse_yaml(text, shown)
+    return parse_yaml(text, shown, problems)
 
 
-def parse_yaml(data: bytes, shown: str) -> Section:
+def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = None) -> Section:
     """The same for what has been read already."""
     import yaml  # as above
 
@@ -190,8 +190,8 @@ def parse_yaml(data: bytes, shown: str) -> Section:
     except RecursionError:
         raise ConfigError(shown, None, "nested too deeply") from None
     if node is None:
-        return Section(shown, {}, {})
-    read = _Builder(shown).build(node)
+        return Section(shown, {}, {}, problems)
+    read = _Builder(shown, problems).build(node)
     if not isinstance(read, Section):
         raise ConfigError(shown, 1, f"must be a mapping, not {_KINDS[type(read)]}")
     return read
@@ -206,10 +206,10 @@ def unparsed(content: dict[str, Any], shown: str) -> Section:
 class _Builder:
     """Turns composed nodes into values, and counts them: an alias can stand for a million."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, problems: list[ConfigError] | None) -> None:
         self._path = path
         self._count = 0
-        self._problems: list[ConfigError] = []
+        self._problems = problems
 
     def build(self, node: Any) -> Any:
         self._count += 1

@@ -124,7 +124,8 @@ def config_path() -> Path:
 
 def read_file(path: Path) -> File:
     """Read a file to its end. ``ConfigError`` if it is not even YAML; else ``problems`` has what is wrong."""
-    root = read_yaml(path)
+    problems: list[ConfigError] = []
+    root = read_yaml(path, problems)
     root.allow("adapters", "models")
     remarks: list[ConfigError] = []
     adapters = tuple([_read_adapter(name, each, remarks) for name, each in root.section("adapters").sections()])
@@ -139,7 +140,7 @@ def read_file(path: Path) -> File:
                 section.complain(f"the alias {alias!r} belongs to {taken[alias]} already", "aliases")
             taken[alias] = name
         models.append(entry)
-    problems = sorted(root.problems, key=lambda problem: problem.line or 0)
+    problems.sort(key=lambda problem: problem.line or 0)
     return File(adapters, tuple(models), tuple(problems), tuple(remarks))
 
 
@@ -156,7 +157,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
     vendor = load_vendor(kind) if kind in vendor_names() else None
     key = section.get("api_key", str)
     if key is not None:
-        remarks.append(section.locate("the key is in the file as plain text; api_key_env is safer", "api_key"))
+        remarks.append(section.fail("the key is in the file as plain text; api_key_env is safer", "api_key"))
     adapter = Adapter(
         name,
         kind,
@@ -213,7 +214,7 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
     for option, value in adapter.options.items():
         kind = _OWN_OPTIONS.get(option, str if _header_of(option, adapter.wire) else None)
         if kind is None:  # the contract lets options be anything, so this is no error, and not passed over either
-            remarks.append(section.locate("no adapter of this type reads this option", option))
+            remarks.append(section.fail("no adapter of this type reads this option", option))
         elif type(value) is not kind:
             section.complain(f"must be {'true or false' if kind is bool else 'text'}", option)
         elif option == "on_loss":

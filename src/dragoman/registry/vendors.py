@@ -80,7 +80,7 @@ def _build(vendor: str, root: Section) -> Vendor:
     root.allow("name", "wire", "base_url", "api_key_env", "docs", "tokens", "local", "quirks", "proofs", "models")
     models = dict(root.section("models").sections())
     families = {name: section.choice("tokens", FAMILIES) for name, section in models.items()}
-    known = Vendor(
+    return Vendor(
         vendor,
         root.get("name", str, vendor),
         root.get("wire", str, "openai"),
@@ -94,8 +94,6 @@ def _build(vendor: str, root: Section) -> Vendor:
         {name: _facts(section, vendor) for name, section in models.items()},
         {name: family for name, family in families.items() if family is not None},
     )
-    root.finish()
-    return known
 
 
 def _facts(section: Section, vendor: str) -> Capabilities:
