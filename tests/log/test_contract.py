@@ -421,3 +421,41 @@ def test_representations_hold_nothing_private(open_store: Open) -> None:
         assert "secret" not in repr(record)
         assert record.id in repr(record)
         assert "host=" not in repr(log)
+
+
+# --- looking for some, and how far it has come ------------------------------------------------------
+
+
+def test_records_are_found_by_type_across_sessions_and_pages(open_store: Open) -> None:
+    log = open_store()
+    asyncio.run(_append_many(log))
+    found = [(record.session, record.payload) for record in log.find("turn.started", "session.started")]
+    assert found == [
+        *[("a", TurnStarted(number)) for number in range(700)],
+        ("b", SessionStarted("goal")),
+        ("b", TurnStarted(1)),
+    ]
+    assert [record.type for record in log.find("session.started", session="b")] == ["session.started"]
+    assert list(log.find("session.started", session="a")) == []
+    assert list(log.find(session="a")) == []
+
+
+async def _append_many(log: EventLog) -> None:
+    for number in range(700):
+        pending = [log.append("a", TurnStarted(number)), log.append("a", ToolStarted("tu", "bash", {}))]
+        await asyncio.gather(*pending)
+    await log.append("b", SessionStarted("goal"))
+    await log.append("b", TurnStarted(1))
+
+
+def test_long_work_says_how_far_it_has_come(open_store: Open) -> None:
+    log = open_store()
+    asyncio.run(_append_many(log))
+    told: list[tuple[int, int]] = []
+    assert log.verify(progress=lambda *both: told.append(both)).records == 1402
+    assert told[-1] == (1402, 1402)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert len(told) >= 4
+    told.clear()
+    assert log.export(io.BytesIO(), "b", progress=lambda *both: told.append(both)) == 2
+    assert told[-1] == (2, 2)

@@ -17,6 +17,7 @@ _COMMANDS = {
     "ask": "Ask a model once and print its answer.",
     "chat": "Talk with a model, by default the embedded one.",
     "local": "Manage the embedded model.",
+    "log": "Look into the event log: list, show, verify, export, prune, cost.",
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
 }

@@ -28,6 +28,8 @@ EXIT_CODES = {
     "provider_unsupported_content_block": 16,
     "provider_invalid_response": 17,
     "structured_output_invalid": 18,
+    "log_unusable": 20,
+    "log_broken": 21,
     "cancelled": 130,
 }
 

@@ -64,10 +64,12 @@ from .errors import (
     LogVersionError,
     UnknownTypeError,
 )
-from .eventlog import EventLog, SessionEntry
+from .eventlog import EventLog, Progress, SessionEntry
+from .place import SCHEMES, find_place, name_place
 from .postgres import PostgresLog
 from .record import ADMINISTRATION, MAX_PAYLOAD, Record, genesis, hash_record
 from .sqlite import SqliteLog
+from .uses import read_uses
 
 __all__ = [
     "ADMINISTRATION",
@@ -98,6 +100,7 @@ __all__ = [
     "PermissionGranted",
     "PermissionRequested",
     "PostgresLog",
+    "Progress",
     "Record",
     "Report",
     "Routing",
@@ -120,16 +123,19 @@ __all__ = [
     "ToolStarted",
     "TurnStarted",
     "UnknownTypeError",
+    "find_place",
     "genesis",
     "hash_record",
+    "name_place",
     "open_log",
     "parse_payload",
+    "read_uses",
     "to_payload",
 ]
 
 
 def open_log(where: str | Path, *, readonly: bool = False) -> EventLog:
     """Open the log in a file, or at a ``postgresql://`` URL."""
-    if isinstance(where, str) and where.startswith(("postgresql://", "postgres://")):
+    if isinstance(where, str) and where.startswith(SCHEMES):
         return PostgresLog(where, readonly=readonly)
     return SqliteLog(where, readonly=readonly)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from .errors import LogCorruptError
 from .record import Row, genesis, hash_record, read_row
 
-__all__ = ["Break", "Problem", "Report", "check_log", "check_session", "found_nowhere"]
+__all__ = ["Break", "Page", "Problem", "Report", "check_log", "check_session", "found_nowhere"]
 
 Problem: TypeAlias = Literal["hash mismatch", "gap", "wrong previous", "unreadable", "cut short"]
 

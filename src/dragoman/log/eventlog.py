@@ -11,21 +11,24 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar, cast
+from typing import Any, BinaryIO, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
 from .catalogue import Actor, LogPruned, Payload, Sensitivity
-from .chain import Report, check_log, check_session, found_nowhere
+from .chain import Page, Report, check_log, check_session, found_nowhere
 from .errors import InvalidRecordError, LogClosedError, LogCorruptError, LogReadOnlyError
 from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, link_record, read_row
 from .writer import Writer
 
-__all__ = ["EventLog", "SessionEntry", "View", "link_group", "select_old"]
+__all__ = ["EventLog", "Progress", "SessionEntry", "View", "link_group", "select_old"]
 
 _PAGE = 500
 
 _Log = TypeVar("_Log", bound="EventLog")
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Told now and then how many records of how many are done; the second number may be a guess."""
 
 
 class SessionEntry(Struct, frozen=True):
@@ -54,6 +57,9 @@ class View(Protocol):
 
     def page(self, session: str, after: int, size: int) -> Sequence[Row]:
         """The next rows of a session, in order."""
+
+    def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
+        """The next rows of a session that are of one of these types, in order."""
 
     def ends(self) -> list[tuple[Row, Row]]:
         """The first and last row of every session, sorted by name, without their payloads."""
@@ -166,7 +172,26 @@ class EventLog(ABC):
             ends = view.ends()
         return tuple([_entry(read_row(first), read_row(last)) for first, last in ends])
 
-    def verify(self, session: str | None = None, *, known: Mapping[str, str] | None = None) -> Report:
+    def find(self, *types: str, session: str | None = None) -> Iterator[Record]:
+        """Yield the records of these types, of one session or of all, sorted by session and ``seq``.
+
+        Quicker than reading everything when you want a few kinds of it: ``log.find("llm.call_completed")``.
+        """
+        with self._view() as view:
+            names = view.names() if session is None else [session]
+        for name in names:
+            after = 0
+            while True:
+                with self._view() as view:
+                    rows = view.select(name, types, after, _PAGE)
+                yield from map(read_row, rows)
+                if len(rows) < _PAGE:
+                    break
+                after = rows[-1][1]
+
+    def verify(
+        self, session: str | None = None, *, known: Mapping[str, str] | None = None, progress: Progress | None = None
+    ) -> Report:
         """Check every hash of one session, or of all, and name the first broken link of each.
 
         A chain cannot show that its own end was cut off. ``known`` maps sessions to hashes you
@@ -174,24 +199,27 @@ class EventLog(ABC):
         """
         try:
             with self._view() as view:
+                page = _counting(view, session, progress)
                 if session is None:
-                    return check_log(view.names, view.page, view.count, known or {})
-                count, found = check_session(session, view.page, (known or {}).get(session))
+                    return check_log(view.names, page, view.count, known or {})
+                count, found = check_session(session, page, (known or {}).get(session))
                 return Report(1 if count or found else 0, count, (found,) if found else ())
         except LogCorruptError as error:
             return Report(0, 0, (found_nowhere(str(error)),))
 
-    def export(self, target: str | Path | BinaryIO, session: str | None = None) -> int:
+    def export(
+        self, target: str | Path | BinaryIO, session: str | None = None, *, progress: Progress | None = None
+    ) -> int:
         """Write records as lines of JSON, sorted by session and ``seq``; return how many.
 
         The same records give the same bytes. A file appears whole or not at all.
         """
         if not isinstance(target, str | Path):
-            return self._export(target, session)
+            return self._export(target, session, progress)
         path = Path(target)
         with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=path.name, delete=False) as file:
             try:
-                count = self._export(cast("BinaryIO", file), session)
+                count = self._export(cast("BinaryIO", file), session, progress)
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException:
@@ -200,12 +228,13 @@ class EventLog(ABC):
         Path(file.name).replace(path)
         return count
 
-    def _export(self, stream: BinaryIO, session: str | None) -> int:
+    def _export(self, stream: BinaryIO, session: str | None, progress: Progress | None) -> int:
         count = 0
         with self._view() as view:
+            page = _counting(view, session, progress)
             for name in view.names() if session is None else [session]:
                 after = 0
-                while rows := view.page(name, after, _PAGE):
+                while rows := page(name, after, _PAGE):
                     for record in _in_order(name, after, rows):
                         stream.write(record.line + b"\n")
                     after += len(rows)
@@ -249,6 +278,26 @@ class EventLog(ABC):
     @abstractmethod
     def _view(self) -> AbstractContextManager[View]:
         """Look at what is stored; any number of threads may at once."""
+
+
+def _counting(view: View, session: str | None, progress: Progress | None) -> Page:
+    """How the view is read page by page: as it is, or telling each time how far it has come."""
+    if progress is None:
+        return view.page
+    try:
+        total = view.count() if session is None else view.length(session)
+    except LogCorruptError:
+        total = 0  # what is wrong will be found on the way
+    done = 0
+
+    def page(name: str, after: int, size: int) -> Sequence[Row]:
+        nonlocal done
+        rows = view.page(name, after, size)
+        done += len(rows)
+        progress(done, max(total, done))
+        return rows
+
+    return page
 
 
 def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[Record]:

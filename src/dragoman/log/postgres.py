@@ -63,6 +63,7 @@ SELECT name, seq, hash FROM unnest(%s::text[]) AS name,
 _PAGE = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, convert_to(payload, 'UTF8'), previous, hash
 FROM dragoman_log WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"""
+_SELECT = _PAGE.replace("ORDER BY", "AND type = ANY(%s::text[]) ORDER BY")
 # The next greater name, again and again: a step per session instead of a look at every record.
 _NAMES = """
 WITH RECURSIVE names (name) AS (
@@ -206,6 +207,9 @@ class _PostgresView:
 
     def page(self, session: str, after: int, size: int) -> list[Row]:
         return cast("list[Row]", self.connection.execute(_PAGE, (session, after, size)).fetchall())
+
+    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
+        return cast("list[Row]", self.connection.execute(_SELECT, (session, after, list(types), size)).fetchall())
 
     def ends(self) -> list[tuple[Row, Row]]:
         rows = cast("list[Row]", self.connection.execute(_ENDS, (self.names(),)).fetchall())

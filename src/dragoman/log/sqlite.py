@@ -9,6 +9,7 @@ with another program.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,7 @@ _HEAD = "SELECT seq, hash FROM records WHERE session = ? ORDER BY seq DESC LIMIT
 _PAGE = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, CAST(payload AS BLOB), previous, hash
 FROM records WHERE session = CAST(? AS TEXT) AND seq > ? ORDER BY seq LIMIT ?"""
+_SELECT = _PAGE.replace("ORDER BY", "AND type IN (SELECT value FROM json_each(?)) ORDER BY")
 _LENGTH = "SELECT max(seq) FROM records WHERE session = CAST(? AS TEXT)"
 # The next greater name, again and again: a step per session instead of a look at every record.
 _NAMES = """
@@ -253,6 +255,10 @@ class _SqliteView:
         with _explained(self.path):  # here already, and not when the view ends: verify goes on after damage
             return self.connection.execute(_PAGE, (_bytes(session), after, size)).fetchall()
 
+    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
+        with _explained(self.path):
+            return self.connection.execute(_SELECT, (_bytes(session), after, json.dumps(types), size)).fetchall()
+
     def length(self, session: str) -> int:
         return cast("int", self.connection.execute(_LENGTH, (_bytes(session),)).fetchone()[0] or 0)
 
@@ -320,6 +326,8 @@ def _check_size(path: Path) -> None:
         return
     with path.open("rb") as file:
         header = file.read(18)
+    if len(header) >= 16 and header[:16] != b"SQLite format 3\0":
+        raise LogCorruptError(f"{path}: is not a database. {_ADVICE[LogCorruptError]}")
     page = int.from_bytes(header[16:18], "big") or 4096
     if size < 512 or size % (65536 if page == 1 else page):
         raise LogCorruptError(f"{path}: ends in the middle of a page: the file was cut off")

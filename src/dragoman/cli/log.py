@@ -1,0 +1,385 @@
+"""``dragoman log``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Context, Decimal
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ..errors import scrub
+from ..log import (
+    ADMINISTRATION,
+    CATALOGUE,
+    EventLog,
+    LogError,
+    Progress,
+    Record,
+    SessionEntry,
+    SessionFinished,
+    SessionStarted,
+    find_place,
+    name_place,
+    open_log,
+    read_uses,
+)
+from ..prices import PriceTable, Repriced, Unpriced, reprice
+from ..replay import describe, shorten
+from .output import EXIT_CODES, report_errors
+
+__all__ = ["command", "log_option", "open_log_at", "write_json"]
+
+_EXACT = Context(prec=100)
+_SHOWN = 50  # sessions in a list that is read by people
+
+
+@click.group("log")
+def command() -> None:
+    """Look into the event log: what was proposed, allowed, run, observed, and what it cost."""
+
+
+def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option that says where the log is."""
+    return click.option(
+        "--log",
+        "where",
+        metavar="PLACE",
+        help="A file, or a postgresql:// URL. Otherwise $DRAGOMAN_LOG, or log.db in your data folder.",
+    )(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@contextlib.contextmanager
+def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLog]:
+    """Open the log that the option names; whatever goes wrong with it is told, and is an exit code."""
+    try:
+        with report_errors(), open_log(find_place(where), readonly=readonly) as log:
+            yield log
+    except LogError as error:
+        click.echo(f"{click.style('error', fg='red')}: {scrub(str(error))}", err=True)
+        raise SystemExit(EXIT_CODES["log_unusable"]) from None
+
+
+def write_json(value: Any) -> None:
+    """Print a value as JSON; decimals are written as text, so that nothing rounds them."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+# --- looking ----------------------------------------------------------------------------------------
+
+
+@command.command("list")
+@log_option
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
+@json_option
+def show_list(where: str | None, limit: int | None, *, as_json: bool) -> None:
+    """List the sessions, the newest first."""
+    with open_log_at(where) as log:
+        entries = sorted(log.sessions(), key=lambda entry: entry.updated, reverse=True)
+        chosen = entries[: limit or (None if as_json else _SHOWN)]
+        if as_json:
+            write_json([{**msgspec.structs.asdict(entry), **_ends(log, entry)} for entry in chosen])
+            return
+        for entry in chosen:
+            ends = _ends(log, entry)
+            when, outcome = f"{entry.updated:%Y-%m-%d %H:%M}", ends["outcome"] or ""
+            click.echo(
+                f"{when}  {entry.records:>7}  {outcome:<9}  {shorten(entry.session, 60)}  {shorten(ends['goal'] or '')}"
+            )
+        if len(chosen) < len(entries):
+            click.echo(f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)", err=True)
+        if not entries:
+            click.echo(f"{name_place(find_place(where))}: no sessions", err=True)
+
+
+def _ends(log: EventLog, entry: SessionEntry) -> dict[str, str | None]:
+    """What a session was for and how it ended, from its first and last record."""
+    first = next(log.read(entry.session)).payload
+    last = next(log.read(entry.session, entry.records - 1)).payload
+    return {
+        "goal": first.goal if isinstance(first, SessionStarted) else None,
+        "outcome": last.outcome if isinstance(last, SessionFinished) else None,
+    }
+
+
+@command.command("show")
+@click.argument("session")
+@log_option
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only events of this type; may be repeated.")
+@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only what follows this record.")
+@click.option("--json", "as_json", is_flag=True, help="Print the records as stored, one line of JSON each.")
+def show(session: str, where: str | None, types: tuple[str, ...], after: int, *, as_json: bool) -> None:
+    """Show the records of SESSION, one line each."""
+    for name in types:
+        if name not in CATALOGUE:
+            raise click.UsageError(f"--type: {name!r} is none of {', '.join(CATALOGUE)}")
+    with open_log_at(where) as log:
+        _check_session(log, session)
+        for record in log.find(*types, session=session) if types else log.read(session, after):
+            if record.seq > after:
+                click.echo(record.line.decode() if as_json else _line(record))
+
+
+def _line(record: Record) -> str:
+    return f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22}  {describe(record)}"
+
+
+def _check_session(log: EventLog, session: str) -> None:
+    if not any(log.read(session)):
+        raise click.UsageError(f"the log has no session {session!r}; `dragoman log list` shows which it has")
+
+
+# --- proving ----------------------------------------------------------------------------------------
+
+
+@command.command("verify")
+@click.argument("session", required=False)
+@log_option
+@click.option(
+    "--known",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short.",
+)
+@json_option
+def verify(session: str | None, where: str | None, known: str | None, *, as_json: bool) -> None:
+    """Check every hash of SESSION, or of the whole log, and name the first broken link of each session."""
+    heads = _read_heads(known)
+    with open_log_at(where) as log:
+        if session is not None and session not in heads:
+            _check_session(log, session)
+        with _progress("verifying") as progress:
+            report = log.verify(session, known=heads, progress=progress)
+        if as_json:
+            write_json({"ok": report.ok, **msgspec.structs.asdict(report)})
+        else:
+            first, *breaks = str(report).splitlines()
+            click.echo(click.style(first, fg="green" if report.ok else "red"))
+            for found in breaks:
+                click.echo(found)
+    if not report.ok:
+        raise SystemExit(EXIT_CODES["log_broken"])
+
+
+def _read_heads(path: str | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+        heads = {entry["session"]: entry["head"] for entry in data} if isinstance(data, list) else data
+        return msgspec.convert(heads, dict[str, str])
+    except (ValueError, TypeError, KeyError) as error:
+        raise click.UsageError(f"{path}: is neither a list of sessions nor a table of hashes: {error}") from error
+
+
+@command.command("export")
+@click.argument("session", required=False)
+@log_option
+@click.option("-o", "--output", default="-", metavar="FILE", help="Where to; - is standard output.", show_default=True)
+@click.option("--jsonl", "--json", is_flag=True, help="As lines of JSON, which is the only form there is.")
+def export(session: str | None, where: str | None, output: str, *, jsonl: bool) -> None:
+    """Write the records of SESSION, or of the whole log, as lines of JSON that can be verified by themselves.
+
+    A file appears whole or not at all, and the same records give the same bytes.
+    """
+    with open_log_at(where) as log:
+        if session is not None:
+            _check_session(log, session)
+        if output == "-":
+            log.export(sys.stdout.buffer, session)
+            return
+        with _progress("exporting") as progress:
+            try:
+                count = log.export(output, session, progress=progress)
+            except OSError as error:
+                raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
+        click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
+
+
+@contextlib.contextmanager
+def _progress(label: str) -> Iterator[Progress | None]:
+    """A bar, where somebody is looking."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield show
+
+
+# --- removing ---------------------------------------------------------------------------------------
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> datetime:
+    """A moment, from an age such as 90d or a day such as 2026-01-31."""
+    if found := re.fullmatch(r"(\d{1,6})([mhdw])", value):
+        return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter("give an age such as 90d, 12h or 8w, or a day such as 2026-01-31") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@command.command("prune")
+@log_option
+@click.option(
+    "--older-than",
+    "before",
+    required=True,
+    metavar="AGE",
+    callback=_read_age,
+    help="An age such as 90d, 12h or 8w, or a day such as 2026-01-31 (UTC).",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Remove every session whose last record is older than that, whole; the log records the removal."""
+    if not (dry_run or yes):
+        _ask(where, before)
+    with open_log_at(where, readonly=dry_run) as log:
+        old = _find_old(log, before) if dry_run else [gone.session for gone in log.retain(before)]
+    if as_json:
+        write_json({"before": before, "removed": [] if dry_run else old, "would_remove": old if dry_run else []})
+        return
+    for session in old:
+        click.echo(shorten(session, 255))
+    click.echo(f"{len(old)} session{'s' * (len(old) != 1)} {'would be removed' if dry_run else 'removed'}", err=True)
+
+
+def _ask(where: str | None, before: datetime) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("removing sessions needs --yes where nobody can be asked; --dry-run shows which")
+    with open_log_at(where) as log:
+        count = len(_find_old(log, before))
+    click.confirm(f"Remove {count} session{'s' * (count != 1)} for good?", abort=True, err=True)
+
+
+def _find_old(log: EventLog, before: datetime) -> list[str]:
+    return [entry.session for entry in log.sessions() if entry.updated < before and entry.session != ADMINISTRATION]
+
+
+# --- counting ---------------------------------------------------------------------------------------
+
+
+@command.command("cost")
+@click.argument("session", required=False)
+@log_option
+@click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Price the calls again with the rates of this file, which go before the bundled ones.",
+)
+@click.option("--only", is_flag=True, help="With --prices: with these rates alone.")
+@json_option
+def show_cost(session: str | None, where: str | None, prices: str | None, *, only: bool, as_json: bool) -> None:
+    """Add up what the calls of SESSION, or of the whole log, cost: as recorded, and with the prices of a table.
+
+    Each call is priced by the row that held on its own day. A cost that is not known is never counted as zero.
+    """
+    if only and prices is None:
+        raise click.UsageError("--only needs --prices")
+    table = _read_table(prices, only=only)
+    with open_log_at(where) as log:
+        if session is not None:
+            _check_session(log, session)
+        bills: dict[str, _Bill] = {}
+        for result in reprice(read_uses(log, session), table):
+            bills.setdefault(result.use.model, _Bill()).add(result)
+        failed = sum(1 for _ in read_uses(log, session, failed=True))
+    rows = [{"model": model, **bills[model].total()} for model in sorted(bills)]
+    if as_json:
+        write_json({"pricing_version": table.version, "models": rows, "failed_calls_with_tokens": failed})
+    else:
+        _show_bills(rows, table, failed)
+
+
+def _read_table(prices: str | None, *, only: bool) -> PriceTable:
+    if prices is None:
+        return PriceTable.bundled()
+    try:
+        table = PriceTable.load(prices)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    return table if only else PriceTable.bundled().with_overrides(table.rows)
+
+
+class _Bill:
+    """The calls of one model, added up."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(calls=0, input_tokens=0, cached_input_tokens=0, output_tokens=0)
+        self.recorded = self.repriced = self.difference = Decimal(0)
+        self.unrecorded = 0
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, result: Repriced) -> None:
+        self.counts["calls"] += 1
+        for name in ("input_tokens", "cached_input_tokens", "output_tokens"):
+            self.counts[name] += getattr(result.use.usage, name) or 0
+        if result.old is None:
+            self.unrecorded += 1
+        else:
+            self.recorded = _EXACT.add(self.recorded, result.old)
+        if isinstance(result.new, Unpriced):
+            self.reasons[result.new.reason] += 1
+        else:
+            self.repriced = _EXACT.add(self.repriced, result.new.total)
+        if result.difference is not None:
+            self.difference = _EXACT.add(self.difference, result.difference)
+
+    def total(self) -> dict[str, Any]:
+        return {
+            **self.counts,
+            "recorded_usd": _plain(self.recorded),
+            "without_recorded_cost": self.unrecorded,
+            "repriced_usd": _plain(self.repriced),
+            "unpriced": dict(self.reasons),
+            "difference_usd": _plain(self.difference),
+        }
+
+
+def _plain(amount: Decimal) -> str:
+    return f"{amount.normalize(_EXACT):f}"
+
+
+def _show_bills(rows: list[dict[str, Any]], table: PriceTable, failed: int) -> None:
+    if not rows:
+        click.echo("no completed calls", err=True)
+        return
+    width = max([len(row["model"]) for row in rows])
+    click.echo(f"{'model':<{width}} {'calls':>7} {'in':>11} {'cached':>11} {'out':>9} {'recorded':>13} {'now':>13}")
+    for row in rows:
+        recorded = _amount(row["recorded_usd"], row["without_recorded_cost"], row["calls"])
+        now = _amount(row["repriced_usd"], sum(row["unpriced"].values()), row["calls"])
+        click.echo(
+            f"{row['model']:<{width}} {row['calls']:>7} {row['input_tokens']:>11} {row['cached_input_tokens']:>11} "
+            f"{row['output_tokens']:>9} {recorded:>13} {now:>13}"
+        )
+    click.echo(f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not known")
+    for row in rows:
+        for reason, count in row["unpriced"].items():
+            click.echo(f"not priced, {count} call{'s' * (count != 1)}: {reason}")
+    if failed:
+        click.echo(f"{failed} failed calls had reported tokens and may be billed; they are not counted here")
+
+
+def _amount(amount: str, unknown: int, calls: int) -> str:
+    return "unknown" if unknown == calls else f"{Decimal(amount):.6f}{'+' if unknown else ''}"

@@ -1,0 +1,192 @@
+"""A run read again, step by step. Nothing is executed: there is nothing here that could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from decimal import Context, Decimal
+from typing import Any
+
+from msgspec import Struct
+
+from ..events import ToolIntent
+from ..log import (
+    EventLog,
+    LlmCallCompleted,
+    LlmCallFailed,
+    PermissionDenied,
+    PermissionGranted,
+    Record,
+    SessionFinished,
+    SessionStarted,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolIntentRejected,
+    ToolObserved,
+    ToolStarted,
+    TurnStarted,
+)
+from .words import describe
+
+__all__ = ["Evidence", "Step", "Totals", "count_totals", "read_steps", "to_steps"]
+
+
+class Step(Struct, frozen=True, omit_defaults=True):
+    """One record of a run: what happened, in words and as stored.
+
+    ``intent`` is the id of the proposal the step belongs to. ``notes`` are what does not follow
+    from the evidence so far, such as a tool that ran without a decision.
+    """
+
+    seq: int
+    at: datetime
+    type: str
+    actor: str
+    title: str
+    turn: str | None = None
+    intent: str | None = None
+    notes: tuple[str, ...] = ()
+    data: dict[str, Any] = {}
+
+
+def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[Step]:
+    """The steps of a run, from the record ``after`` on; a ``LogCorruptError`` where one is missing."""
+    for step in to_steps(log.read(session)):
+        if step.seq > after:
+            yield step
+
+
+def to_steps(records: Iterable[Record]) -> Iterator[Step]:
+    """Records as steps, each held against what came before it."""
+    evidence = Evidence()
+    for record in records:
+        intent, notes = evidence.hear(record)
+        yield Step(
+            record.seq, record.timestamp, record.type, record.actor, describe(record), record.turn, intent, notes,
+            record.data,
+        )  # fmt: skip
+
+
+# --- what follows from what -------------------------------------------------------------------------
+
+
+class Evidence:
+    """The state of every proposal so far: what may happen to it next, and what may not."""
+
+    def __init__(self) -> None:
+        self._proposed: dict[str, ToolIntent] = {}
+        self._decided: dict[str, bool] = {}
+        self._ran: set[str] = set()
+        self._running: set[str] = set()
+        self._open: dict[str, str] = {}
+
+    def hear(self, record: Record) -> tuple[str | None, tuple[str, ...]]:
+        """Take a record in; return the proposal it belongs to, and what does not follow."""
+        payload = record.payload
+        if isinstance(payload, ToolIntent):
+            note = ("the same intent was proposed before",) if payload.id in self._proposed else ()
+            self._proposed[payload.id] = payload
+            self._open[payload.id] = payload.tool_name
+            return payload.id, note
+        intent = payload.get("intent_id") if isinstance(payload, dict) else getattr(payload, "intent_id", None)
+        if not isinstance(intent, str):
+            return None, self._judge_end(payload)
+        notes = [] if intent in self._proposed else ["no such intent was proposed"]
+        return intent, (*notes, *self._judge(intent, payload))
+
+    def _judge(self, intent: str, payload: Any) -> Iterator[str]:
+        if isinstance(payload, PermissionGranted | PermissionDenied):
+            if intent in self._ran:
+                yield "decided after it had run"
+            self._decided[intent] = isinstance(payload, PermissionGranted)
+        elif isinstance(payload, ToolStarted):
+            yield from self._judge_start(intent, payload)
+            self._ran.add(intent)
+            self._running.add(intent)
+        elif isinstance(payload, ToolObserved | ToolFailed):
+            if intent not in self._running:
+                yield "there is no record that it began to run"
+            self._running.discard(intent)
+        if isinstance(payload, ToolObserved | ToolFailed | ToolIntentClosed | ToolIntentRejected | PermissionDenied):
+            self._open.pop(intent, None)
+
+    def _judge_start(self, intent: str, payload: ToolStarted) -> Iterator[str]:
+        allowed = self._decided.get(intent)
+        if allowed is None:
+            yield "it ran without a decision"
+        elif not allowed:
+            yield "it ran although it was denied"
+        if intent in self._ran:
+            yield "it ran before"
+        proposed = self._proposed.get(intent)
+        if proposed is not None and proposed.input != payload.input:
+            yield "the input is not the one proposed"
+
+    def _judge_end(self, payload: Any) -> tuple[str, ...]:
+        if isinstance(payload, SessionFinished) and self._open:
+            names = ", ".join([f"{name} ({intent})" for intent, name in self._open.items()])
+            return (f"left open: {names}",)
+        return ()
+
+
+# --- what it comes to -------------------------------------------------------------------------------
+
+
+class Totals(Struct, frozen=True, omit_defaults=True):
+    """What a run comes to. ``cost_usd`` is of the calls whose cost is known; ``unpriced`` counts the others."""
+
+    goal: str | None = None
+    outcome: str | None = None
+    turns: int = 0
+    calls: int = 0
+    failed_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    uncounted: int = 0
+    cost_usd: Decimal = Decimal(0)
+    unpriced: int = 0
+    proposed: int = 0
+    allowed: int = 0
+    denied: int = 0
+    ran: int = 0
+
+
+COUNTED = (
+    "session.started", "session.finished", "turn.started", "llm.call_completed", "llm.call_failed",
+    "tool_intent.proposed", "permission.granted", "permission.denied", "tool.started",
+)  # fmt: skip
+_EXACT = Context(prec=100)
+_COUNTERS: dict[type, str] = {
+    TurnStarted: "turns",
+    LlmCallFailed: "failed_calls",
+    ToolIntent: "proposed",
+    PermissionGranted: "allowed",
+    PermissionDenied: "denied",
+    ToolStarted: "ran",
+}
+
+
+def count_totals(log: EventLog, session: str) -> Totals:
+    """Add a run up, reading only the records that count."""
+    found: dict[str, Any] = dict.fromkeys(Totals.__struct_fields__[2:], 0)
+    for record in log.find(*COUNTED, session=session):
+        payload = record.payload
+        if isinstance(payload, SessionStarted):
+            found["goal"] = payload.goal
+        elif isinstance(payload, SessionFinished):
+            found["outcome"] = payload.outcome
+        elif isinstance(payload, LlmCallCompleted):
+            _add_call(found, payload)
+        elif type(payload) in _COUNTERS:
+            found[_COUNTERS[type(payload)]] += 1
+    return Totals(**{**found, "cost_usd": Decimal(found["cost_usd"])})
+
+
+def _add_call(found: dict[str, Any], call: LlmCallCompleted) -> None:
+    found["calls"] += 1
+    for field in ("input_tokens", "output_tokens", "cached_input_tokens"):
+        found[field] += getattr(call, field) or 0
+    found["uncounted"] += call.input_tokens is None or call.output_tokens is None
+    found["unpriced"] += call.cost_usd is None
+    found["cost_usd"] = _EXACT.add(found["cost_usd"], call.cost_usd or 0)

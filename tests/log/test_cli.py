@@ -1,0 +1,254 @@
+"""``dragoman log`` as people type it, on real files and a real server."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from click.testing import CliRunner, Result
+from psycopg.conninfo import conninfo_to_dict
+
+from dragoman.cli import main
+from dragoman.cli.output import EXIT_CODES
+from dragoman.log import SessionStarted, SqliteLog, ToolObserved, find_place, name_place, open_log
+
+from ..story import GOAL, LEFT_OPEN, STORY, tell
+
+
+def run(*words: str, **variables: str) -> Result:
+    return CliRunner().invoke(main, ["log", *words], env={"DRAGOMAN_LOG": "", **variables})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "log.db"
+    with SqliteLog(path) as log:
+        tell(log, "fix")
+        tell(log, "look", LEFT_OPEN)
+    return path
+
+
+def test_list(path: Path) -> None:
+    shown = run("list", "--log", str(path)).stdout.splitlines()
+    assert [line.split()[2:4] for line in shown] == [["8", "look"], [str(len(STORY)), "completed"]]
+    assert shown[1].endswith(f"fix  {GOAL}")
+    listed = json.loads(run("list", "--json", DRAGOMAN_LOG=str(path)).stdout)
+    assert [(entry["session"], entry["goal"], entry["outcome"]) for entry in listed] == [
+        ("look", "Only look", None),
+        ("fix", GOAL, "completed"),
+    ]
+    short = run("list", "--log", str(path), "--limit", "1")
+    assert (len(short.stdout.splitlines()), "and 1 more" in short.stderr) == (1, True)
+
+
+def test_show(path: Path) -> None:
+    shown = run("show", "fix", "--log", str(path)).stdout.splitlines()
+    assert len(shown) == len(STORY)
+    denied = next(line for line in shown if "permission.denied" in line)
+    assert denied.endswith("bash denied by policy (rule bash: rm *): removes files")
+    stored = run("show", "fix", "--log", str(path), "--json").stdout.splitlines()
+    with SqliteLog(path, readonly=True) as log:
+        assert [line.encode() for line in stored] == [record.line for record in log.read("fix")]
+    some = run("show", "fix", "--log", str(path), "--type", "tool.started", "--after", "10", "--json").stdout
+    assert [json.loads(line)["payload"]["tool_name"] for line in some.splitlines()] == ["edit_file"]
+
+
+def test_a_record_cannot_command_the_terminal(path: Path) -> None:
+    with SqliteLog(path) as log:
+        log.append_sync("evil", SessionStarted("\x1b[2J\x1b]0;owned\x07 \u202egnp.exe\r\n" + "x" * 1_000_000))
+        log.append_sync("evil", ToolObserved("tu", "bash", "\x9b31m\x00" * 100_000))
+    for words in (["show", "evil"], ["list"]):
+        shown = run(*words, "--log", str(path)).stdout
+        assert all(letter.isprintable() or letter == "\n" for letter in shown)
+        assert all(len(line) < 300 for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("words", [["show", "no"], ["verify", "no"], ["export", "no"], ["cost", "no"]])
+def test_a_session_that_is_not_there(path: Path, words: list[str]) -> None:
+    result = run(*words, "--log", str(path))
+    assert (result.exit_code, "the log has no session 'no'" in result.stderr) == (2, True)
+
+
+# --- verifying --------------------------------------------------------------------------------------
+
+
+def test_verify_a_whole_log(path: Path) -> None:
+    result = run("verify", "--log", str(path))
+    assert (result.exit_code, result.stdout) == (0, f"{len(STORY) + 8} records in 2 sessions: whole\n")
+    one = run("verify", "fix", "--log", str(path), "--json")
+    assert json.loads(one.stdout) == {"ok": True, "sessions": 1, "records": len(STORY), "breaks": []}
+
+
+def test_verify_names_the_first_broken_link(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE records SET payload = replace(payload, 'denied', 'granted') WHERE session = 'fix'")
+    connection.execute("UPDATE records SET actor = 'user' WHERE session = 'fix' AND seq = 7")
+    connection.commit()
+    connection.close()
+    result = run("verify", "--log", str(path))
+    assert result.exit_code == EXIT_CODES["log_broken"]
+    assert "BROKEN" in result.stdout
+    assert "session fix, record 7" in result.stdout
+    assert result.stdout.count("hash mismatch") == 1
+    broken = run("verify", "--log", str(path), "--json")
+    assert broken.exit_code == EXIT_CODES["log_broken"]
+    report = json.loads(broken.stdout)
+    assert (report["ok"], [(found["session"], found["seq"]) for found in report["breaks"]]) == (False, [("fix", 7)])
+    assert run("verify", "look", "--log", str(path)).exit_code == 0
+
+
+def test_verify_finds_a_chain_cut_short_by_hashes_noted_earlier(path: Path, tmp_path: Path) -> None:
+    heads = tmp_path / "heads.json"
+    heads.write_text(run("list", "--log", str(path), "--json").stdout)
+    assert run("verify", "--log", str(path), "--known", str(heads)).exit_code == 0
+    connection = sqlite3.connect(path)
+    connection.execute(f"DELETE FROM records WHERE session = 'fix' AND seq = {len(STORY)}")
+    connection.commit()
+    connection.close()
+    assert run("verify", "--log", str(path)).exit_code == 0  # a chain cannot show that its own end is gone
+    for words in ([], ["fix"]):
+        result = run("verify", *words, "--log", str(path), "--known", str(heads))
+        assert (result.exit_code, "cut short" in result.stdout) == (EXIT_CODES["log_broken"], True)
+    heads.write_text('[{"session": 1}]')
+    assert run("verify", "--log", str(path), "--known", str(heads)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "there is no log to read"), (b"not a log " * 500, "not a database"), (b"SQLite format 3\0", "cut off")],
+)
+def test_a_log_that_cannot_be_used(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "log.db"
+    if content is not None:
+        path.write_bytes(content)
+    for command in ("list", "verify", "export", "cost"):
+        result = run(command, "--log", str(path))
+        assert result.exit_code == EXIT_CODES["log_unusable"], result.output
+        assert words in result.stderr
+        assert str(path) in result.stderr
+
+
+# --- taking out -------------------------------------------------------------------------------------
+
+
+def test_export(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    result = run("export", "--log", str(path), "-o", str(out))
+    assert (result.exit_code, result.stderr) == (0, f"{out}: {len(STORY) + 8} records\n")
+    assert run("export", "--log", str(path)).stdout_bytes == out.read_bytes()
+    assert len(run("export", "look", "--jsonl", "--log", str(path)).stdout.splitlines()) == 8
+    assert run("export", "--log", str(path), "-o", str(tmp_path / "no" / "out")).exit_code == 2
+
+
+def test_bars_are_for_terminals(path: Path) -> None:
+    program = "import sys; sys.stderr.isatty = lambda: True; from dragoman.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, "log", "verify", "--log", str(path)]
+    seen = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "verifying" in seen.stderr
+    assert "100%" in seen.stderr
+    assert seen.stdout.endswith("whole\n")
+    assert run("verify", "--log", str(path)).stderr == ""
+
+
+def test_prune(path: Path) -> None:
+    would = run("prune", "--older-than", "2099-01-01", "--dry-run", "--log", str(path))
+    assert (would.stdout.split(), would.stderr) == (["fix", "look"], "2 sessions would be removed\n")
+    assert run("prune", "--older-than", "1h", "--yes", "--log", str(path)).stderr == "0 sessions removed\n"
+    unasked = run("prune", "--older-than", "2099-01-01", "--log", str(path))
+    assert (unasked.exit_code, "--yes" in unasked.stderr) == (2, True)
+    assert len(run("export", "--log", str(path)).stdout.splitlines()) == len(STORY) + 8
+    done = run("prune", "--older-than", "2099-01-01", "--yes", "--json", "--log", str(path))
+    assert json.loads(done.stdout)["removed"] == ["fix", "look"]
+    assert [entry["session"] for entry in json.loads(run("list", "--json", "--log", str(path)).stdout)] == [
+        "dragoman.log"
+    ]
+    for age in ("soon", "-3d", "90", "9" * 9 + "d"):
+        assert run("prune", "--older-than", age, "--yes", "--log", str(path)).exit_code == 2
+
+
+# --- what it cost -----------------------------------------------------------------------------------
+
+
+def test_cost_as_recorded_and_with_the_bundled_prices(path: Path) -> None:
+    billed = json.loads(run("cost", "fix", "--log", str(path), "--json").stdout)
+    [row] = billed["models"]
+    assert row["model"] == "anthropic:claude-sonnet-4-6"
+    assert (row["calls"], row["input_tokens"], row["output_tokens"]) == (4, 5600, 205)
+    assert Decimal(row["recorded_usd"]) == Decimal("0.004275") + Decimal("0.00183") + Decimal("0.00219")
+    assert row["without_recorded_cost"] == 1
+    shown = run("cost", "fix", "--log", str(path)).stdout
+    assert "0.008295+" in shown
+
+
+def test_cost_with_another_table(path: Path, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(
+        "rows:\n  - {provider: anthropic, match: {equals: [claude-sonnet-4-6]}, input: '1', output: '10',"
+        " cache_read: '0.1'}\n"
+    )
+    billed = json.loads(run("cost", "fix", "--prices", str(prices), "--log", str(path), "--json").stdout)
+    [row] = billed["models"]
+    # 5600 in, of which 3900 cached; 205 out: (1700 * 1 + 3900 * 0.1 + 205 * 10) / 1e6
+    assert row["repriced_usd"] == "0.00414"
+    assert row["unpriced"] == {}
+    assert "+" in billed["pricing_version"]
+    # The fourth call had no recorded cost, and is no part of a difference.
+    assert Decimal(row["difference_usd"]) == Decimal("0.00414") - Decimal("0.00045") - Decimal("0.008295")
+    prices.write_text("rows:\n  - {provider: other, match: {equals: [m]}, free: true}\n")
+    alone = json.loads(run("cost", "--prices", str(prices), "--only", "--log", str(path), "--json").stdout)
+    assert sum(alone["models"][0]["unpriced"].values()) == 5
+    assert alone["models"][0]["repriced_usd"] == "0"
+    words = run("cost", "--prices", str(prices), "--only", "--log", str(path)).stdout
+    assert "unknown" in words
+    assert "no price for anthropic:claude-sonnet-4-6" in words
+    prices.write_text("rows: [{provider: x}]")
+    assert run("cost", "--prices", str(prices), "--log", str(path)).exit_code == 2
+    assert run("cost", "--only", "--log", str(path)).exit_code == 2
+
+
+# --- places -----------------------------------------------------------------------------------------
+
+
+def test_where_a_log_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "mine.db"))
+    assert find_place() == tmp_path / "mine.db"
+    assert find_place("other.db") == Path("other.db")
+    assert find_place("postgresql://h/d") == "postgresql://h/d"
+    monkeypatch.delenv("DRAGOMAN_LOG")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert find_place() == tmp_path / "dragoman" / "log.db"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://ann:hunter2secret@db:5433/logs?sslmode=require",
+        "postgresql://db:5433/logs?password=hunter2secret",
+        "postgres://hunter2secret:5433abc@[/logs",
+    ],
+)
+def test_a_place_is_named_without_its_password(address: str) -> None:
+    assert "hunter2secret" not in name_place(address)
+    assert name_place("log.db") == "log.db"
+
+
+def test_a_server_that_is_not_there_costs_no_password(tmp_path: Path) -> None:
+    result = run("list", "--log", f"postgresql://ann:hunter2secret@/logs?host={tmp_path}")
+    assert result.exit_code == EXIT_CODES["log_unusable"]
+    assert "hunter2secret" not in result.output
+
+
+def test_a_log_on_a_server(conninfo: str) -> None:
+    parts = {key: quote(str(value), safe="") for key, value in conninfo_to_dict(conninfo).items()}
+    address = f"postgresql://{parts['user']}@/{parts['dbname']}?host={parts['host']}&options={parts['options']}"
+    with open_log(address) as log:
+        tell(log)
+    assert run("verify", "--log", address).stdout == f"{len(STORY)} records in 1 session: whole\n"
+    assert "fix" in run("list", "--log", address).stdout
+    assert len(run("show", "fix", "--type", "tool.started", "--log", address).stdout.splitlines()) == 2

@@ -1,0 +1,119 @@
+"""A run read again: what is said of each step, and what does not follow from the evidence."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.log import (
+    CATALOGUE,
+    EventLog,
+    PermissionDenied,
+    PermissionGranted,
+    Record,
+    SessionFinished,
+    SqliteLog,
+    ToolFailed,
+    ToolObserved,
+    ToolStarted,
+)
+from dragoman.log.record import draft_record, link_record
+from dragoman.replay import Totals, count_totals, describe, read_steps, shorten, to_steps
+
+from ..log.samples import SAMPLES
+from ..story import GOAL, STORY, intent, tell
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    with SqliteLog(tmp_path / "log.db") as log:
+        yield log
+
+
+def record(payload: Any) -> Record:
+    session = "dragoman.log" if type(payload).__name__ == "LogPruned" else "s"
+    return link_record(draft_record(session, payload), None)
+
+
+def test_the_story_is_read_in_order_with_each_step_at_its_proposal(log: EventLog) -> None:
+    tell(log)
+    steps = list(read_steps(log, "fix"))
+    assert [step.seq for step in steps] == list(range(1, len(STORY) + 1))
+    assert [step.type for step in steps if step.intent == "tu_3"] == [
+        "tool_intent.proposed",
+        "permission.requested",
+        "permission.granted",
+        "tool.started",
+        "tool.observed",
+    ]
+    assert [step.type for step in steps if step.intent == "tu_2"] == ["tool_intent.proposed", "permission.denied"]
+    assert [step.notes for step in steps if step.notes] == []
+    assert steps[0].title == f"session began: {GOAL} (anthropic:claude-sonnet-4-6)"
+    assert steps[-1].title == "session completed after 4 turns"
+    assert [step.seq for step in read_steps(log, "fix", after=30)] == list(range(31, len(STORY) + 1))
+
+
+def test_the_totals_of_the_story(log: EventLog) -> None:
+    tell(log)
+    assert count_totals(log, "fix") == Totals(
+        goal=GOAL, outcome="completed", turns=4, calls=4, failed_calls=1, input_tokens=5600, output_tokens=205,
+        cached_input_tokens=3900, cost_usd=Decimal("0.008295"), unpriced=1, proposed=3, allowed=2, denied=1, ran=2,
+    )  # fmt: skip
+    assert count_totals(log, "nobody") == Totals()
+
+
+@pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])
+def test_every_type_has_words_of_its_own(kind: str, payload: Any) -> None:
+    words = describe(record(payload))
+    assert 3 < len(words) <= 160
+    assert words.isprintable()
+    assert not words.startswith("{"), "this is the payload and no words"
+
+
+def test_every_type_of_the_catalogue_is_among_them() -> None:
+    assert {kind for kind, *_ in SAMPLES} == set(CATALOGUE)
+
+
+RUN = {"command": "ls"}
+PROPOSED = intent(1, "bash", RUN)
+GRANTED = PermissionGranted("tu_1", "bash", "policy")
+STARTED = ToolStarted("tu_1", "bash", RUN)
+OBSERVED = ToolObserved("tu_1", "bash", "a\nb")
+ODD: list[tuple[list[Any], list[str]]] = [
+    ([PROPOSED, GRANTED, STARTED, OBSERVED], []),
+    ([PROPOSED, STARTED, OBSERVED], ["it ran without a decision"]),
+    ([PROPOSED, PermissionDenied("tu_1", "bash", "policy"), STARTED], ["it ran although it was denied"]),
+    ([PROPOSED, GRANTED, STARTED, OBSERVED, STARTED], ["it ran before"]),
+    ([PROPOSED, GRANTED, ToolStarted("tu_1", "bash", {"command": "rm"})], ["the input is not the one proposed"]),
+    ([PROPOSED, GRANTED, OBSERVED], ["there is no record that it began to run"]),
+    ([PROPOSED, GRANTED, ToolFailed("tu_1", "bash", "crash", "")], ["there is no record that it began to run"]),
+    ([GRANTED], ["no such intent was proposed"]),
+    ([PROPOSED, PROPOSED], ["the same intent was proposed before"]),
+    ([PROPOSED, STARTED, GRANTED], ["it ran without a decision", "decided after it had run"]),
+    ([PROPOSED, SessionFinished("completed")], ["left open: bash (tu_1)"]),
+    ([PROPOSED, GRANTED, STARTED, OBSERVED, SessionFinished("completed")], []),
+]
+
+
+@pytest.mark.parametrize(("payloads", "notes"), ODD)
+def test_what_does_not_follow_is_noted(payloads: list[Any], notes: list[str]) -> None:
+    steps = to_steps([record(payload) for payload in payloads])
+    assert [note for step in steps for note in step.notes] == notes
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("one\n two\t 3", "one two 3"),
+        ("\x1b[31mred", "\ufffd[31mred"),
+        ("x" * 10, "x" * 10),
+        ("x" * 11, "x" * 9 + "…"),
+        ("x" + " " * 1000, "x…"),
+        ("", ""),
+    ],
+)
+def test_one_line(text: str, short: str) -> None:
+    assert shorten(text, 10) == short
