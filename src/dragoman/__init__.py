@@ -10,6 +10,7 @@ One typed contract over language models, in layers; each imports only from those
     provider                            encode, send, decode
     middleware  prices  log             providers around providers; what a call cost; what happened
     registry                            names to providers
+    permission  tools  session          who may do what; what can be run; the only loop there is
     sync  local  cli                    for people without an event loop; a model in a box; the command
 """
 
@@ -84,9 +85,11 @@ if TYPE_CHECKING:  # what type checkers read; a program loads each name when it 
         User,
     )
     from .middleware import Fallback, Observe, RateLimit, Record, Retry, describe
+    from .permission import Policy, Rule
     from .prices import Cost, PriceTable, cost, reprice
     from .provider import EventStream, Provider, connect, plan
     from .registry import Registry
+    from .session import Budget, Session
     from .transport import HttpTransport, Timeouts
     from .validate import parse_messages
     from .wire import SwapPlan
@@ -94,6 +97,7 @@ if TYPE_CHECKING:  # what type checkers read; a program loads each name when it 
 __all__ = [
     "Assistant",
     "AuthenticationError",
+    "Budget",
     "CallCancelledError",
     "Capabilities",
     "ContextOverflowError",
@@ -122,6 +126,7 @@ __all__ = [
     "Observe",
     "Opaque",
     "OverloadedError",
+    "Policy",
     "PriceTable",
     "Provider",
     "ProviderError",
@@ -134,7 +139,9 @@ __all__ = [
     "Request",
     "Response",
     "Retry",
+    "Rule",
     "RuntimeConfig",
+    "Session",
     "StreamInterruptedError",
     "StructuredOutputError",
     "SwapPlan",
@@ -236,6 +243,8 @@ _PLACES = {
     "Record": "middleware",
     "Retry": "middleware",
     "describe": "middleware",
+    "Policy": "permission",
+    "Rule": "permission",
     "Cost": "prices",
     "PriceTable": "prices",
     "cost": "prices",
@@ -245,6 +254,8 @@ _PLACES = {
     "connect": "provider",
     "plan": "provider",
     "Registry": "registry",
+    "Budget": "session",
+    "Session": "session",
     "HttpTransport": "transport",
     "Timeouts": "transport",
     "parse_messages": "validate",

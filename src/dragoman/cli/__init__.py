@@ -20,7 +20,6 @@ _COMMANDS = {
     "log": "Look into the event log: list, show, verify, export, prune, cost.",
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
-    "replay": "Show a recorded run again, step by step; nothing is executed.",
 }
 
 

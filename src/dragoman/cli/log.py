@@ -36,7 +36,7 @@ from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
 from .output import EXIT_CODES, report_errors
 
-__all__ = ["check_session", "command", "log_option", "open_log_at", "write_json"]
+__all__ = ["command", "log_option", "open_log_at", "write_json"]
 
 _EXACT = Context(prec=100)
 _SHOWN = 50  # sessions in a list that is read by people
@@ -125,7 +125,7 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
         if name not in CATALOGUE:
             raise click.UsageError(f"--type: {name!r} is none of {', '.join(CATALOGUE)}")
     with open_log_at(where) as log:
-        check_session(log, session)
+        _check_session(log, session)
         for record in log.find(*types, session=session) if types else log.read(session, after):
             if record.seq > after:
                 click.echo(record.line.decode() if as_json else _line(record))
@@ -135,8 +135,7 @@ def _line(record: Record) -> str:
     return f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22}  {describe(record)}"
 
 
-def check_session(log: EventLog, session: str) -> None:
-    """Refuse a session that is not there, as wrong usage."""
+def _check_session(log: EventLog, session: str) -> None:
     if not any(log.read(session)):
         raise click.UsageError(f"the log has no session {session!r}; `dragoman log list` shows which it has")
 
@@ -158,7 +157,7 @@ def verify(session: str | None, where: str | None, known: str | None, *, as_json
     heads = _read_heads(known)
     with open_log_at(where) as log:
         if session is not None and session not in heads:
-            check_session(log, session)
+            _check_session(log, session)
         with _progress("verifying") as progress:
             report = log.verify(session, known=heads, progress=progress)
         if as_json:
@@ -195,7 +194,7 @@ def export(session: str | None, where: str | None, output: str, *, jsonl: bool) 
     """
     with open_log_at(where) as log:
         if session is not None:
-            check_session(log, session)
+            _check_session(log, session)
         if output == "-":
             log.export(sys.stdout.buffer, session)
             return
@@ -300,7 +299,7 @@ def show_cost(session: str | None, where: str | None, prices: str | None, *, onl
     table = _read_table(prices, only=only)
     with open_log_at(where) as log:
         if session is not None:
-            check_session(log, session)
+            _check_session(log, session)
         bills: dict[str, _Bill] = {}
         for result in reprice(read_uses(log, session), table):
             bills.setdefault(result.use.model, _Bill()).add(result)

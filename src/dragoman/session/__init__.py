@@ -1,0 +1,31 @@
+"""The core: evidence from intent to observation.
+
+::
+
+    async with SqliteLog("log.db") as log:
+        session = Session(provider, tools, policy, log, budget=Budget(steps=20, cost_usd="0.50"))
+        outcome = await session.run("Find out why the tests fail and fix them.")
+
+The provider proposes; the session records, has it allowed, executes, observes, and can answer later what
+happened and why. After a crash, ``Session.resume`` goes on from the log and runs nothing twice.
+"""
+
+from __future__ import annotations
+
+from .budget import Budget, Spending
+from .ids import ToolIds
+from .loop import Outcome, Session, SessionError, Step
+from .state import IntentState, State, reduce_records
+
+__all__ = [
+    "Budget",
+    "IntentState",
+    "Outcome",
+    "Session",
+    "SessionError",
+    "Spending",
+    "State",
+    "Step",
+    "ToolIds",
+    "reduce_records",
+]

@@ -1,0 +1,83 @@
+"""What a session may use up."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from ..log import BudgetExceeded
+
+__all__ = ["Budget", "Spending"]
+
+
+class Spending(Struct):
+    """What a session has used so far. Tokens that were not reported are estimated, money is not."""
+
+    turns: int = 0
+    tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+    cost_unknown: str | None = None
+
+
+class Budget(Struct, frozen=True, omit_defaults=True):
+    """Limits of a session; ``None`` is none. The turn in which one is reached is finished, and no other begun.
+
+    Time counts anew for every run and ends whatever is going on. A limit on money needs a known price:
+    a call whose cost is unknown ends the session, because unknown is not zero.
+    """
+
+    steps: int | None = None
+    tokens: int | None = None
+    cost_usd: Decimal | None = None
+    seconds: float | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            steps: int | None = None,
+            tokens: int | None = None,
+            cost_usd: Decimal | float | str | None = None,
+            seconds: float | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        money: Any = self.cost_usd
+        if money is not None and not isinstance(money, Decimal):
+            force_setattr(self, "cost_usd", _read_money(money))
+        for name in ("steps", "tokens", "cost_usd", "seconds"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not value > 0):
+                raise ValueError(f"budget.{name}: must be above 0, or None, not {value!r}")
+            if value is not None and name in ("steps", "tokens") and not isinstance(value, int):
+                raise ValueError(f"budget.{name}: must be a whole number, not {value!r}")
+
+    def find_excess(self, spent: Spending) -> BudgetExceeded | None:
+        """The first limit that is reached."""
+        if self.steps is not None and spent.turns >= self.steps:
+            return BudgetExceeded("turns", Decimal(self.steps), Decimal(spent.turns), "turns")
+        if self.tokens is not None and spent.tokens >= self.tokens:
+            return BudgetExceeded("tokens", Decimal(self.tokens), Decimal(spent.tokens), "tokens")
+        if self.cost_usd is None:
+            return None
+        if spent.cost_unknown is not None:
+            detail = f"the cost of a call is not known: {spent.cost_unknown}"
+            return BudgetExceeded("cost", self.cost_usd, spent.cost_usd, "USD", detail)
+        if spent.cost_usd >= self.cost_usd:
+            return BudgetExceeded("cost", self.cost_usd, spent.cost_usd, "USD")
+        return None
+
+    def time_exceeded(self) -> BudgetExceeded:
+        """The event for the one limit that does not wait for a turn's end."""
+        limit = Decimal(str(self.seconds or 0))
+        return BudgetExceeded("time", limit, limit, "seconds")
+
+
+def _read_money(given: Any) -> Decimal:
+    try:
+        return Decimal(str(given))
+    except InvalidOperation:
+        raise ValueError(f"budget.cost_usd: must be a number, not {given!r}") from None

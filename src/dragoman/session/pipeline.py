@@ -1,0 +1,138 @@
+"""From an intent to what became of it: check, permission, execution, observation, each a record of its own.
+
+No tool runs before the record that it starts is on disk, and a record that it started is the only reason
+for which the session will ever believe it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ..events import ToolIntent
+from ..log import (
+    InvalidRecordError,
+    PermissionDenied,
+    PermissionGranted,
+    PermissionRequested,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolIntentRejected,
+    ToolIntentValidated,
+    ToolObserved,
+    ToolStarted,
+)
+from ..permission import Decision, Gate, Proposal
+from ..tools import ExecutableTool, Observation, Toolbox, ToolFailure
+from .journal import Journal
+from .state import IntentState
+
+__all__ = ["Pipeline", "describe_end"]
+
+
+class Pipeline:
+    """What a session does with the intents of one reply."""
+
+    def __init__(self, tools: Toolbox, gate: Gate, journal: Journal) -> None:
+        self._tools = tools
+        self._gate = gate
+        self._journal = journal
+
+    async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
+        """Bring every intent to its end: at once if all of them only read, else one after the other."""
+        if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
+            await self._process_together(intents, turn)
+            return
+        for intent in intents:
+            await self._process_one(intent, turn)
+
+    async def _process_together(self, intents: Sequence[ToolIntent], turn: str) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for intent in intents:
+                    group.create_task(self._process_one(intent, turn))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def _process_one(self, intent: ToolIntent, turn: str) -> None:
+        parent = self._journal.state.intents[intent.id].record
+        rejection = self._tools.validate(intent.tool_name, intent.input)
+        if rejection is not None:
+            rejected = ToolIntentRejected(intent.id, intent.tool_name, *rejection)
+            await self._journal.write(rejected, parent=parent, turn=turn)
+            return
+        tool = self._tools.find(intent.tool_name)
+        paths = tool.locate(intent.input)
+        validated = ToolIntentValidated(intent.id, tool.name, tool.side_effect, paths)
+        record = await self._journal.write(validated, parent=parent, turn=turn)
+        allowed = await self._permit(intent, tool, paths, record.id, turn)
+        if allowed is not None:
+            await self._run(intent, tool, allowed, turn)
+
+    async def _permit(
+        self, intent: ToolIntent, tool: ExecutableTool, paths: tuple[str, ...], parent: str, turn: str
+    ) -> str | None:
+        """The id of the record that allows it, or ``None``."""
+        proposal = Proposal(tool.name, intent.input, tool.side_effect, paths, intent.id)
+        verdict, decision = self._gate.settle(proposal)
+        if decision is None:
+            asked = PermissionRequested(intent.id, tool.name, verdict.reason, verdict.rule)
+            parent = (await self._journal.write(asked, parent=parent, turn=turn)).id
+            decision = await self._gate.ask(proposal, verdict)
+        return await self._record_decision(intent, decision, parent, turn)
+
+    async def _record_decision(self, intent: ToolIntent, decision: Decision, parent: str, turn: str) -> str | None:
+        actor = "system" if decision.by in ("policy", "nobody") else "user"
+        facts = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
+        if decision.allowed is not True:
+            denied = PermissionDenied(*facts)
+            await self._journal.write(denied, parent=parent, turn=turn, actor=actor)  # type: ignore[arg-type]
+            return None
+        granted = PermissionGranted(*facts, decision.scope)
+        return (await self._journal.write(granted, parent=parent, turn=turn, actor=actor)).id  # type: ignore[arg-type]
+
+    async def _run(self, intent: ToolIntent, tool: ExecutableTool, parent: str, turn: str) -> None:
+        context = {"side_effect": tool.side_effect, "timeout": tool.timeout, "output_limit": tool.output_limit}
+        started = ToolStarted(intent.id, tool.name, intent.input, {**context, **tool.context()})
+        parent = (await self._journal.write(started, parent=parent, turn=turn)).id
+        try:
+            observation = await self._tools.execute(tool.name, intent.input)
+        except ToolFailure as failure:
+            failed = ToolFailed(intent.id, tool.name, failure.kind, failure.message, failure.duration_ms)
+            await self._journal.write(failed, parent=parent, turn=turn)
+        except asyncio.CancelledError:
+            left = "was stopped" if tool.interruptible else "cannot be interrupted and may still be running"
+            message = f"cancelled while it ran: it {left}, and what it did is not known"
+            await self._journal.write(ToolFailed(intent.id, tool.name, "cancelled", message), parent=parent, turn=turn)
+            raise
+        else:
+            await self._observe(intent, observation, parent, turn)
+
+    async def _observe(self, intent: ToolIntent, seen: Observation, parent: str, turn: str) -> None:
+        observed = ToolObserved(
+            intent.id, intent.tool_name, seen.content, seen.is_error, seen.truncated, seen.exit_code,
+            seen.duration_ms, seen.details,
+        )  # fmt: skip
+        try:
+            await self._journal.write(observed, parent=parent, turn=turn)
+        except InvalidRecordError as error:
+            message = f"it ran, and what it gave back cannot be recorded: {error}"
+            failed = ToolFailed(intent.id, intent.tool_name, "unreadable", message, seen.duration_ms)
+            await self._journal.write(failed, parent=parent, turn=turn)
+
+
+def describe_end(kept: IntentState | None) -> tuple[object, bool]:
+    """What the model is told became of a call, and whether as an error. Observations are told verbatim."""
+    end = kept.end if kept is not None else None
+    if isinstance(end, ToolObserved):
+        return end.content, end.is_error
+    if isinstance(end, ToolFailed):
+        return f"The tool did not come to an end ({end.kind}): {end.message}", True
+    if isinstance(end, PermissionDenied):
+        return f"Not run: permission denied by {end.by}" + (f": {end.reason}" if end.reason else ""), False
+    if isinstance(end, ToolIntentRejected):
+        return f"Not run: {end.detail or end.problem}", True
+    if isinstance(end, ToolIntentClosed):
+        began = kept is not None and kept.started
+        return f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {end.reason}", True
+    return "Not run: the call could not be used", True

@@ -1,0 +1,204 @@
+"""A session as its records tell it. Nothing else is remembered: what is not in the log did not happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..events import ToolIntent
+from ..log import (
+    LlmCallCompleted,
+    LlmCallFailed,
+    LlmCallStarted,
+    MessageRecorded,
+    ModelSwapped,
+    PermissionDenied,
+    PermissionGranted,
+    Record,
+    SessionFinished,
+    SessionResumed,
+    SessionStarted,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolIntentRejected,
+    ToolIntentValidated,
+    ToolObserved,
+    ToolStarted,
+    TurnStarted,
+)
+from ..messages import Assistant, Message, ToolCall, ToolResult
+from .budget import Spending
+from .ids import ToolIds
+
+__all__ = ["IntentState", "OpenCall", "Stage", "State", "reduce_records"]
+
+Stage: TypeAlias = Literal[
+    "proposed", "validated", "granted", "started", "observed", "failed", "denied", "rejected", "closed"
+]
+_ENDS = frozenset({"observed", "failed", "denied", "rejected", "closed"})
+
+
+class IntentState(Struct):
+    """How far an intent has come, and the record that says so."""
+
+    intent: ToolIntent
+    record: str
+    turn: str | None
+    stage: Stage = "proposed"
+    started: bool = False
+    end: ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Has nobody said yet what became of it?"""
+        return self.stage not in _ENDS
+
+
+class OpenCall(Struct):
+    """A call to a model whose end is not recorded yet."""
+
+    started: LlmCallStarted
+    record: str
+    turn: str | None
+    reply: MessageRecorded | None = None
+
+
+class State:
+    """What follows from a session's records, in order."""
+
+    def __init__(self) -> None:
+        self.goal: str | None = None
+        self.root: str | None = None
+        self.last_seq = 0
+        self.turn: str | None = None
+        self.messages: list[MessageRecorded] = []
+        self.intents: dict[str, IntentState] = {}
+        self.call: OpenCall | None = None
+        self.spent = Spending()
+        self.finished: SessionFinished | None = None
+        self.model: str | None = None
+        self.ids = ToolIds()
+
+    def apply(self, record: Record) -> None:
+        """Take one more record into account. A type that means nothing here changes nothing."""
+        self.last_seq = record.seq
+        payload = record.payload
+        if isinstance(payload, MessageRecorded):
+            self._hear(payload)
+        elif isinstance(payload, ToolIntent):
+            self.intents[payload.id] = IntentState(payload, record.id, record.turn)
+        elif isinstance(payload, LlmCallStarted | LlmCallCompleted | LlmCallFailed):
+            self._follow_call(record, payload)
+        elif isinstance(payload, SessionStarted):
+            self.goal, self.root = payload.goal, record.id
+            self.model = f"{payload.provider}:{payload.model}"
+        elif isinstance(payload, TurnStarted):
+            self.spent.turns, self.turn, self.finished = payload.number, record.turn, None
+        elif isinstance(payload, SessionResumed):
+            self.finished = None
+        elif isinstance(payload, SessionFinished):
+            self.finished = payload
+        elif isinstance(payload, ModelSwapped):
+            self.model = payload.to
+        else:
+            self._follow_intent(record, payload)
+
+    def _hear(self, said: MessageRecorded) -> None:
+        if said.in_context:
+            self.messages.append(said)
+        if isinstance(said.message, Assistant):
+            if self.call is not None and said.request_id == self.call.started.request_id:
+                self.call.reply = said
+            asked = said.routing.chosen.partition(":")[0] if said.routing is not None else None
+            for call_id, intent_id in said.tool_ids.items():
+                for name in {asked, said.provider} - {None}:
+                    self.ids.issue(name or "", call_id, intent_id)
+
+    def _follow_call(self, record: Record, payload: LlmCallStarted | LlmCallCompleted | LlmCallFailed) -> None:
+        if isinstance(payload, LlmCallStarted):
+            self.call = OpenCall(payload, record.id, record.turn)
+            return
+        guess = self.call.started.estimated_input_tokens if self.call is not None else None
+        failed = isinstance(payload, LlmCallFailed)
+        self.call = None
+        asked = payload.input_tokens if payload.input_tokens is not None else (0 if failed else guess or 0)
+        self.spent.tokens += asked + (payload.output_tokens or 0)
+        if isinstance(payload, LlmCallCompleted):
+            if payload.cost_usd is None:
+                self.spent.cost_unknown = f"{payload.provider}:{payload.model}"
+            else:
+                self.spent.cost_usd += payload.cost_usd
+
+    def _follow_intent(self, record: Record, payload: object) -> None:
+        kept = self.intents.get(getattr(payload, "intent_id", ""))
+        stage = _STAGES.get(type(payload))
+        if kept is None or stage is None:
+            return
+        kept.stage, kept.record = stage, record.id
+        if stage == "started":
+            kept.started = True
+        if isinstance(payload, ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed):
+            kept.end = payload
+
+    # what the records mean
+
+    @property
+    def open_intents(self) -> list[IntentState]:
+        """The intents of which nobody has said what became of them, in the order they were proposed."""
+        return [kept for kept in self.intents.values() if kept.is_open]
+
+    def unanswered(self) -> list[tuple[ToolCall, str | None]]:
+        """The calls of the last reply that have no result in the conversation, with their intents."""
+        results: set[str] = set()
+        for said in reversed(self.messages):
+            if isinstance(said.message, ToolResult):
+                results.add(said.message.tool_call_id)
+            elif isinstance(said.message, Assistant):
+                calls = [call for call in said.message.tool_calls if call.id not in results]
+                return [(call, said.tool_ids.get(call.id)) for call in calls]
+            else:
+                return []
+        return []
+
+    def project(self, provider: str) -> list[Message]:
+        """The conversation as one provider is to hear it: every call under the name that provider knows."""
+        return [self._rename(said, provider) for said in self.messages]
+
+    def _rename(self, said: MessageRecorded, provider: str) -> Message:
+        message = said.message
+        if not said.tool_ids:
+            return message
+        names = {call_id: self.ids.to_provider(provider, intent) for call_id, intent in said.tool_ids.items()}
+        if isinstance(message, ToolResult):
+            return replace(message, tool_call_id=names.get(message.tool_call_id, message.tool_call_id))
+        if not isinstance(message, Assistant) or all(old == new for old, new in names.items()):
+            return message
+        return Assistant(
+            [
+                replace(block, id=names.get(block.id, block.id)) if isinstance(block, ToolCall) else block
+                for block in message.content
+            ]
+        )
+
+
+_STAGES: dict[type, Stage] = {
+    ToolIntentValidated: "validated",
+    ToolIntentRejected: "rejected",
+    ToolIntentClosed: "closed",
+    PermissionGranted: "granted",
+    PermissionDenied: "denied",
+    ToolStarted: "started",
+    ToolObserved: "observed",
+    ToolFailed: "failed",
+}
+
+
+def reduce_records(records: Iterable[Record]) -> State:
+    """The state a session's records lead to."""
+    state = State()
+    for record in records:
+        state.apply(record)
+    return state

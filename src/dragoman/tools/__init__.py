@@ -1,0 +1,75 @@
+"""The tool runtime: what can be run, how it is checked, executed and observed.
+
+::
+
+    @tool(side_effect="read")
+    def look_up(word: str) -> str:
+        "Find a word in the dictionary."
+        return DICTIONARY[word]
+
+    tools = [look_up, *workspace_tools("."), *server.tools]
+
+Functions, programs and MCP servers are all ``ExecutableTool``. A provider is only ever shown their
+descriptions. Nothing runs because it is here: a session checks, asks for permission and records first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .function import FunctionTool, run_in_thread, tool
+from .mcp import McpServer, McpTool
+from .process import ProcessTool, clean_environment
+from .runtime import (
+    DEFAULT_OUTPUT_LIMIT,
+    DEFAULT_TIMEOUT,
+    ExecutableTool,
+    FailureKind,
+    Observation,
+    Toolbox,
+    ToolFailure,
+    limit_output,
+)
+from .sandbox import Sandbox, find_sandbox
+from .workspace import BashTool, PathError, Workspace, workspace_tools
+
+__all__ = [
+    "DEFAULT_OUTPUT_LIMIT",
+    "DEFAULT_TIMEOUT",
+    "BashTool",
+    "ExecutableTool",
+    "FailureKind",
+    "FunctionTool",
+    "McpServer",
+    "McpTool",
+    "Observation",
+    "PathError",
+    "ProcessTool",
+    "Sandbox",
+    "ToolFailure",
+    "Toolbox",
+    "Workspace",
+    "clean_environment",
+    "find_sandbox",
+    "gather_tools",
+    "limit_output",
+    "run_in_thread",
+    "tool",
+    "workspace_tools",
+]
+
+
+def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None) -> Toolbox:
+    """Make one box of tools and plain functions; of the latter the worst is assumed, that they execute programs."""
+    if isinstance(tools, Toolbox):
+        return tools
+    made: list[ExecutableTool] = []
+    for at, each in enumerate(tools or ()):
+        if isinstance(each, ExecutableTool):
+            made.append(each)
+        elif callable(each):
+            made.append(FunctionTool(each))
+        else:
+            raise ValueError(f"tools[{at}]: {type(each).__name__} cannot be run; give a function or an ExecutableTool")
+    return Toolbox(made)

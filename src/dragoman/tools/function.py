@@ -1,0 +1,163 @@
+"""Python functions as tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_type_hints, overload
+
+import msgspec
+
+from ..log import SideEffect
+from ..messages import Document, Image, Text, Tool
+from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
+
+__all__ = ["FunctionTool", "run_in_thread", "tool"]
+
+T = TypeVar("T")
+
+
+class FunctionTool(ExecutableTool):
+    """A function the session may call: a coroutine function in the event loop, any other in a thread.
+
+    What it returns is what the model sees: text as it is, blocks as they are, anything else as JSON.
+    What it raises is what it said, as an error. A thread cannot be interrupted: a function that is
+    out of time, or cancelled, is left to itself, and the record says so.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        side_effect: SideEffect = "execute",
+        timeout: float | None = DEFAULT_TIMEOUT,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+        check: Callable[[Mapping[str, Any]], str | None] | None = None,
+        locate: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> None:
+        description = Tool.from_function(function, name=name)
+        super().__init__(description, side_effect=side_effect, timeout=timeout, output_limit=output_limit)
+        self._function = function
+        self._hints = get_type_hints(function)
+        self._parameters = frozenset(inspect.signature(function).parameters)
+        self._check = check
+        self._locate = locate
+        self._context = dict(context or {})
+        self.interruptible = _is_async(function)  # type: ignore[misc]
+
+    def check(self, arguments: Mapping[str, Any]) -> str | None:
+        unknown = sorted(set(arguments) - self._parameters)
+        if unknown:
+            return (
+                f"there is no argument {unknown[0]!r}; the tool takes {', '.join(sorted(self._parameters)) or 'none'}"
+            )
+        try:
+            self._convert(arguments)
+        except msgspec.ValidationError as error:
+            return str(error)
+        return self._check(arguments) if self._check is not None else None
+
+    def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return self._locate(arguments) if self._locate is not None else ()
+
+    def context(self) -> dict[str, Any]:
+        return dict(self._context)
+
+    async def execute(self, arguments: Mapping[str, Any]) -> Observation:
+        call = functools.partial(self._function, **self._convert(arguments))
+        try:
+            value = await call() if self.interruptible else await run_in_thread(call)
+        except (ToolFailure, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            return Observation(f"{type(error).__name__}: {error}", is_error=True)
+        return _observe(value)
+
+    def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        hints = self._hints
+        return {
+            name: msgspec.convert(value, hints[name]) if name in hints and not hasattr(hints[name], "model_validate")
+            else hints[name].model_validate(value) if name in hints else value
+            for name, value in arguments.items()
+        }  # fmt: skip
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    called = function if inspect.isfunction(function) or inspect.ismethod(function) else type(function).__call__
+    return inspect.iscoroutinefunction(inspect.unwrap(called)) or inspect.iscoroutinefunction(function)
+
+
+def _observe(value: Any) -> Observation:
+    """What a function returned, as an observation."""
+    if isinstance(value, Observation):
+        return value
+    if isinstance(value, str):
+        return Observation(value)
+    if isinstance(value, Text | Image | Document):
+        return Observation((value,))
+    if isinstance(value, list | tuple) and value and all(isinstance(item, Text | Image | Document) for item in value):
+        return Observation(tuple(value))
+    if hasattr(value, "model_dump"):  # Pydantic, by its shape
+        value = value.model_dump(mode="json")
+    try:
+        return Observation(msgspec.json.encode(value).decode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailure("unreadable", f"it returned {type(value).__name__}, which is not JSON: {error}") from error
+
+
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Call a function in a thread of its own, which does not keep the program from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: T | None, error: Exception | None) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        value: T | None = None
+        error: Exception | None = None
+        try:
+            value = context.run(call)
+        except Exception as raised:
+            # A future takes no StopIteration.
+            error = raised if not isinstance(raised, StopIteration) else RuntimeError("it raised StopIteration")
+        except BaseException as raised:  # sys.exit() in a tool ends the tool, not the program
+            error = RuntimeError(f"it raised {type(raised).__name__}")
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            pass  # the event loop is closed, and with it whoever waited
+
+    threading.Thread(target=work, name="dragoman-tool", daemon=True).start()
+    return await done
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    side_effect: SideEffect = "execute",
+    timeout: float | None = DEFAULT_TIMEOUT,
+    output_limit: int = DEFAULT_OUTPUT_LIMIT,
+) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(
+    function: Callable[..., Any] | None = None, /, **settings: Any
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Make a tool of a function: ``@tool`` or ``@tool(side_effect="read")``."""
+    if function is not None:
+        return FunctionTool(function)
+    return lambda decorated: FunctionTool(decorated, **settings)

@@ -1,0 +1,212 @@
+"""Tools of a Model Context Protocol server. Needs the extra ``[mcp]``, which is loaded when a server is opened.
+
+What a server says about its own tools is a stranger's word: its hint that a tool only reads does not
+make it one. You say so, in ``side_effects``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from ..log import SideEffect
+from ..messages import Image, Inline, Text, Tool, UserBlock
+from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
+
+__all__ = ["McpServer", "McpTool"]
+
+_MAX_PAGES = 100
+
+
+class McpServer:
+    """A server, started as a program over standard input and output, or reached at a URL.
+
+    ::
+
+        async with McpServer(["python", "server.py"], side_effects={"search": "read"}) as server:
+            session = Session(provider, server.tools, policy, log)
+
+    A program gets a clean environment: hand it what it needs in ``env``.
+    """
+
+    def __init__(
+        self,
+        target: str | Sequence[str],
+        *,
+        prefix: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        side_effects: Mapping[str, SideEffect] | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+        start_timeout: float = 30.0,
+    ) -> None:
+        if isinstance(target, str) and not target.startswith(("http://", "https://")):
+            raise ValueError("target: must be a URL, or a list of the program and its arguments")
+        if not target:
+            raise ValueError("target: is empty")
+        self._target = target
+        self._prefix = prefix
+        self._env = dict(env or {})
+        self._cwd = cwd
+        self._side_effects = dict(side_effects or {})
+        self._timeout = timeout
+        self._output_limit = output_limit
+        self._start_timeout = start_timeout
+        self._client: Any = None
+        self._owner: asyncio.Task[None] | None = None
+        self._leave = asyncio.Event()
+        self.tools: list[ExecutableTool] = []
+
+    @property
+    def label(self) -> str:
+        """What it is, without its arguments, in which people put keys."""
+        return self._target.partition("?")[0] if isinstance(self._target, str) else self._target[0]
+
+    async def open(self) -> None:
+        """Start the server and read its list of tools; ``ToolFailure`` if that does not work."""
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        # One task enters and leaves: the protocol's library ties a connection to the task that opened it.
+        self._owner = asyncio.create_task(self._own(ready))
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await ready
+        except TimeoutError:
+            await self.close()
+            raise ToolFailure("not_started", f"{self.label}: not ready after {self._start_timeout:g} s") from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the connection, and the program if there is one."""
+        owner, self._owner = self._owner, None
+        self._client = None
+        if owner is None:
+            return
+        self._leave.set()
+        done, _ = await asyncio.wait([owner], timeout=10)
+        if not done:
+            owner.cancel()
+            await asyncio.wait([owner])
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+        """Call a tool by the server's own name for it."""
+        if self._client is None or self._owner is None or self._owner.done():
+            raise ToolFailure("lost", f"{self.label}: the connection is closed")
+        asking = asyncio.ensure_future(self._client.call_tool(name, dict(arguments)))
+        try:
+            # The owner ends when the connection does, and a call would then wait in vain.
+            await asyncio.wait([asking, self._owner], return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise ToolFailure("lost", f"{self.label}: the connection ended during the call")
+            return _observe(asking.result())
+        except ToolFailure:
+            raise
+        except Exception as error:
+            raise ToolFailure("crashed", f"{self.label}: {type(error).__name__}: {error}") from error
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    async def _own(self, ready: asyncio.Future[None]) -> None:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                client = await self._connect(stack)
+                self.tools = [self._tool(found) for found in await _list(client)]
+                self._client = client
+                if not ready.done():
+                    ready.set_result(None)
+                await self._leave.wait()
+        except Exception as error:
+            if not ready.done():
+                failure = ToolFailure("not_started", f"{self.label}: {_innermost(error)}")
+                failure.__cause__ = error
+                ready.set_exception(failure)
+
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> Any:
+        # Half a second of imports, which only those who use such a server should pay.
+        try:
+            from mcp import Client, StdioServerParameters
+        except ImportError:
+            raise ToolFailure("not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'") from None
+        if isinstance(self._target, str):
+            return await stack.enter_async_context(Client(self._target))
+        command, *rest = self._target
+        parameters = StdioServerParameters(command=os.fspath(command), args=rest, env=self._env, cwd=self._cwd)
+        return await stack.enter_async_context(Client(parameters))
+
+    def _tool(self, found: Any) -> McpTool:
+        description = Tool(self._prefix + found.name, found.description or "", dict(found.input_schema))
+        return McpTool(
+            self,
+            found.name,
+            description,
+            side_effect=self._side_effects.get(found.name, "execute"),
+            timeout=self._timeout,
+            output_limit=self._output_limit,
+        )
+
+
+class McpTool(ExecutableTool):
+    """One tool of a server."""
+
+    def __init__(self, server: McpServer, remote_name: str, description: Tool, **settings: Any) -> None:
+        super().__init__(description, **settings)
+        self._server = server
+        self._remote_name = remote_name
+
+    def context(self) -> dict[str, Any]:
+        return {"server": self._server.label, "remote_name": self._remote_name}
+
+    async def execute(self, arguments: Mapping[str, Any]) -> Observation:
+        return await self._server.call(self._remote_name, arguments)
+
+
+async def _list(client: Any) -> list[Any]:
+    found: list[Any] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await client.list_tools(cursor=cursor) if cursor else await client.list_tools()
+        found += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            return found
+    raise ToolFailure("not_started", f"its list of tools has no end (more than {_MAX_PAGES} pages)")
+
+
+def _observe(result: Any) -> Observation:
+    """What a server answered. A kind of content with no place in a message is named, not dropped."""
+    blocks: list[UserBlock] = []
+    for item in result.content:
+        if item.type == "text":
+            blocks.append(Text(item.text))
+        elif item.type == "image":
+            blocks.append(Image(Inline(item.data), item.mime_type))
+        elif item.type == "resource" and getattr(item.resource, "text", None) is not None:
+            blocks.append(Text(f"[resource {item.resource.uri}]\n{item.resource.text}"))
+        else:
+            blocks.append(Text(f"[{item.type}: a kind of content that a message has no place for]"))
+    details = {"structured_content": result.structured_content} if result.structured_content is not None else {}
+    if all(isinstance(block, Text) for block in blocks):
+        text = "\n".join([block.text for block in blocks if isinstance(block, Text)])
+        return Observation(text, bool(result.is_error), details=details)
+    return Observation(tuple(blocks), bool(result.is_error), details=details)
+
+
+def _innermost(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return str(error) if isinstance(error, ToolFailure) else f"{type(error).__name__}: {error}"

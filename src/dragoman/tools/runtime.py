@@ -1,0 +1,247 @@
+"""What can be run, and what comes back: check, execute, observe. Whether it may run is decided elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ..errors import InvalidRequestError
+from ..log import SideEffect
+from ..messages import Document, Image, Inline, Text, Tool, UserBlock
+from ..validate.schema import compile_schema, first_error
+
+__all__ = [
+    "DEFAULT_OUTPUT_LIMIT",
+    "DEFAULT_TIMEOUT",
+    "ExecutableTool",
+    "FailureKind",
+    "Observation",
+    "ToolFailure",
+    "Toolbox",
+    "cut_text",
+    "limit_output",
+]
+
+DEFAULT_TIMEOUT = 120.0
+DEFAULT_OUTPUT_LIMIT = 30_000  # characters; about 8,000 tokens, which a few results may cost without ruin
+
+FailureKind: TypeAlias = Literal["timeout", "cancelled", "not_started", "crashed", "lost", "unreadable"]
+Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
+
+
+class Observation(Struct, frozen=True, omit_defaults=True):
+    """What a tool gave back, and no word of ours among it but the mark where something was left out."""
+
+    content: str | tuple[UserBlock, ...]
+    is_error: bool = False
+    truncated: bool = False
+    exit_code: int | None = None
+    duration_ms: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class ToolFailure(Exception):  # noqa: N818 - it is what happened, and no mistake of the caller's
+    """A tool could not be run to an end, so that there is nothing to observe."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+        self.duration_ms: float | None = None
+
+
+class ExecutableTool(ABC):
+    """A tool that can be run here. ``description`` is all that a model, and a provider, ever sees of it.
+
+    A tool that does not say what it does to the world counts as one that executes programs.
+    """
+
+    side_effect: SideEffect = "execute"
+    timeout: float | None = DEFAULT_TIMEOUT
+    output_limit: int = DEFAULT_OUTPUT_LIMIT
+    interruptible: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        description: Tool,
+        *,
+        side_effect: SideEffect = "execute",
+        timeout: float | None = DEFAULT_TIMEOUT,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> None:
+        if side_effect not in get_args(SideEffect):
+            raise ValueError(f"side_effect: must be of {', '.join(get_args(SideEffect))}, not {side_effect!r}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout: must be seconds above 0, or None, not {timeout!r}")
+        if output_limit < 200:
+            raise ValueError(f"output_limit: must be at least 200 characters, not {output_limit!r}")
+        try:
+            compile_schema(description.parameters, f"{description.name}.parameters")
+        except InvalidRequestError as error:
+            raise ValueError(error.message) from None
+        self.description = description
+        self.side_effect = side_effect
+        self.timeout = timeout
+        self.output_limit = output_limit
+
+    @property
+    def name(self) -> str:
+        """The name it is called by."""
+        return self.description.name
+
+    def check(self, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong with arguments that fit the schema, or ``None``."""
+        return None
+
+    def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The paths of the workspace that a call is about."""
+        return ()
+
+    def context(self) -> dict[str, Any]:
+        """How it will run: folder, sandbox and the like, for the record."""
+        return {}
+
+    @abstractmethod
+    async def execute(self, arguments: Mapping[str, Any]) -> Observation:
+        """Run, and say what came of it. Raises ``ToolFailure`` when that cannot be said."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} ({self.side_effect})>"
+
+
+class Toolbox:
+    """The tools of a session by name."""
+
+    def __init__(self, tools: Iterable[ExecutableTool] = (), *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._tools: dict[str, ExecutableTool] = {}
+        self._clock = clock
+        for tool in tools:
+            if tool.name in self._tools:
+                raise ValueError(f"tools: two are named {tool.name!r}")
+            self._tools[tool.name] = tool
+
+    def describe(self) -> tuple[Tool, ...]:
+        """What the model is told: names, descriptions and schemas, and nothing that can run."""
+        return tuple([tool.description for tool in self._tools.values()])
+
+    def __iter__(self) -> Iterator[ExecutableTool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def find(self, name: str) -> ExecutableTool:
+        """The tool of this name; ``KeyError`` if there is none."""
+        return self._tools[name]
+
+    def validate(self, name: str, arguments: Mapping[str, Any]) -> Rejection | None:
+        """Why a call cannot be run as it stands, or ``None``."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return "unknown_tool", f"there is no tool named {name!r}"
+        wrong = first_error(compile_schema(tool.description.parameters, name), arguments) or tool.check(arguments)
+        return None if wrong is None else ("invalid_arguments", wrong)
+
+    def may_overlap(self, names: Iterable[str]) -> bool:
+        """May calls of these run at once? Only if none of them changes anything."""
+        found = [self._tools.get(name) for name in names]
+        return all(tool is None or tool.side_effect in ("none", "read") for tool in found)
+
+    async def execute(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+        """Run a tool within its time and its output limit; ``ToolFailure`` if it did not come to an end."""
+        tool = self._tools[name]
+        began = self._clock()
+        try:
+            observation = await self._run(tool, arguments)
+        except ToolFailure as failure:
+            failure.duration_ms = self._since(began)
+            raise
+        return replace(limit_output(observation, tool.output_limit), duration_ms=self._since(began))
+
+    async def _run(self, tool: ExecutableTool, arguments: Mapping[str, Any]) -> Observation:
+        try:
+            async with asyncio.timeout(tool.timeout) as deadline:
+                return await tool.execute(arguments)
+        except TimeoutError as error:
+            if deadline.expired():
+                left = "" if tool.interruptible else "; it cannot be interrupted and may still be running"
+                raise ToolFailure("timeout", f"no end after {tool.timeout:g} s{left}") from None
+            raise ToolFailure("crashed", f"TimeoutError: {error}") from error
+        except ToolFailure:
+            raise
+        except Exception as error:
+            raise ToolFailure("crashed", f"{type(error).__name__}: {error}") from error
+
+    def _since(self, began: float) -> float:
+        return round((self._clock() - began) * 1000, 3)
+
+
+# --- output -----------------------------------------------------------------------------------------
+
+
+def cut_text(text: str, limit: int) -> tuple[str, int]:
+    """The beginning and the end of a text that is too long, with a mark between, and how much is missing."""
+    if len(text) <= limit:
+        return text, 0
+    kept = max(limit - 100, 2)  # room for the mark
+    head, tail = kept - kept // 2, kept // 2
+    missing = len(text) - kept
+    mark = f"\n[... {missing} of {len(text)} characters left out here: the output limit is {limit} ...]\n"
+    return text[:head] + mark + text[len(text) - tail :], missing
+
+
+def limit_output(observation: Observation, limit: int) -> Observation:
+    """Keep an observation within its limit, and readable by the log; what is left out or replaced is said."""
+    details = dict(observation.details)
+    content = observation.content
+    if isinstance(content, str):
+        content, left_out = _limit_text(content, limit, details)
+    else:
+        content, left_out = _limit_blocks(content, limit, details)
+    if left_out:
+        details["left_out_characters"] = left_out
+    if content == observation.content:
+        return observation
+    return replace(observation, content=content, truncated=observation.truncated or bool(left_out), details=details)
+
+
+def _limit_text(text: str, limit: int, details: dict[str, Any]) -> tuple[str, int]:
+    whole, clean = text, text.encode("utf-8", "replace").decode()
+    if clean != text:  # halves of surrogate pairs, which no JSON can hold
+        details["replaced_characters"] = sum(0xD800 <= ord(char) <= 0xDFFF for char in text)
+    text, left_out = cut_text(clean, limit)
+    if left_out:
+        details["sha256"] = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+    return text, left_out
+
+
+def _limit_blocks(
+    blocks: tuple[UserBlock, ...], limit: int, details: dict[str, Any]
+) -> tuple[tuple[UserBlock, ...], int]:
+    kept: list[UserBlock] = []
+    left_out = 0
+    for block in blocks:
+        if isinstance(block, Text):
+            text, missing = _limit_text(block.text, max(limit, 200), details)
+            kept.append(Text(text) if text != block.text else block)
+            limit -= len(text)
+        else:
+            missing = 0 if (size := _media_size(block)) <= _MEDIA_LIMIT else size
+            mark = Text(f"[{type(block).__name__.lower()} of {size} characters left out: the limit is {_MEDIA_LIMIT}]")
+            kept.append(mark if missing else block)
+        left_out += missing
+    return tuple(kept), left_out
+
+
+_MEDIA_LIMIT = 8 * 1024 * 1024  # a picture is not cut: it is there or not
+
+
+def _media_size(block: Image | Document) -> int:
+    return len(block.source.base64_data) if isinstance(block.source, Inline) else len(block.source.url)

@@ -1,0 +1,362 @@
+"""A folder and five tools that stay in it: read_file, list_files, search, edit_file, bash.
+
+A path is opened folder by folder without following a link, so that neither ``..`` nor a symbolic link
+leads out, whatever somebody moves meanwhile. ``bash`` is confined by bubblewrap where that is installed;
+where it is not, a command can do whatever the user can, and the record of every run says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+from ..messages import Tool, new_ulid
+from .function import FunctionTool
+from .process import clean_environment, observe_process, run_process
+from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation
+from .sandbox import Sandbox, find_sandbox
+
+__all__ = ["BashTool", "PathError", "Workspace", "workspace_tools"]
+
+MAX_FILE = 4 * 1024 * 1024
+MAX_FILES = 2000
+MAX_MATCHES = 200
+_SKIPPED = {".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".ruff_cache"}
+
+
+class PathError(ValueError):
+    """A path that leaves the workspace, goes through a link, or is no ordinary file."""
+
+
+class Workspace:
+    """A folder that paths do not lead out of."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).resolve()
+        if not self.root.is_dir():
+            raise ValueError(f"workspace: {root} is not a folder")
+
+    def locate(self, path: str) -> str:
+        """The path below the root, with forward slashes; ``PathError`` if it is none.
+
+        An absolute path is taken if it begins with the root, as models like to write them.
+        """
+        if not isinstance(path, str) or "\0" in path:
+            raise PathError("must be text without a NUL")
+        parts = path.replace(os.sep, "/").split("/")
+        if ".." in parts:
+            raise PathError(f"{path}: '..' is not followed")
+        if path.startswith("/") or Path(path).is_absolute():
+            try:
+                parts = list(Path(path).relative_to(self.root).parts)
+            except ValueError:
+                raise PathError(f"{path}: is outside the workspace") from None
+        return "/".join([part for part in parts if part not in ("", ".")]) or "."
+
+    def check(self, path: str) -> None:
+        """Raise ``PathError`` if a link is in the way. What is not there yet has none."""
+        here = self.root
+        for part in self.locate(path).split("/"):
+            here = here / part
+            if here.is_symlink():
+                raise PathError(f"{path}: goes through a symbolic link, which is not followed")
+
+    @contextlib.contextmanager
+    def folder(self, path: str, *, create: bool = False) -> Iterator[int]:
+        """Open a folder, from the root down, one name at a time."""
+        opened = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in self.locate(path).split("/"):
+                if part != ".":
+                    opened = self._descend(opened, part, path, create)
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _descend(self, above: int, part: str, path: str, create: bool) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=above)
+            below = os.open(part, flags, dir_fd=above)
+        except OSError as error:
+            raise _explain(path, error) from None
+        os.close(above)
+        return below
+
+    def read(self, path: str) -> bytes:
+        """The bytes of an ordinary file."""
+        where, _, name = self.locate(path).rpartition("/")
+        with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
+            size = os.fstat(file).st_size
+            if size > MAX_FILE:
+                raise PathError(f"{path}: {size} bytes, and {MAX_FILE} is the most that is read")
+            return _read_all(file, MAX_FILE)
+
+    def write(self, path: str, data: bytes, *, new: bool) -> None:
+        """Replace a file at once and whole, or make a ``new`` one where none is."""
+        where, _, name = self.locate(path).rpartition("/")
+        with self.folder(where or ".", create=new) as above:
+            mode = 0o644 if new else stat.S_IMODE(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+            draft = f".{name[:100]}.{new_ulid()}"
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                file = os.open(draft, flags, mode, dir_fd=above)
+                with os.fdopen(file, "wb") as stream:
+                    stream.write(data)
+                    stream.flush()
+                    os.fchmod(stream.fileno(), mode)
+                    os.fsync(stream.fileno())
+                if new:
+                    os.link(draft, name, src_dir_fd=above, dst_dir_fd=above, follow_symlinks=False)
+                    os.unlink(draft, dir_fd=above)
+                else:
+                    os.rename(draft, name, src_dir_fd=above, dst_dir_fd=above)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.unlink(draft, dir_fd=above)
+                raise _explain(path, error) from None
+
+    def walk(self, path: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Every entry below a folder, sorted, without following links or entering folders of tools."""
+        with self.folder(path) as opened, os.scandir(opened) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        prefix = "" if (start := self.locate(path)) == "." else f"{start}/"
+        for entry in found:
+            yield prefix + entry.name, entry
+            if entry.is_dir(follow_symlinks=False) and entry.name not in _SKIPPED:
+                with contextlib.suppress(PathError):  # gone, or replaced, meanwhile
+                    yield from self.walk(prefix + entry.name)
+
+
+@contextlib.contextmanager
+def _open_regular(name: str, above: int, path: str) -> Iterator[int]:
+    try:
+        # Without NONBLOCK a named pipe would be waited at for ever.
+        file = os.open(name or ".", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+    except OSError as error:
+        raise _explain(path, error) from None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise PathError(f"{path}: is not an ordinary file")
+        yield file
+    finally:
+        os.close(file)
+
+
+def _read_all(file: int, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    while limit > 0 and (piece := os.read(file, min(limit, 1 << 20))):
+        pieces.append(piece)
+        limit -= len(piece)
+    return b"".join(pieces)
+
+
+def _explain(path: str, error: OSError) -> PathError:
+    if error.errno in (errno.ELOOP, errno.EMLINK):
+        return PathError(f"{path}: goes through a symbolic link, which is not followed")
+    if error.errno == errno.ENOTDIR:
+        return PathError(f"{path}: goes through something that is not a folder, or a symbolic link")
+    return PathError(f"{path}: {error.strerror}")
+
+
+# --- the tools --------------------------------------------------------------------------------------
+
+
+class _Files:
+    """The four that touch files."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def read_file(
+        self,
+        path: Annotated[str, "The file, relative to the workspace."],
+        first_line: Annotated[int, "Where to begin, counted from 1."] = 1,
+        lines: Annotated[int, "How many lines at most."] = 2000,
+    ) -> Observation:
+        """Read a text file. Each line is given with its number."""
+        text = _decode(path, self._workspace.read(path))
+        every = text.splitlines()
+        begin = max(first_line, 1)
+        chosen = every[begin - 1 : begin - 1 + max(lines, 1)]
+        shown = "\n".join([f"{number:6}\t{line}" for number, line in enumerate(chosen, begin)])
+        details = {"lines": len(every), "bytes": len(text.encode())}
+        last = begin + len(chosen) - 1
+        if begin > 1 or last < len(every):
+            shown += f"\n[lines {begin} to {last} of {len(every)}]"
+        return Observation(shown, details=details)
+
+    def list_files(
+        self,
+        path: Annotated[str, "The folder, relative to the workspace."] = ".",
+        pattern: Annotated[str, "Only names like this, such as *.py."] = "*",
+    ) -> Observation:
+        """List the files below a folder, without those of version control and caches."""
+        found: list[str] = []
+        for name, entry in self._workspace.walk(path):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name in _SKIPPED:
+                    found.append(f"{name}/ (not entered)")
+            elif fnmatchcase(entry.name, pattern):
+                found.append(f"{name} (link, not followed)" if entry.is_symlink() else name)
+            if len(found) > MAX_FILES:
+                found[-1] = f"[more than {MAX_FILES}: list a folder, or a pattern]"
+                return Observation("\n".join(found), truncated=True)
+        return Observation("\n".join(found) or "(none)")
+
+    def search(
+        self,
+        text: Annotated[str, "What to look for, literally: not a regular expression."],
+        path: Annotated[str, "The folder or file, relative to the workspace."] = ".",
+        pattern: Annotated[str, "Only in files with names like this, such as *.py."] = "*",
+        ignore_case: Annotated[bool, "Take A and a for the same."] = False,
+    ) -> Observation:
+        """Find the lines of text files that contain a text."""
+        if not text:
+            return Observation("text: is empty", is_error=True)
+        wanted = text.casefold() if ignore_case else text
+        found: list[str] = []
+        for name in self._searched(path, pattern):
+            with contextlib.suppress(PathError, UnicodeDecodeError):  # too large, or not text
+                lines = self._workspace.read(name).decode("utf-8").splitlines()
+                found += [
+                    f"{name}:{number}: {line[:300]}"
+                    for number, line in enumerate(lines, 1)
+                    if wanted in (line.casefold() if ignore_case else line)
+                ]
+            if len(found) > MAX_MATCHES:
+                found[MAX_MATCHES:] = [f"[more than {MAX_MATCHES} lines: look for something rarer]"]
+                return Observation("\n".join(found), truncated=True)
+        return Observation("\n".join(found) or "(none)")
+
+    def _searched(self, path: str, pattern: str) -> Iterator[str]:
+        try:
+            for name, entry in self._workspace.walk(path):
+                if entry.is_file(follow_symlinks=False) and fnmatchcase(entry.name, pattern):
+                    yield name
+        except PathError:
+            self._workspace.read(path)  # a file, or the reason why it is neither
+            yield self._workspace.locate(path)
+
+    def edit_file(
+        self,
+        path: Annotated[str, "The file, relative to the workspace."],
+        old: Annotated[str, "The text to replace: it must occur exactly once. Empty to make a new file."],
+        new: Annotated[str, "What to put in its place."],
+    ) -> Observation:
+        """Replace one stretch of a text file, or make a new file."""
+        if not old:
+            self._workspace.write(path, new.encode(), new=True)
+            return Observation(f"made {self._workspace.locate(path)}: {len(new.encode())} bytes")
+        before = _decode(path, self._workspace.read(path))
+        count = before.count(old)
+        if count != 1:
+            return Observation(f"{path}: nothing was changed, for the old text occurs {count} times", is_error=True)
+        after = before.replace(old, new)
+        self._workspace.write(path, after.encode(), new=False)
+        names = f"a/{path}", f"b/{path}"
+        diff = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
+        return Observation("\n".join(diff))
+
+
+def _decode(path: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise PathError(f"{path}: is not UTF-8 text") from None
+
+
+class BashTool(ExecutableTool):
+    """A shell command in the workspace, confined where bubblewrap is installed."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+        sandbox: Sandbox | None = None,
+        network: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._sandbox = sandbox or find_sandbox()
+        schema = {
+            "type": "object",
+            "properties": {"command": {"type": "string", "description": "The command line.", "minLength": 1}},
+            "required": ["command"],
+            "additionalProperties": False,
+        }
+        text = "Run a shell command in the workspace and return its exit code and output."
+        if self._sandbox.program is not None:
+            text += " Only the workspace can be written" + ("." if network else ", and there is no network.")
+        super().__init__(
+            Tool("bash", text, schema), side_effect="execute", timeout=timeout, output_limit=output_limit
+        )  # fmt: skip
+        self._workspace = workspace
+        self._network = network
+        self._env = dict(env or {})
+        self._shell = shutil.which("bash") or "/bin/sh"
+
+    def check(self, arguments: Mapping[str, Any]) -> str | None:
+        return "command: must not contain a NUL" if "\0" in arguments["command"] else None
+
+    def context(self) -> dict[str, Any]:
+        confined = self._sandbox.program is not None
+        return {
+            "cwd": str(self._workspace.root),
+            "sandbox": self._sandbox.label,
+            "network": self._network or not confined,
+        }
+
+    async def execute(self, arguments: Mapping[str, Any]) -> Observation:
+        argv = [self._shell, "-c", arguments["command"]]
+        done = await run_process(
+            self._sandbox.wrap(argv, self._workspace.root, network=self._network),
+            cwd=self._workspace.root,
+            env=clean_environment(self._env),
+            limit=self.output_limit // 2 - 50,
+        )
+        return observe_process(done)
+
+
+def workspace_tools(
+    root: str | Path,
+    *,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    sandbox: Sandbox | None = None,
+    network: bool = False,
+) -> list[ExecutableTool]:
+    """The five tools of a small agent, confined to a folder."""
+    workspace = Workspace(root)
+    files = _Files(workspace)
+
+    def check(arguments: Mapping[str, Any]) -> str | None:
+        try:
+            workspace.check(arguments.get("path", "."))
+        except PathError as error:
+            return f"path: {error}"
+        return None
+
+    def locate(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return (workspace.locate(arguments.get("path", ".")),)
+
+    context = {"workspace": str(workspace.root)}
+    settings: dict[str, Any] = {"output_limit": output_limit, "check": check, "locate": locate, "context": context}
+    return [
+        FunctionTool(files.read_file, side_effect="read", timeout=30, **settings),
+        FunctionTool(files.list_files, side_effect="read", timeout=30, **settings),
+        FunctionTool(files.search, side_effect="read", timeout=60, **settings),
+        FunctionTool(files.edit_file, side_effect="write", timeout=30, **settings),
+        BashTool(workspace, timeout=timeout, output_limit=output_limit, sandbox=sandbox, network=network),
+    ]
