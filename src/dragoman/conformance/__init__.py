@@ -1,0 +1,109 @@
+"""The conformance kit: does a codec, a provider or a server keep the contract?
+
+``suite(wire="openai")`` gives the cases of a wire and ``suite(make_provider)`` those of a provider, for
+``pytest.mark.parametrize`` or any loop.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from ..capabilities import Capabilities
+from ..errors import ProviderError
+from ..wire import CODECS
+from .codec import RULES, CodecRule
+from .contract import build_cases
+from .data import CASES, CodecCase, CodecType, find_cases
+from .provider import Factory, Kit, ProviderCase
+from .violation import Violation
+
+__all__ = ["CodecCase", "CodecRule", "Factory", "Kit", "ProviderCase", "Violation", "suite"]
+
+
+@overload
+def suite(
+    factory: None = None,
+    *,
+    wire: str,
+    codec: CodecType | None = None,
+    cases: str | Path | None = None,
+    skip: Iterable[str] = (),
+) -> Sequence[CodecCase | CodecRule]: ...
+@overload
+def suite(
+    factory: Factory,
+    *,
+    capabilities: Capabilities | Mapping[str, Any] | None = None,
+    failing: Mapping[type[ProviderError], Factory] | None = None,
+    breaking: Factory | None = None,
+    unready: Mapping[type[ProviderError], Factory] | None = None,
+    skip: Iterable[str] = (),
+    **settings: Any,
+) -> Sequence[ProviderCase]: ...
+def suite(
+    factory: Factory | None = None,
+    *,
+    wire: str | None = None,
+    codec: CodecType | None = None,
+    cases: str | Path | None = None,
+    capabilities: Capabilities | Mapping[str, Any] | None = None,
+    failing: Mapping[type[ProviderError], Factory] | None = None,
+    breaking: Factory | None = None,
+    unready: Mapping[type[ProviderError], Factory] | None = None,
+    skip: Iterable[str] = (),
+    **settings: Any,
+) -> Sequence[CodecCase | CodecRule | ProviderCase]:
+    """The cases of a codec (``wire=``) or of a provider (``factory``); run each with ``case.run()``.
+
+    For a codec: ``codec`` is the class to hold them against, ours if left out, and ``cases`` a folder of
+    case files of your own, one folder per wire.
+
+    For a provider: ``factory()`` makes a fresh one for each case, or an awaitable of one.
+    ``capabilities`` switch cases on and off: what is known to be missing must be refused cleanly
+    instead. ``failing`` and ``unready`` map an error class to a factory whose calls, or whose ``ready()``,
+    must raise it; ``breaking`` makes one whose stream breaks off after its first text. ``settings`` are
+    those of ``Kit``: ``prompt``, ``tool``, ``schema``, ``config``, ``at_once``, ``seconds``.
+
+    ``skip`` leaves cases out by name, ``*`` allowed; a name that fits none is an error.
+    """
+    if (factory is None) == (wire is None):
+        raise ValueError("suite: give either a factory of providers or wire=")
+    if wire is not None:
+        given = {"capabilities": capabilities, "failing": failing, "breaking": breaking, "unready": unready}
+        _refuse(wire, {**{name: value for name, value in given.items() if value is not None}, **settings})
+        return _without(_codec_cases(wire, codec, Path(cases) if cases is not None else CASES), skip)
+    assert factory is not None
+    for name in settings:
+        if name not in Kit.__dataclass_fields__:
+            raise ValueError(f"suite: unknown setting {name!r}; one of {', '.join(Kit.__dataclass_fields__)}")
+    known = capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
+    kit = Kit(factory, known, failing or {}, breaking, unready or {}, **settings)
+    return _without(build_cases(kit), skip)
+
+
+def _refuse(wire: str, given: Mapping[str, Any]) -> None:
+    if given:
+        raise ValueError(f"suite: {', '.join(given)} mean nothing for a codec (wire={wire!r})")
+
+
+def _codec_cases(wire: str, codec: CodecType | None, folder: Path) -> list[CodecCase | CodecRule]:
+    kind = codec or CODECS.get(wire)
+    if kind is None:
+        raise ValueError(f"suite: no wire {wire!r}; one of {', '.join(sorted(CODECS))}, or give codec=")
+    found = find_cases(wire, folder=folder, kind=kind)
+    if not found and folder != CASES:
+        raise ValueError(f"suite: there are no cases in {folder / wire}")
+    return [*[CodecRule(name, check, kind) for name, check in RULES.items()], *found]
+
+
+def _without(cases: Iterable[Any], skip: Iterable[str]) -> list[Any]:
+    listed = list(cases)
+    for pattern in skip:
+        kept = [case for case in listed if not fnmatch.fnmatchcase(str(case), pattern)]
+        if len(kept) == len(listed):
+            raise ValueError(f"suite: skip names {pattern!r}, and no case is named so")
+        listed = kept
+    return listed

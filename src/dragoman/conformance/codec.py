@@ -1,0 +1,282 @@
+"""What every codec owes, whatever its wire: rules that need no recorded reply."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..capabilities import Capabilities
+from ..errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    UnavailableError,
+)
+from ..events import StreamContractError
+from ..messages import Request, System, Tool, User
+from ..wire import Codec, Encoded, HttpReply
+from .data import BASE_URL, MODEL, CodecType, decode, plain_request
+from .violation import Violation, demand, demand_same
+
+__all__ = ["RULES", "CodecRule"]
+
+_KEY = "sk-conformance-0123456789abcdef"
+_TOOL = Tool("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
+
+Check = Callable[[Codec], None]
+
+
+@dataclass(frozen=True)
+class CodecRule:
+    """One rule that every codec must keep. ``run(MyCodec)`` holds it against one."""
+
+    name: str
+    check: Check
+    kind: CodecType
+
+    def __str__(self) -> str:
+        return self.name
+
+    def run(self, codec: CodecType | None = None) -> None:
+        """Hold the rule against a codec; ``Violation`` says how it is broken."""
+        kind = codec or self.kind
+        try:
+            self.check(kind.connect(MODEL, BASE_URL, None, Capabilities()))
+        except Violation as violation:
+            raise Violation(f"{self.name}: {violation}") from violation.__cause__
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def _same_request_same_bytes(codec: Codec) -> None:
+    """A provider's prompt cache hits only on equal bytes."""
+    plain = plain_request(stream=True)
+    for request in (plain, replace(plain, tools=(_TOOL,), tool_choice="auto")):
+        kept = msgspec.json.encode(request)
+        try:
+            first, second = codec.encode(request), codec.encode(request)
+        except ProviderError:
+            demand(bool(request.tools), "it refuses a plain request")
+            continue  # a wire may be without tools
+        demand(first.http == second.http, "two encodings of one request differ")
+        demand(msgspec.json.encode(request) == kept, "encoding changed the request")
+
+
+def _a_post_of_json(codec: Codec) -> None:
+    for stream in (False, True):
+        http = codec.encode(plain_request(stream=stream)).http
+        demand(http.method == "POST", f"the method is {http.method}")
+        demand(http.url.startswith(BASE_URL.rpartition("/")[0]), f"the address is not under base_url: {http.url}")
+        kinds = {name.lower(): value for name, value in http.headers.items()}
+        demand(kinds.get("content-type", "").startswith("application/json"), "content-type is not application/json")
+        demand(isinstance(msgspec.json.decode(http.body), dict), "the body is not a JSON object")
+
+
+def _asks_for_what_it_says(codec: Codec) -> None:
+    plain, streamed = [codec.encode(plain_request(stream=stream)).http for stream in (False, True)]
+    demand((plain.url, plain.body) != (streamed.url, streamed.body), "a stream is asked for as a whole reply is")
+    demand(MODEL.encode() in plain.body or MODEL in plain.url, "the model is not named")
+    demand(b"Hello" in plain.body, "what the user says is not sent")
+
+
+def _nothing_unset_is_sent(codec: Codec) -> None:
+    body = msgspec.json.decode(codec.encode(plain_request(stream=False)).http.body)
+    empty = [path for path, value in _walk(body) if value is None]
+    demand(not empty, f"null is sent at {', '.join(empty)}")
+
+
+def _walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    yield path or "/", value
+    for key, item in items:
+        yield from _walk(item, f"{path}/{key}")
+
+
+_SETTINGS: dict[str, Any] = {
+    "temperature": 0.31,
+    "max_tokens": 77,
+    "top_p": 0.83,
+    "seed": 424242,
+    "frequency_penalty": 0.37,
+    "presence_penalty": 0.41,
+    "stop_sequences": ("STOPHERE",),
+    "reasoning": "low",
+    "extras": {"x_conformance": "kept"},
+}
+
+
+def _nothing_is_dropped_in_silence(codec: Codec) -> None:
+    """Sent, refused or noted: there is no fourth outcome."""
+    plain = plain_request(stream=False)
+    without = codec.encode(plain)
+    for name, value in _SETTINGS.items():
+        asked = replace(plain, config=replace(plain.config, **{name: value}))
+        _demand_outcome(codec, asked, without, f"config.{name}")
+    changes: dict[str, dict[str, Any]] = {
+        "tools": {"tools": (_TOOL,)},
+        "tool_choice": {"tools": (_TOOL,), "tool_choice": "required"},
+        "response_schema": {"response_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+        "a system prompt": {"messages": (System("Be terse."), User("Hello"))},
+    }
+    for name, change in changes.items():
+        _demand_outcome(codec, replace(plain, **change), without, name)
+
+
+def _demand_outcome(codec: Codec, asked: Request, without: Encoded, what: str) -> None:
+    try:
+        encoded = codec.encode(asked)
+    except ProviderError:
+        return
+    sent = encoded.http.body != without.http.body or encoded.http.url != without.http.url
+    demand(sent or bool(encoded.notes), f"{what} is neither sent, nor refused, nor noted")
+
+
+def _the_key_is_in_headers_alone(codec: Codec) -> None:
+    headers = codec.authorise(_KEY)
+    demand(any(_KEY in value for value in headers.values()), "authorise() does not carry the key")
+    demand(not any(_KEY in name for name in headers), "the key is in the name of a header")
+    demand(_KEY not in repr(codec), "the key shows in repr()")
+
+
+# --- what comes back --------------------------------------------------------------------------------
+
+_STATUSES: dict[int, type[ProviderError]] = {
+    400: InvalidRequestError,
+    401: AuthenticationError,
+    403: AuthenticationError,
+    429: RateLimitError,
+    500: UnavailableError,
+    502: UnavailableError,
+    503: ProviderError,  # "still loading" has an error of its own on some wires
+    529: OverloadedError,
+}
+_BODIES = [
+    b"",
+    b"{}",
+    b"[]",
+    b"null",
+    b"oops",
+    b"<html><body>Bad gateway</body></html>",
+    b'{"error": {"message": "no"}}',
+]
+
+
+def _statuses_decide(codec: Codec) -> None:
+    for status, kind in _STATUSES.items():
+        for body in _BODIES:
+            error = codec.error(status, {"retry-after": "7"}, body)
+            said = f"{status} with {body[:20]!r} is {type(error).__name__}"
+            demand(isinstance(error, kind), f"{said}, not {kind.__name__}")
+            demand(status != 403 or not error.transient, f"{said}, which is tried again")
+            demand_same(error.status, status, f"{said}: its status")
+            if kind is RateLimitError and not isinstance(error, QuotaExceededError):
+                demand_same(error.retry_after, 7.0, f"{said}: retry_after")
+
+
+def _errors_hide_keys(codec: Codec) -> None:
+    body = msgspec.json.encode({"error": {"message": f"Incorrect API key provided: {_KEY}", "code": "invalid_api_key"}})
+    error = codec.error(401, {"authorization": f"Bearer {_KEY}"}, body)
+    demand(_KEY not in str(error) + repr(error) + str(error.headers), "an error shows the key it was refused with")
+
+
+_SHAPES = [
+    b"{}",
+    b"[]",
+    b"null",
+    b'"text"',
+    b"17",
+    b'{"choices": null}',
+    b'{"content": 3}',
+    b'{"error": "no"}',
+    b'{"candidates": [null]}',
+    b"<html><body>It works!</body></html>",
+    b"data: {}\n\n",
+    b"data: null\n\ndata: [1]\n\n",
+    b'event: x\ndata: {"type": 3}\n\n',
+    b"data: {\n\n",
+    b": only a comment\n\n",
+    b"\xff\xfe\x00",
+]
+
+
+def _nothing_readable_is_no_success(codec: Codec) -> None:
+    dice = random.Random("conformance")  # noqa: S311 - to be repeated, not to be secret
+    noise = [dice.randbytes(dice.randint(1, 200)) for _ in range(30)]
+    for stream in (False, True):
+        for data in [b"", *_SHAPES, *noise, *[b"data: " + each + b"\n\n" for each in noise]]:
+            for pieces in ([data], [data[:3], data[3:]]):
+                _demand_failure(codec, plain_request(stream=stream), pieces)
+
+
+def _demand_failure(codec: Codec, request: Request, pieces: list[bytes]) -> None:
+    shown = b"".join(pieces)[:40]
+    try:
+        heard = decode(codec, request, pieces)
+    except StreamContractError as error:
+        raise Violation(f"{shown!r} breaks a rule of the stream: {error}") from error
+    except Exception as error:
+        raise Violation(f"{shown!r} lets {type(error).__name__} escape from the decoder") from error
+    demand(heard.error is not None, f"{shown!r} is taken for a whole reply")
+
+
+# --- readiness --------------------------------------------------------------------------------------
+
+
+def _ready_asks_for_nothing_billed(codec: Codec) -> None:
+    for status, body in [(200, b"{}"), (200, b"oops"), (404, b""), (401, b""), (503, b"{}"), (500, b"<html>")]:
+        error = _drive_ready(codec, HttpReply(status, {}, body))
+        said = f"when all answers are {status} {body!r}, ready()"
+        if status == 401:
+            demand(isinstance(error, AuthenticationError), f"{said} does not say that the key is wrong")
+        elif status >= 500:
+            demand(isinstance(error, ProviderError), f"{said} finds the model ready")
+            demand(error is None or error.transient, f"{said} raises an error that does not pass")
+
+
+def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
+    questions = codec.ready()
+    try:
+        question = next(questions)
+        for _ in range(20):
+            demand(question.method == "GET" and not question.body, "ready() asks something other than a plain GET")
+            question = questions.send(answer)
+    except StopIteration:
+        return None
+    except ProviderError as error:
+        return error
+    raise Violation("ready() asks without end")
+
+
+def _learns_only_from_refusals_it_knows(codec: Codec) -> None:
+    request = plain_request(stream=False)
+    for error in (
+        AuthenticationError("no", status=401),
+        RateLimitError("slow", status=429),
+        InvalidRequestError("what"),
+    ):
+        demand(codec.learn(error, request) is None, f"it means to have learned something from {type(error).__name__}")
+
+
+RULES: dict[str, Check] = {
+    "encode.same-request-same-bytes": _same_request_same_bytes,
+    "encode.a-post-of-json": _a_post_of_json,
+    "encode.asks-for-what-it-says": _asks_for_what_it_says,
+    "encode.nothing-unset-is-sent": _nothing_unset_is_sent,
+    "encode.nothing-is-dropped-in-silence": _nothing_is_dropped_in_silence,
+    "keys.in-headers-alone": _the_key_is_in_headers_alone,
+    "keys.hidden-in-errors": _errors_hide_keys,
+    "errors.statuses-decide": _statuses_decide,
+    "decode.nothing-readable-is-no-success": _nothing_readable_is_no_success,
+    "ready.asks-for-nothing-billed": _ready_asks_for_nothing_billed,
+    "learn.only-from-refusals-it-knows": _learns_only_from_refusals_it_knows,
+}
+"""The rules by name."""

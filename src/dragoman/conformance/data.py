@@ -1,0 +1,455 @@
+"""Cases as data: files named ``CASE.PART`` in a folder per wire, found, run and compared.
+
+Every part is optional:
+
+- ``request.json``: our ``Request``; ``default.request.json`` serves the cases that have none of their own
+- ``wire.json``: the body that must be sent, equal as JSON and with its top-level keys in this order
+- ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes that come back
+- ``events.jsonl``: the events they must become, one a line, ids made plain; then, if the call must
+  raise, a line ``{"error": CLASS, "category": WORD}``
+- ``folded.json``: what the reply says in the end, written by hand: ``{text, thinking, calls, finish, raw,
+  usage, parsed, error}``, each left out when there is none
+- ``error.json``: the error of a reply with a failing status, or, without a reply, of a request that
+  must be refused before anything is sent
+- ``ready.json``: a list of readiness checks with what each server answers
+- ``options.json``: ``{quirks, capabilities, vendor, model, stream, status, headers, now}``
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ..capabilities import Capabilities
+from ..errors import ProviderError
+from ..events import Assembler, AssemblerError, Event, Response, check_events, encode_event, fold
+from ..messages import Issuer, Request, RuntimeConfig, User
+from ..validate import Expectation, check_request
+from ..wire import CODECS, Codec, Decoder, HttpReply
+from .violation import Violation, demand, demand_same
+
+__all__ = [
+    "BASE_URL",
+    "CASES",
+    "COMMENT",
+    "MODEL",
+    "PINGS",
+    "REPLIES",
+    "CodecCase",
+    "CodecType",
+    "Heard",
+    "Options",
+    "ask_ready",
+    "bytewise",
+    "check_case",
+    "check_error",
+    "check_ready",
+    "check_reply",
+    "check_wire",
+    "cut_at_random",
+    "decode",
+    "describe",
+    "find_cases",
+    "find_error",
+    "fold_of",
+    "lines_of",
+    "open_decoder",
+    "plain_ids",
+    "plain_request",
+    "read_request",
+    "ways",
+    "with_between",
+    "with_crlf",
+]
+
+CASES = Path(__file__).parent / "cases"
+
+BASE_URL = "http://127.0.0.1:8080/v1"
+MODEL = "test-model"
+REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html")
+
+# What each wire may send between events without meaning anything.
+PINGS = {
+    "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
+    "responses": b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n',
+}
+COMMENT = b": keep-alive\n\n"
+
+CodecType = type[Codec]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a case is run."""
+
+    quirks: dict[str, Any] | None = None
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    vendor: str | None = None
+    model: str = MODEL
+    stream: bool | None = None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    now: float | None = None
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a decoder made of a reply."""
+
+    events: list[Event]
+    error: ProviderError | None
+
+    @property
+    def response(self) -> Response | None:
+        """The whole reply, if anything was heard."""
+        return fold(self.events) if self.events else None
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """What must not depend on how the bytes came: the message, its end, its usage and the error."""
+        reply = self.response
+        error = None if self.error is None else (type(self.error), self.error.message)
+        if reply is None:
+            return (None, error)
+        content = [plain_ids(msgspec.to_builtins(block)) for block in reply.message.content]
+        return (content, reply.finish_reason, reply.finish_raw, reply.usage, reply.parsed, error)
+
+
+@dataclass(frozen=True)
+class CodecCase:
+    """One case of a wire. ``run(MyCodec)`` holds it against a codec of your own; ``run()`` against ours."""
+
+    wire: str
+    name: str
+    folder: Path = CASES
+    kind: CodecType | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def run(self, codec: CodecType | None = None) -> None:
+        """Hold the case against a codec, every part it has; ``Violation`` says what differs."""
+        check_case(self, codec)
+
+    def path(self, part: str) -> Path:
+        """Where a part of the case lies, or would."""
+        return self.folder / self.wire / f"{self.name}.{part}"
+
+    def part(self, part: str) -> bytes | None:
+        """The bytes of a part, or ``None``."""
+        path = self.path(part)
+        return path.read_bytes() if path.exists() else None
+
+    def json(self, part: str) -> Any:
+        """A part as JSON, or ``None``."""
+        data = self.part(part)
+        return None if data is None else msgspec.json.decode(data)
+
+    @cached_property
+    def options(self) -> Options:
+        """How the case is run."""
+        return msgspec.convert(self.json("options.json") or {}, Options, strict=True)
+
+    @cached_property
+    def reply(self) -> bytes | None:
+        """The bytes that come back, if any."""
+        return next((data for part in REPLIES if (data := self.part(part)) is not None), None)
+
+    @property
+    def is_stream(self) -> bool:
+        """Is the reply an event stream?"""
+        return self.path("reply.sse").exists()
+
+    @cached_property
+    def request(self) -> Request:
+        """What is asked."""
+        data = self.part("request.json") or CodecCase(self.wire, "default", self.folder).part("request.json")
+        if data is None:
+            stream = self.is_stream if self.options.stream is None else self.options.stream
+            return plain_request(stream=stream, model=self.options.model)
+        request = read_request(data, self.options.model)
+        if self.part("request.json") is None or self.options.stream is not None:
+            stream = self.is_stream if self.options.stream is None else self.options.stream
+            request = msgspec.structs.replace(request, stream=stream)
+        return request
+
+    def codec(self, kind: CodecType | None = None) -> Codec:
+        """The codec as the case wants it set up."""
+        options = self.options
+        known = Capabilities.of(options.capabilities)
+        kind = kind or self.kind or CODECS[self.wire]
+        return kind.connect(options.model, BASE_URL, options.quirks, known, vendor=options.vendor)
+
+
+def plain_request(*, stream: bool, model: str = MODEL) -> Request:
+    """A request that every wire takes."""
+    return Request((User("Hello"),), config=RuntimeConfig(max_tokens=1024), model=model, request_id="R", stream=stream)
+
+
+def find_cases(wire: str, *parts: str, folder: Path = CASES, kind: CodecType | None = None) -> list[CodecCase]:
+    """The cases of a wire; with ``parts``, those that have one of them."""
+    names = sorted({path.name.partition(".")[0] for path in (folder / wire).glob("*.*")} - {"default"})
+    cases = [CodecCase(wire, name, folder, kind) for name in names]
+    return [case for case in cases if not parts or any(case.path(part).exists() for part in parts)]
+
+
+def read_request(data: bytes, model: str = MODEL) -> Request:
+    """A request from a case; a misspelt field is an error, not a default."""
+    record = msgspec.json.decode(data)
+    unknown = set(record) - set(Request.__struct_fields__)
+    demand(not unknown, f"a request has no {', '.join(sorted(unknown))}")
+    return msgspec.json.decode(msgspec.json.encode({"model": model, "request_id": "R", **record}), type=Request)
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def decode(codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: bool = True) -> Heard:
+    """Feed the pieces of a reply to a decoder, as a provider does; ``judged`` by what the request offers."""
+    decoder = open_decoder(codec, request, judged=judged)
+    events: list[Event] = []
+    for piece in pieces:
+        events += decoder.feed(piece)
+        if decoder.done:
+            break
+    events += decoder.end()
+    check_events(events)
+    if decoder.error is not None:
+        misused = isinstance(decoder.error.__cause__, AssemblerError)
+        demand(not misused, "the decoder called the assembler's verbs in an illegal order")
+    return Heard(events, decoder.error)
+
+
+def open_decoder(codec: Codec, request: Request, *, judged: bool = True) -> Decoder:
+    """A decoder for the reply to a request, as a provider opens it."""
+    encoded = codec.encode(request)
+    out = Assembler(
+        request_id=request.request_id,
+        model=request.model,
+        provider="test",
+        issuer=Issuer(codec.wire, codec.issuer_vendor, request.model),
+        expected=Expectation(request) if judged else None,
+        warnings=encoded.warnings,
+        structured_path=encoded.structured_path,
+    )
+    return codec.decoder(request, out)
+
+
+def cut_at_random(data: bytes, seed: object, longest: int = 40) -> Iterator[bytes]:
+    """The bytes in pieces of chance lengths."""
+    chance = random.Random(str(seed))  # noqa: S311 - to be repeated, not to be secret
+    at = 0
+    while at < len(data):
+        size = chance.randint(1, longest)
+        yield data[at : at + size]
+        at += size
+
+
+def bytewise(data: bytes) -> Iterator[bytes]:
+    """The bytes one by one."""
+    return (data[at : at + 1] for at in range(len(data)))
+
+
+def with_crlf(data: bytes) -> bytes:
+    """The same stream with the other line ends."""
+    return data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+
+
+def with_between(data: bytes, insert: bytes) -> bytes:
+    """The same stream with something that means nothing after each of its events."""
+    mark = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
+    return mark + insert + re.sub(rb"\n\r?\n", lambda match: match[0] + insert, data.removeprefix(mark))
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+_MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
+_PLAIN = {"message_id": "M", "request_id": "R"}
+
+
+def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool = True) -> Any:
+    """A JSON value with the ids that differ from run to run made plain, and byte offsets left out on request."""
+    names = {} if names is None else names
+    if isinstance(value, list | tuple):
+        return [plain_ids(item, names, offsets=offsets) for item in value]
+    if isinstance(value, str) and _MINTED.fullmatch(value):
+        return names.setdefault(value, f"call_{len(names) + 1}")
+    if not isinstance(value, dict):
+        return value
+    made = {}
+    for key, item in value.items():
+        if key in _PLAIN and isinstance(item, str):
+            item = _PLAIN[key]
+        elif key == "id" and value.get("status") == "proposed":
+            item = "I"
+        elif key in ("first_offset", "last_offset") and not offsets:
+            item = 0
+        made[key] = plain_ids(item, names, offsets=offsets)
+    return made
+
+
+def lines_of(heard: Heard, *, offsets: bool = True) -> list[Any]:
+    """What ``events.jsonl`` holds for this."""
+    names: dict[str, str] = {}
+    lines = [plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets) for event in heard.events]
+    if heard.error is not None:
+        lines.append({"error": type(heard.error).__name__, "category": heard.error.category})
+    return lines
+
+
+def fold_of(heard: Heard) -> dict[str, Any]:
+    """What ``folded.json`` holds for this."""
+    reply, error = heard.response, heard.error
+    facts: dict[str, Any] = {"error": None if error is None else type(error).__name__}
+    if reply is not None:
+        calls = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
+        facts |= {
+            "text": reply.text,
+            "thinking": reply.message.thinking,
+            "calls": plain_ids(calls),
+            "finish": reply.finish_reason,
+            "raw": reply.finish_raw,
+            "usage": msgspec.to_builtins(reply.usage),
+            "parsed": reply.parsed,
+        }
+    return {name: value for name, value in facts.items() if value not in (None, "", [], {})}
+
+
+def check_case(case: CodecCase, kind: CodecType | None = None) -> None:
+    """Hold a case against a wire's codec; every part it has."""
+    codec = case.codec(kind)
+    checked = 0
+    if (rows := case.json("ready.json")) is not None:
+        for row in rows:
+            check_ready(case, row, kind)
+        checked += 1
+    if case.part("wire.json") is not None:
+        check_wire(case, codec)
+        checked += 1
+    if case.part("error.json") is not None:
+        check_error(case, codec)
+        checked += 1
+    elif case.reply is not None:
+        check_reply(case, codec)
+        checked += 1
+    demand(checked > 0, f"{case}: nothing to check: it has neither wire.json, error.json, ready.json nor a reply")
+
+
+def check_wire(case: CodecCase, codec: Codec) -> None:
+    """The request becomes exactly this body, and the same one every time."""
+    check_request(case.request)
+    text = case.part("wire.json")
+    assert text is not None
+    expected = msgspec.json.decode(text)
+    encoded = codec.encode(case.request)
+    sent = msgspec.json.decode(encoded.http.body)
+    demand_same(sent, expected, f"{case}: the body that is sent")
+    demand_same(list(sent), list(expected), f"{case}: the order of the keys")
+    demand(codec.encode(case.request).http.body == encoded.http.body, f"{case}: two encodings of one request differ")
+
+
+def check_reply(case: CodecCase, codec: Codec) -> None:
+    """The reply becomes exactly these events, however its bytes arrive."""
+    text = case.part("events.jsonl")
+    if text is None:
+        raise Violation(f"{case}: there is a reply and no events.jsonl")
+    expected = [msgspec.json.decode(line) for line in text.splitlines()]
+    for way, pieces in ways(case).items():
+        moved = way in ("crlf", "comments", "pings")  # then byte offsets differ, and nothing else does
+        heard = decode(codec, case.request, pieces)
+        if (folded := case.json("folded.json")) is not None:
+            demand_same(fold_of(heard), folded, f"{case}: what the reply says, fed {way}")
+        wanted = plain_ids(expected, offsets=not moved)
+        demand_same(lines_of(heard, offsets=not moved), wanted, f"{case}: the events, fed {way}")
+
+
+def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
+    """The same reply, as it may arrive."""
+    data = case.reply or b""
+    found: dict[str, Iterable[bytes]] = {
+        "whole": [data],
+        "bytewise": bytewise(data),
+        "cuts": cut_at_random(data, case.name),
+        "wide cuts": cut_at_random(data, case.name, 400),
+    }
+    if case.is_stream:
+        found["crlf"] = cut_at_random(with_crlf(data), case.name)
+        found["comments"] = cut_at_random(with_between(data, COMMENT), case.name)
+        found["pings"] = [with_between(data, PINGS.get(case.wire, COMMENT))]
+    return found
+
+
+def check_error(case: CodecCase, codec: Codec) -> None:
+    """The refusal becomes exactly this error."""
+    expected = case.json("error.json")
+    error = find_error(case, codec)
+    demand_same(describe(error, expected), expected, f"{case}: the error")
+    says = expected.get("says")
+    demand(says is None or says in error.message, f"{case}: the error does not say {says!r} but {error.message!r}")
+
+
+def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
+    """An error, as far as ``expected`` asks for it; ``says`` is compared apart."""
+    facts = {
+        "error": type(error).__name__,
+        "category": error.category,
+        "retry_after": error.retry_after,
+        "provider_code": error.provider_code,
+        "provider_message": error.provider_message,
+        "says": expected.get("says"),
+    }
+    return {name: facts[name] for name in expected}
+
+
+def find_error(case: CodecCase, codec: Codec) -> ProviderError:
+    """The error a case leads to."""
+    options = case.options
+    if case.reply is not None:
+        return codec.error(options.status, options.headers, case.reply, options.now)
+    try:
+        check_request(case.request)
+        codec.encode(case.request)
+    except ProviderError as error:
+        return error
+    raise Violation(f"{case}: the request was not refused")
+
+
+def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = None) -> None:
+    """One readiness check: ``{name, model, quirks, replies: {PATH: {status, body}}, asked, error, category}``."""
+    kind = kind or case.kind or CODECS[case.wire]
+    quirks = row.get("quirks", case.options.quirks)
+    codec = kind.connect(row.get("model", case.options.model), BASE_URL, quirks, Capabilities())
+    asked, error = ask_ready(codec, row["replies"])
+    label = f"{case}: {row['name']}"
+    demand_same(None if error is None else type(error).__name__, row["error"], f"{label}: the error")
+    demand_same(None if error is None else error.category, row.get("category"), f"{label}: its category")
+    if "asked" in row:
+        demand_same(asked, row["asked"], f"{label}: the paths asked")
+
+
+def ask_ready(codec: Codec, replies: dict[str, dict[str, Any]]) -> tuple[list[str], ProviderError | None]:
+    """Drive ``ready()`` by hand; a path without a reply of its own answers 404."""
+    asked: list[str] = []
+    questions = codec.ready()
+    try:
+        question = next(questions)
+        while True:
+            demand(question.method == "GET" and not question.body, "ready() asks something other than a plain GET")
+            parts = urlsplit(question.url)
+            asked.append(parts.path)
+            answer = replies.get(parts.path, {"status": 404, "body": ""})
+            body = answer.get("body", "")
+            data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+            question = questions.send(HttpReply(answer.get("status", 200), answer.get("headers", {}), data))
+    except StopIteration:
+        return asked, None
+    except ProviderError as error:
+        return asked, error

@@ -1,0 +1,116 @@
+"""What every provider owes: cases that run against anything with the shape of ``Provider``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..capabilities import Capabilities
+from ..errors import ProviderError
+from ..messages import RuntimeConfig, Tool
+from ..provider import Provider
+from .violation import Violation
+
+__all__ = ["Factory", "Kit", "ProviderCase", "Spy"]
+
+Factory = Callable[[], Provider | Awaitable[Provider]]
+"""Makes a fresh provider for each case."""
+
+TOOL = Tool(
+    "get_weather",
+    "Tells the weather in a city.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "population": {"type": "integer"}},
+    "required": ["city", "population"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What the cases are run with; see ``suite``."""
+
+    factory: Factory
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    failing: Mapping[type[ProviderError], Factory] = field(default_factory=dict)
+    breaking: Factory | None = None
+    unready: Mapping[type[ProviderError], Factory] = field(default_factory=dict)
+    prompt: str = "Say hello in one short sentence."
+    tool: Tool = TOOL
+    tool_prompt: str = "What is the weather in Bern? Use the tool."
+    schema: Mapping[str, Any] = field(default_factory=lambda: SCHEMA)
+    schema_prompt: str = "Name a city and its population."
+    config: RuntimeConfig = field(default_factory=lambda: RuntimeConfig(max_tokens=256))
+    at_once: int = 8
+    seconds: float = 60.0
+
+    def allows(self, flag: str, *, unless_known: bool = True) -> bool:
+        """Is a capability switched on? ``unless_known`` is the answer when nothing was said."""
+        value = self.capabilities.known(flag)
+        return unless_known if value is None else bool(value)
+
+    @contextlib.asynccontextmanager
+    async def open(self, factory: Factory | None = None) -> AsyncIterator[Provider]:
+        """A fresh provider, closed at the end."""
+        made = (factory or self.factory)()
+        provider = await made if inspect.isawaitable(made) else made
+        if not isinstance(provider, Provider):
+            raise Violation(f"the factory made {type(provider).__name__}, which is no dragoman.Provider")
+        try:
+            yield provider
+        finally:
+            await provider.close()
+
+
+class Spy:
+    """Counts how often a provider was asked to answer, as far as the caller's methods go."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.calls = 0
+        ask = provider._batches
+
+        def batches(request: Any) -> Any:
+            self.calls += 1
+            return ask(request)
+
+        provider._batches = batches  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class ProviderCase:
+    """One case, bound to the provider it is held against. ``await case.run()``, or ``case.run_sync()``."""
+
+    name: str
+    check: Callable[[Kit], Awaitable[None]]
+    kit: Kit
+
+    def __str__(self) -> str:
+        return self.name
+
+    async def run(self) -> None:
+        """Hold the case against the provider; ``Violation`` says how the contract is broken."""
+        # A copy: a case must not see what another did to the settings.
+        kit = copy.copy(self.kit)
+        try:
+            async with asyncio.timeout(kit.seconds):
+                await self.check(kit)
+        except TimeoutError:
+            raise Violation(f"{self.name}: not over after {kit.seconds:g} s") from None
+        except Violation as violation:
+            raise Violation(f"{self.name}: {violation}") from violation.__cause__
+        except ProviderError as error:
+            raise Violation(f"{self.name}: it raised {type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise Violation(f"{self.name}: {type(error).__name__} came out: {error}") from error
+
+    def run_sync(self) -> None:
+        """``run()`` for tests without an event loop."""
+        asyncio.run(self.run())

@@ -1,0 +1,421 @@
+"""The kit can fail: each of these is wrong in one way, and the case that is named says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman import (
+    AuthenticationError,
+    ModelNotLoadedError,
+    Provider,
+    ProviderError,
+    RateLimitError,
+    Request,
+    Response,
+    StreamInterruptedError,
+    Usage,
+)
+from dragoman.conformance import Violation, suite
+from dragoman.errors import CallCancelledError
+from dragoman.events import Event, MessageComplete, MessageStart, TextDelta, ToolUseEnd, ToolUseStart
+from dragoman.wire import CODECS, Encoded, HttpRequest
+
+from .test_third_party import Clockwork, ParrotCodec, ParrotDecoder
+
+# --- providers ----------------------------------------------------------------------------------------
+
+Change = Callable[[list[Event]], list[Event]]
+
+
+def changing(change: Change) -> type[Clockwork]:
+    """A provider whose events are changed on their way out."""
+
+    class Changed(Clockwork):
+        async def events(self, request: Request) -> AsyncIterator[Event]:
+            for event in change([event async for event in super().events(request)]):
+                yield event
+
+    return Changed
+
+
+def each(kind: type, **facts: Any) -> Change:
+    return lambda events: [replace(event, **facts) if isinstance(event, kind) else event for event in events]
+
+
+def without(kind: type) -> Change:
+    return lambda events: [event for event in events if not isinstance(event, kind)]
+
+
+class Talkative(Clockwork):
+    async def ready(self) -> None:
+        await self.complete("are you there?")
+
+
+class Locked(Clockwork):
+    """One call at a time: the next waits for the one before."""
+
+    def __init__(self, *args: Any, **facts: Any) -> None:
+        super().__init__(*args, **facts)
+        self._lock = asyncio.Lock()
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        async with self._lock:
+            async for event in super().events(request):
+                yield event
+
+
+class Swallowing(Clockwork):
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        try:
+            async for event in super().events(request):
+                yield event
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass
+        async for event in super().events(request):
+            yield event
+
+
+class Bare(Clockwork):
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        if request.messages:
+            raise KeyError("choices")
+        yield MessageStart("m", "r", "x")
+
+
+class Meddling(Clockwork):
+    async def complete(self, messages: Any, *args: Any, **facts: Any) -> Response:
+        if isinstance(messages, list):
+            messages.append({"role": "user", "content": "and be kind"})
+        return await super().complete(messages, *args, **facts)
+
+
+class Lenient(Clockwork):
+    async def complete(self, messages: Any, *args: Any, **facts: Any) -> Response:
+        return await super().complete(messages or "hello", *args, **facts)
+
+
+class Deaf(Clockwork):
+    async def cancel(self, request_id: str) -> bool:
+        return True
+
+
+class Forgetful(Clockwork):
+    def _request(self, *args: Any, **facts: Any) -> Request:
+        return replace(super()._request(*args, **facts), request_id="same")
+
+
+class OncePerLife(Clockwork):
+    async def close(self) -> None:
+        if self.__dict__.get("closed"):
+            raise RuntimeError("closed twice")
+        self.closed = True
+
+
+class Slow(Clockwork):
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        await asyncio.Event().wait()
+        yield MessageStart("m", "r", "x")
+
+
+class Nameless(Clockwork):
+    name = ""
+
+
+class Cancelling(Clockwork):
+    """Cancels itself for no reason."""
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        raise CallCancelledError("not now")
+        yield MessageStart("m", "r", "x")
+
+
+class NotAnError(Clockwork):
+    def __init__(self) -> None:
+        super().__init__(AuthenticationError("no"))
+
+
+def success(events: list[Event]) -> list[Event]:
+    return each(MessageComplete, finish_reason="stop")(events)
+
+
+class EndsWell(Clockwork):
+    """Takes a reply that broke off for a whole one."""
+
+    def __init__(self) -> None:
+        super().__init__(breaks=True)
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        try:
+            async for event in super().events(request):
+                yield event
+        except ProviderError:
+            pass
+
+
+class RaisesEmpty(Clockwork):
+    def __init__(self) -> None:
+        super().__init__(breaks=True)
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        try:
+            async for event in super().events(request):
+                yield event
+        except StreamInterruptedError:
+            raise StreamInterruptedError("gone") from None
+
+
+WRONG: list[tuple[str, Callable[[], Provider], str]] = [
+    ("shape.says-what-it-is", Nameless, "name is empty"),
+    ("shape.answers-with-a-response", changing(each(MessageComplete, usage=Usage(-1))), "usage.input_tokens is -1"),
+    ("shape.answers-with-a-response", changing(each(MessageComplete, final_content=())), "has no text"),
+    ("shape.answers-with-a-response", changing(each(MessageComplete, finish_reason="done")), "finish_reason is 'done'"),
+    ("shape.answers-with-a-response", changing(each(MessageComplete, parsed={})), "parsed is set"),
+    ("shape.answers-with-a-response", changing(each(MessageStart, provider="other")), "the reply's provider"),
+    ("shape.answers-with-a-response", Cancelling, "it raised CallCancelledError"),
+    ("shape.takes-every-form", Bare, "KeyError came out"),
+    ("shape.leaves-arguments-alone", Meddling, "were changed"),
+    ("shape.closes-twice", OncePerLife, "RuntimeError came out"),
+    ("validation.refuses-what-is-wrong", Lenient, "no messages: not refused"),
+    ("streams.keep-the-rules", changing(without(MessageStart)), "an event before message.start"),
+    ("streams.keep-the-rules", changing(without(MessageComplete)), "does not end with message.complete"),
+    ("streams.keep-the-rules", changing(lambda events: events + events[-1:]), "an event after message.complete"),
+    ("streams.keep-the-rules", changing(each(TextDelta, text="?")), "not the sum of the deltas"),
+    ("streams.keep-the-rules", changing(lambda events: events[:0]), "without an event and without an error"),
+    ("streams.can-be-left", Deaf, "still in flight"),
+    ("cancel.a-stream", Deaf, "finished call answered True"),
+    ("cancel.nothing-is-false", Deaf, "unknown id answered True"),
+    ("cancel.a-call", Deaf, "answered True, and complete() returned"),
+    ("cancel.from-outside", Swallowing, "swallowed"),
+    ("ids.are-the-callers", changing(each(TextDelta, request_id="mine")), "do not bear the request_id"),
+    ("ids.differ", changing(lambda events: [replace(event, message_id="m") for event in events]), "one message_id"),
+    ("ids.differ", Forgetful, "two calls have one request_id"),
+    ("concurrency.many-at-once", Forgetful, "another's id"),
+    ("concurrency.no-waiting", Locked, "not over after"),
+    ("streams.keep-the-rules", Slow, "not over after"),
+    ("ready.costs-nothing", Talkative, "calls to the model that ready() made"),
+    ("tools.are-proposed", changing(each(ToolUseEnd, intent=None, problem="malformed")), "without an intent"),
+    ("tools.are-proposed", changing(each(ToolUseStart, tool_use_id="other")), "a tool call that is not open"),
+    ("tools.are-proposed", changing(each(MessageComplete, finish_reason="stop")), "the finish reason of a reply"),
+    ("tools.in-both-modes", changing(each(MessageComplete, final_content=())), "complete() brought no call"),
+    ("structured.parses-what-was-asked-for", changing(each(MessageComplete, parsed=None)), "parsed is empty"),
+    (
+        "structured.parses-what-was-asked-for",
+        changing(each(MessageComplete, parsed={"city": 1})),
+        "violates the schema",
+    ),
+    ("structured.parses-what-was-asked-for", changing(each(MessageComplete, structured_path=None)), "structured_path"),
+]
+
+
+@pytest.mark.parametrize(("name", "factory", "complaint"), WRONG)
+async def test_a_wrong_provider_is_caught_by_the_case_for_it(
+    name: str, factory: Callable[[], Provider], complaint: str
+) -> None:
+    (case,) = [case for case in suite(factory, seconds=0.3) if str(case) == name]
+    with pytest.raises(Violation) as caught:
+        await case.run()
+    assert complaint in str(caught.value)
+    assert str(caught.value).startswith(name)
+
+
+def failing(error: ProviderError) -> Callable[[], Provider]:
+    return lambda: Clockwork(error)
+
+
+HOOKS: list[tuple[str, dict[str, Any], str]] = [
+    ("errors.RateLimitError", {"failing": {RateLimitError: Clockwork}}, "and returned"),
+    ("errors.RateLimitError", {"failing": {RateLimitError: NotAnError}}, "it raised AuthenticationError"),
+    ("streams.break-off-well", {"breaking": Clockwork}, "was taken for a whole one"),
+    ("streams.break-off-well", {"breaking": EndsWell}, "was taken for a whole one"),
+    ("streams.break-off-well", {"breaking": RaisesEmpty}, "does not carry what had arrived"),
+    ("ready.ModelNotLoadedError", {"unready": {ModelNotLoadedError: Clockwork}}, "and returned"),
+    ("ready.ModelNotLoadedError", {"unready": {ModelNotLoadedError: NotAnError}}, "raised AuthenticationError"),
+    ("tools.are-refused", {"capabilities": {"supports_tools": False}}, "not refused"),
+    ("images.are-refused", {"capabilities": {"supports_images": False}}, "not refused"),
+    ("system.is-refused", {"capabilities": {"supports_system_prompt": False}}, "not refused"),
+    ("streams.are-refused", {"capabilities": {"supports_streaming": False}}, "not refused"),
+]
+
+
+@pytest.mark.parametrize(("name", "hooks", "complaint"), HOOKS)
+def test_what_is_promised_is_held_against_it(name: str, hooks: dict[str, Any], complaint: str) -> None:
+    (case,) = [case for case in suite(Clockwork, **hooks) if str(case) == name]
+    with pytest.raises(Violation, match=complaint):
+        case.run_sync()
+
+
+def test_every_case_has_been_seen_to_fail() -> None:
+    """Or is one of those that only fail along with another that has."""
+    seen = {name for name, *_ in [*WRONG, *HOOKS]}
+    every = {str(case) for case in suite(Clockwork, capabilities={"supports_images": True})}
+    assert every - seen == {
+        "concurrency.settings-are-one-calls",
+        "ids.in-flight-once",
+        "images.are-seen",
+        "streams.fold-to-their-response",
+        "structured.parses-into-a-type",
+        "system.is-taken",
+        "tools.ids-are-one",
+        "tools.take-results",
+    }
+
+
+# --- codecs -------------------------------------------------------------------------------------------
+
+
+class Restless(ParrotCodec):
+    count = 0
+
+    def encode(self, request: Request) -> Encoded:
+        Restless.count += 1
+        encoded = super().encode(request)
+        return replace(encoded, http=replace(encoded.http, headers={**encoded.http.headers, "x": str(Restless.count)}))
+
+
+class Getting(ParrotCodec):
+    def encode(self, request: Request) -> Encoded:
+        encoded = super().encode(request)
+        return replace(encoded, http=replace(encoded.http, method="GET"))
+
+
+class Hasty(ParrotCodec):
+    def encode(self, request: Request) -> Encoded:
+        return super().encode(replace(request, stream=False))
+
+
+class Nulls(ParrotCodec):
+    def encode(self, request: Request) -> Encoded:
+        encoded = super().encode(request)
+        return replace(encoded, http=replace(encoded.http, body=encoded.http.body[:-1] + b',"top_p":null}'))
+
+
+class Silent(ParrotCodec):
+    def encode(self, request: Request) -> Encoded:
+        return super().encode(replace(request, config=replace(request.config, seed=None)))
+
+
+class Keyless(ParrotCodec):
+    def authorise(self, key: str) -> dict[str, str]:
+        return {"x-cracker": "yes"}
+
+
+class Careless(ParrotCodec):
+    def error(self, status: int, headers: Any, body: bytes, now: float | None = None) -> ProviderError:
+        return RateLimitError("?", status=status)
+
+
+class Quoting(ParrotCodec):
+    def error(self, status: int, headers: Any, body: bytes, now: float | None = None) -> ProviderError:
+        error = super().error(status, headers, body, now)
+        error.headers = dict(headers)
+        return error
+
+
+class Trusting(ParrotDecoder):
+    def at_end(self) -> None:
+        if not self.out.started:
+            self.out.start()
+        self.out.finish("stop")
+
+
+class TrustingCodec(ParrotCodec):
+    def decoder(self, request: Request, out: Any) -> Trusting:
+        return Trusting(request, out)
+
+
+class Always(ParrotCodec):
+    def ready(self) -> Any:
+        yield HttpRequest("GET", "http://127.0.0.1/awake", {})
+
+
+class Billing(ParrotCodec):
+    def ready(self) -> Any:
+        yield HttpRequest("POST", "http://127.0.0.1/parrot", {}, b"{}")
+
+
+class Learning(ParrotCodec):
+    def learn(self, error: ProviderError, request: Request) -> Any:
+        return self
+
+
+WRONG_CODECS: list[tuple[str, type[ParrotCodec], str]] = [
+    ("encode.same-request-same-bytes", Restless, "two encodings"),
+    ("encode.a-post-of-json", Getting, "the method is GET"),
+    ("encode.asks-for-what-it-says", Hasty, "a stream is asked for as a whole"),
+    ("encode.nothing-unset-is-sent", Nulls, "null is sent at /top_p"),
+    ("encode.nothing-is-dropped-in-silence", Silent, "config.seed is neither sent"),
+    ("keys.in-headers-alone", Keyless, "does not carry the key"),
+    ("errors.statuses-decide", Careless, "not InvalidRequestError"),
+    ("keys.hidden-in-errors", Quoting, "shows the key"),
+    ("decode.nothing-readable-is-no-success", TrustingCodec, "taken for a whole reply"),
+    ("ready.asks-for-nothing-billed", Always, "does not say that the key is wrong"),
+    ("ready.asks-for-nothing-billed", Billing, "other than a plain GET"),
+    ("learn.only-from-refusals-it-knows", Learning, "to have learned something"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "complaint"), WRONG_CODECS)
+def test_a_wrong_codec_is_caught_by_the_rule_for_it(name: str, kind: Any, complaint: str) -> None:
+    (case,) = [case for case in suite(wire="parrot", codec=kind) if str(case) == name]
+    with pytest.raises(Violation, match=complaint):
+        case.run()
+
+
+def test_every_rule_has_been_seen_to_fail() -> None:
+    assert {name for name, *_ in WRONG_CODECS} == {str(case) for case in suite(wire="parrot", codec=ParrotCodec)}
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_the_bundled_wires_keep_the_rules(wire: str) -> None:
+    for case in suite(wire=wire):
+        if "." in str(case):
+            case.run()
+
+
+def test_another_wires_codec_fails_the_cases() -> None:
+    failed = 0
+    for case in suite(wire="openai", codec=CODECS["anthropic"])[20:60]:
+        try:
+            case.run()
+        except Exception:
+            failed += 1
+    assert failed > 15
+
+
+# --- the way in -----------------------------------------------------------------------------------------
+
+MISUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "either a factory"),
+    ({"factory": Clockwork, "wire": "openai"}, "either a factory"),
+    ({"wire": "morse"}, "no wire 'morse'"),
+    ({"wire": "openai", "failing": {}}, "failing mean nothing for a codec"),
+    ({"wire": "openai", "prompt": "x"}, "prompt mean nothing"),
+    ({"wire": "parrot", "codec": ParrotCodec, "cases": "/nowhere"}, "no cases in"),
+    ({"factory": Clockwork, "promt": "x"}, "unknown setting 'promt'"),
+    ({"factory": Clockwork, "skip": ["tool.*"]}, "skip names 'tool.\\*'"),
+    ({"factory": Clockwork, "capabilities": {"supports_x": True}}, "unknown name"),
+]
+
+
+@pytest.mark.parametrize(("given", "complaint"), MISUSED)
+def test_misuse_is_refused_by_name(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        suite(**given)
+
+
+def test_a_factory_that_makes_no_provider() -> None:
+    with pytest.raises(Violation, match=r"no dragoman\.Provider"):
+        suite(lambda: "x")[0].run_sync()  # type: ignore[arg-type, return-value]
+
+
+async def test_an_async_factory() -> None:
+    async def make() -> Provider:
+        return Clockwork()
+
+    await suite(make)[1].run()
