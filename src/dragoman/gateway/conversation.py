@@ -1,0 +1,302 @@
+"""Reading a request of the Messages wire.
+
+A turn of the user holds results and words alike; here each result is a message of its own. Blocks that
+only their issuer understands are kept as they came, for an endpoint of this wire.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from ..errors import InvalidRequestError, UnsupportedContentError
+from ..messages import (
+    Assistant,
+    AssistantBlock,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Url,
+    User,
+    UserBlock,
+)
+from .codec import Asked
+from .fields import Fields, Losses, read_body
+
+__all__ = ["read_request"]
+
+_ISSUER = Issuer("anthropic")
+_HINTS = ("cache_control",)
+_WHY = "a hint for a provider's prompt cache, which each endpoint sets for itself"
+_EFFORTS = ("low", "medium", "high", "xhigh")
+_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def read_request(body: bytes, *, counting: bool = False) -> Asked:
+    """The request in a body; one that only counts tokens sets no limit."""
+    fields, losses = read_body(body), Losses()
+    model = fields.need_text("model")
+    limit = fields.whole("max_tokens")
+    if limit is None and not counting:
+        fields.refuse("max_tokens", "is required")
+    stream = fields.flag("stream") or False
+    messages = [*_read_system(fields, losses), *_read_turns(fields.need_items("messages"), losses)]
+    tools = _read_tools(fields, losses)
+    choice = _read_choice(fields, losses)
+    schema, reasoning = _read_output(fields)
+    config = RuntimeConfig(
+        fields.number("temperature"),
+        limit,
+        fields.number("top_p"),
+        stop_sequences=fields.texts("stop_sequences"),
+        reasoning=reasoning,  # type: ignore[arg-type]
+        extras=fields.rest(),
+    )
+    return Asked(Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings)
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | None]:
+    """The schema asked for, and how much to think; what has no place in these stays where it is."""
+    record = fields.take("output_config")
+    output = Fields(record or {}, "output_config")
+    schema = None
+    if (form := output.inner("format")) is not None:
+        if form.need_text("type") != "json_schema":
+            form.refuse("type", "must be json_schema")
+        schema = form.take("schema")
+        if not isinstance(schema, dict):
+            form.refuse("schema", "must be a JSON Schema")
+        form.done()
+    effort = output.text("effort")
+    if effort is not None and effort not in _EFFORTS:
+        output.put("effort", effort)
+        effort = None
+    if output.rest():
+        fields.put("output_config", output.rest())
+    return schema, _read_thinking(fields, effort)
+
+
+def _read_thinking(fields: Fields, effort: str | None) -> str | int | None:
+    record = fields.take("thinking")
+    if record is None:
+        return effort
+    thinking = Fields(record, "thinking")
+    kind, budget = thinking.need_text("type"), thinking.whole("budget_tokens")
+    if not thinking.rest():
+        if kind == "adaptive" and effort is not None:
+            return effort
+        if effort is None and kind == "disabled":
+            return "none"
+        if effort is None and kind == "enabled" and budget:
+            return budget
+    fields.put("thinking", record)
+    return effort
+
+
+def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
+    """The caller's tools; those that the provider runs by itself stay where they are."""
+    tools: list[Tool] = []
+    theirs: list[Any] = []
+    for at, item in enumerate(fields.items("tools") or ()):
+        record = Fields(item, f"tools[{at}]")
+        if (record.text("type") or "custom") != "custom":
+            theirs.append(item)
+            continue
+        record.drop(_HINTS, losses, _WHY)
+        record.drop(("strict", "eager_input_streaming"), losses, "not asked for here; arguments are checked instead")
+        name, described, schema = record.need_text("name"), record.text("description"), record.take("input_schema")
+        if not isinstance(schema, dict):
+            record.refuse("input_schema", "must be a JSON Schema")
+        record.done()
+        tools.append(Tool(name, described or "", schema))
+    if theirs:
+        fields.put("tools", theirs)
+    return tools
+
+
+def _read_choice(fields: Fields, losses: Losses) -> ToolChoice | None:
+    record = fields.inner("tool_choice")
+    if record is None:
+        return None
+    if record.flag("disable_parallel_tool_use"):
+        why = "a limit of one call cannot be asked for here"
+        losses.drop("tool_choice.disable_parallel_tool_use", "parallel_limit_dropped", why)
+    kind = record.need_text("type")
+    choice = ForceTool(record.need_text("name")) if kind == "tool" else _CHOICES.get(kind)
+    record.done()
+    if choice is None:
+        record.refuse("type", "must be auto, any, tool or none")
+    return choice
+
+
+# --- the conversation -----------------------------------------------------------------------------
+
+
+def _read_system(fields: Fields, losses: Losses) -> list[System]:
+    system = fields.take("system")
+    if isinstance(system, str):
+        return [System(system)] if system else []
+    if system is None:
+        return []
+    if not isinstance(system, list):
+        fields.refuse("system", "must be text or a list of texts")
+    texts = []
+    for at, item in enumerate(system):
+        record = Fields(item, f"system[{at}]")
+        if record.need_text("type") != "text":
+            record.refuse("type", "must be text")
+        record.drop(_HINTS, losses, _WHY)
+        texts.append(record.need_text("text"))
+        record.done()
+    return [System(text) for text in texts if text]
+
+
+def _read_turns(turns: list[Any], losses: Losses) -> list[Message]:
+    messages: list[Message] = []
+    for at, item in enumerate(turns):
+        turn = Fields(item, f"messages[{at}]")
+        role, content = turn.need_text("role"), turn.take("content")
+        turn.done()
+        path = f"messages[{at}].content"
+        if not isinstance(content, str | list):
+            raise InvalidRequestError(f"{path} must be text or a list of blocks")
+        if role == "user":
+            messages += _read_user(content, path, losses)
+        elif role == "assistant":
+            messages.append(_read_assistant(content, path, losses))
+        else:
+            raise InvalidRequestError(f"messages[{at}].role must be user or assistant")
+    return messages
+
+
+def _read_user(content: str | list[Any], path: str, losses: Losses) -> list[Message]:
+    if isinstance(content, str):
+        return [User(content)]
+    messages: list[Message] = []
+    words: list[UserBlock] = []
+    for at, item in enumerate(content):
+        record = Fields(item, f"{path}[{at}]")
+        record.drop(_HINTS, losses, _WHY)
+        if record.rest().get("type") != "tool_result":
+            words.append(_read_block(record))
+            continue
+        if words:
+            messages.append(User(_plain(words)))
+            words = []
+        messages.append(_read_result(record, losses))
+    return [*messages, User(_plain(words))] if words or not messages else messages
+
+
+def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
+    """One text is plain text: so it is said to every other wire."""
+    only = blocks[0] if len(blocks) == 1 else None
+    return only.text if isinstance(only, Text) else blocks
+
+
+def _read_result(record: Fields, losses: Losses) -> ToolResult:
+    record.take("type")
+    call_id, content = record.need_text("tool_use_id"), record.take("content")
+    failed = record.flag("is_error") or False
+    record.done()
+    if content is None or isinstance(content, str):
+        return ToolResult(call_id, () if content is None else content, failed)
+    if not isinstance(content, list):
+        record.refuse("content", "must be text or a list of blocks")
+    blocks = []
+    for at, item in enumerate(content):
+        inner = Fields(item, f"{record.at('content')}[{at}]")
+        inner.drop(_HINTS, losses, _WHY)
+        blocks.append(_read_block(inner))
+    return ToolResult(call_id, _plain(blocks), failed)
+
+
+def _read_block(record: Fields) -> UserBlock:
+    kind = record.need_text("type")
+    block: UserBlock
+    if kind == "text":
+        block = Text(record.need_text("text"))
+    elif kind == "image":
+        source, media_type = _read_source(record)
+        block = Image(source, media_type)
+    elif kind == "document":
+        source, media_type = _read_source(record)
+        block = Document(source, media_type or "application/pdf", record.text("title"))
+    else:
+        raise UnsupportedContentError(f"{record.at('type')}: content of type {kind!r} is not supported")
+    record.done()
+    return block
+
+
+def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
+    source = record.inner("source")
+    if source is None:
+        record.refuse("source", "is required")
+    kind = source.need_text("type")
+    found: tuple[Url | Inline, str | None]
+    if kind == "base64":
+        found = Inline(source.need_text("data")), source.need_text("media_type")
+    elif kind == "url":
+        found = Url(source.need_text("url")), None
+    elif kind == "text":
+        data = source.need_text("data").encode("utf-8")
+        found = Inline(base64.b64encode(data).decode()), source.text("media_type") or "text/plain"
+    else:
+        raise UnsupportedContentError(f"{source.at('type')}: a source of type {kind!r} is not supported")
+    source.done()
+    return found
+
+
+def _read_assistant(content: str | list[Any], path: str, losses: Losses) -> Assistant:
+    if isinstance(content, str):
+        return Assistant(content)
+    blocks: list[AssistantBlock] = []
+    for at, item in enumerate(content):
+        record = Fields(item, f"{path}[{at}]")
+        record.drop(_HINTS, losses, _WHY)
+        blocks.append(_read_said(record))
+    return Assistant(blocks)
+
+
+def _read_said(record: Fields) -> AssistantBlock:
+    kind = record.need_text("type")
+    if kind == "text":
+        return Text(record.need_text("text"), _read_state(record))
+    if kind == "thinking":
+        text, signature = record.need_text("thinking"), record.text("signature")
+        return Thinking(text, _read_state(record, signature or None))
+    if kind == "redacted_thinking":
+        data = record.need_text("data")
+        record.done()
+        return RedactedThinking(data, Continuity(issuer=_ISSUER))
+    if kind == "tool_use":
+        call_id, name, arguments = record.need_text("id"), record.need_text("name"), record.take("input")
+        if not isinstance(arguments, dict):
+            record.refuse("input", "must be an object")
+        return ToolCall(call_id, name, arguments, _read_state(record))
+    return Opaque({"type": kind, **record.rest()}, Continuity(issuer=_ISSUER))
+
+
+def _read_state(record: Fields, signature: str | None = None) -> Continuity | None:
+    """What only the issuer understands of a block: its signature, citations, and the like."""
+    extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
+    if extras.get("caller") == {"type": "direct"}:  # what every call is, unless it says otherwise
+        del extras["caller"]
+    return Continuity(signature, extras or None, _ISSUER) if signature or extras else None

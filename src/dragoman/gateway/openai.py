@@ -1,0 +1,355 @@
+"""Chat Completions from the server's side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import (
+    AuthenticationError,
+    CallCancelledError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    ModelNotLoadedError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from ..events import (
+    Event,
+    FinishReason,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+)
+from ..messages import Image, Message, Request, RuntimeConfig, Url, User
+from ..validate import parse_messages, parse_tool_choice, parse_tools
+from ..wire import HttpReply
+from .codec import Asked, ReplyEncoder
+from .fields import Fields, Losses, read_body, read_media_url, read_schema
+from .refusal import find_class, headers_of, message_of, status_of
+
+__all__ = ["OpenAIServer", "error_record"]
+
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+
+
+class OpenAIServer:
+    """The Chat Completions wire, served."""
+
+    wire: ClassVar[str] = "openai"
+
+    def decode(self, body: bytes, path: str = "") -> Asked:
+        """Read a request's body."""
+        fields, losses = read_body(body), Losses()
+        model, stream = fields.need_text("model"), fields.flag("stream") or False
+        messages = tuple([_inline_media(message) for message in parse_messages(fields.need_items("messages"))])
+        if (fields.take("n") or 1) != 1:
+            fields.refuse("n", "must be 1: a reply has one choice here")
+        usage = _read_stream_options(fields, stream)
+        schema = _read_format(fields, losses)
+        tools = fields.items("tools")
+        _note_strict(tools, losses)
+        choice = parse_tool_choice(fields.take("tool_choice"))
+        config = _read_config(fields)
+        request = Request(messages, parse_tools(tools), config, schema, choice, model, stream=stream)
+        return Asked(request, losses.warnings, usage)
+
+    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
+        """An encoder for the reply, whole or streamed."""
+        return _StreamEncoder(asked, created) if asked.request.stream else _BodyEncoder(created)
+
+    def error(self, error: ProviderError) -> HttpReply:
+        """A refusal."""
+        return HttpReply(status_of(error), headers_of(error), msgspec.json.encode({"error": error_record(error)}))
+
+    def key(self, headers: Mapping[str, str]) -> str | None:
+        """The bearer token."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _inline_media(message: Message) -> Message:
+    """The message with its ``data:`` URLs read: other wires want the media and its type apart."""
+    if not isinstance(message, User) or isinstance(message.content, str):
+        return message
+    return User([_inline_image(block) if isinstance(block, Image) else block for block in message.content])
+
+
+def _inline_image(image: Image) -> Image:
+    if not isinstance(image.source, Url):
+        return image
+    source, media_type = read_media_url(image.source.url)
+    return image if media_type is None else replace(image, source=source, media_type=media_type)
+
+
+def _read_stream_options(fields: Fields, stream: bool) -> bool:
+    options = fields.inner("stream_options")
+    if options is None:
+        return False
+    if not stream:
+        fields.refuse("stream_options", "is for streams only")
+    wanted = options.flag("include_usage") or False
+    options.flag("include_obfuscation")  # padding against eavesdroppers, which we never send
+    options.done()
+    return wanted
+
+
+def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
+    form = fields.take("response_format")
+    if form is None:
+        return None
+    inner = Fields(form, "response_format")
+    kind = inner.need_text("type")
+    if kind == "text":
+        inner.done()
+        return None
+    if kind != "json_schema":  # JSON mode has no schema and no place in our values
+        fields.put("response_format", form)
+        return None
+    asked = inner.inner("json_schema")
+    inner.done()
+    if asked is None:
+        inner.refuse("json_schema", "is required")
+    asked.flag("strict")  # asked for by ourselves wherever the schema meets its rules
+    asked.drop(["description"], losses, "a schema's own description is sent, one beside it is not")
+    name = asked.need_text("name")
+    schema = read_schema(asked.take("schema") or {}, name, asked.at("schema"), losses)
+    asked.done()
+    return schema
+
+
+def _note_strict(tools: list[Any] | None, losses: Losses) -> None:
+    for at, tool in enumerate(tools or ()):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and function.get("strict") is True:
+            why = "constrained decoding of a tool's arguments is not asked for here; they are checked instead"
+            losses.drop(f"tools[{at}].function.strict", "strict_dropped", why)
+
+
+def _read_config(fields: Fields) -> RuntimeConfig:
+    limit, newer = fields.whole("max_tokens"), fields.whole("max_completion_tokens")
+    if limit is not None and newer is not None and limit != newer:
+        fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
+    effort = fields.text("reasoning_effort")
+    if effort is not None and effort not in _EFFORTS:
+        fields.refuse("reasoning_effort", f"must be one of {', '.join(_EFFORTS)}")
+    return RuntimeConfig(
+        fields.number("temperature"),
+        newer if limit is None else limit,
+        fields.number("top_p"),
+        fields.whole("seed"),
+        fields.number("frequency_penalty"),
+        fields.number("presence_penalty"),
+        fields.texts("stop"),
+        effort,  # type: ignore[arg-type]
+        fields.rest(),
+    )
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+_encode = msgspec.json.Encoder().encode
+_DONE = b"data: [DONE]\n\n"
+_WORDS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+
+
+class _StreamEncoder(ReplyEncoder):
+    content_type = "text/event-stream"
+
+    def __init__(self, asked: Asked, created: int) -> None:
+        super().__init__()
+        self._created = created
+        self._with_usage = asked.stream_usage
+        self._head: dict[str, Any] = {}
+        self._before_text = self._after_text = b""
+        self._calls = -1
+
+    def feed(self, event: Event) -> bytes:
+        kind = type(event)
+        if kind is TextDelta:
+            return self._before_text + _encode(event.text) + self._after_text  # type: ignore[union-attr]
+        if kind is ToolUseInputDelta:
+            self._input.append(event.partial_json)  # type: ignore[union-attr]
+            return self._call({"function": {"arguments": event.partial_json}})  # type: ignore[union-attr]
+        if isinstance(event, ThinkingDelta):
+            return self._chunk({"reasoning_content": event.text}) if event.text else b""
+        if isinstance(event, ToolUseStart):
+            self._calls += 1
+            self.note_input(event)
+            function = {"name": event.tool_name, "arguments": ""}
+            return self._call({"id": event.tool_use_id, "type": "function", "function": function})
+        if isinstance(event, ToolUseEnd):
+            self.note_input(event)
+            # A call without input is {} on this wire: clients parse what they are given.
+            blank = event.intent is not None and not "".join(self._input).strip()
+            return self._call({"function": {"arguments": "{}"}}) if blank else b""
+        if isinstance(event, MessageStart):
+            return self._start(event)
+        assert isinstance(event, MessageComplete)
+        self._complete = event
+        return b""
+
+    def end(self) -> bytes:
+        assert self._complete is not None
+        if self._complete.finish_reason == "cancelled":
+            return self.broken(CallCancelledError("the call was cancelled"))
+        return self._chunk({}, self.finish_word(self._complete, _WORDS)) + self._usage() + _DONE
+
+    def broken(self, error: ProviderError) -> bytes:
+        return self._usage() + _frame({"error": error_record(error)})
+
+    def _usage(self) -> bytes:
+        usage = _write_usage(self._complete.usage) if self._complete is not None and self._with_usage else {}
+        return _frame({**self._head, "choices": [], "usage": usage}) if usage else b""
+
+    def _start(self, event: MessageStart) -> bytes:
+        self._head = {
+            "id": _reply_id(event.message_id),
+            "object": "chat.completion.chunk",
+            "created": self._created,
+            "model": event.model,
+        }
+        # Nearly every chunk of a stream differs from the last in its text alone.
+        self._before_text, self._after_text = self._chunk({"content": "\0"}).rsplit(b'"\\u0000"', 1)
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def _call(self, call: dict[str, Any]) -> bytes:
+        return self._chunk({"tool_calls": [{"index": self._calls, **call}]})
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return _frame({**self._head, "choices": [choice]})
+
+
+class _BodyEncoder(ReplyEncoder):
+    def __init__(self, created: int) -> None:
+        super().__init__()
+        self._created = created
+        self._start: MessageStart | None = None
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+
+    def feed(self, event: Event) -> bytes:
+        if isinstance(event, TextDelta):
+            self._texts.append(event.text)
+        elif isinstance(event, ThinkingDelta):
+            self._thoughts.append(event.text)
+        elif isinstance(event, ToolUseStart):
+            self.note_input(event)
+            function = {"name": event.tool_name, "arguments": ""}
+            self._calls.append({"id": event.tool_use_id, "type": "function", "function": function})
+        elif isinstance(event, ToolUseInputDelta):
+            self.note_input(event)
+        elif isinstance(event, ToolUseEnd):
+            self.note_input(event)
+            text = "".join(self._input)
+            blank = event.intent is not None and not text.strip()
+            self._calls[-1]["function"]["arguments"] = text + "{}" if blank else text
+        elif isinstance(event, MessageStart):
+            self._start = event
+        else:
+            self._complete = event
+        return b""
+
+    def end(self) -> bytes:
+        assert self._complete is not None
+        if self._complete.finish_reason == "cancelled":
+            return self.broken(CallCancelledError("the call was cancelled"))
+        text = "".join(self._texts)
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not self._calls else None}
+        if thoughts := "".join(self._thoughts):
+            message["reasoning_content"] = thoughts
+        if self._calls:
+            message["tool_calls"] = self._calls
+        finish = self.finish_word(self._complete, _WORDS)
+        body: dict[str, Any] = {
+            "id": _reply_id(self._complete.message_id),
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._complete.model or (self._start.model if self._start else ""),
+            "choices": [{"index": 0, "message": {**message, "refusal": None}, "finish_reason": finish}],
+        }
+        if usage := _write_usage(self._complete.usage):
+            body["usage"] = usage
+        return _encode(body)
+
+    def broken(self, error: ProviderError) -> bytes:
+        raise error
+
+
+def _frame(data: dict[str, Any]) -> bytes:
+    return b"data: " + _encode(data) + b"\n\n"
+
+
+def _reply_id(message_id: str) -> str:
+    return "chatcmpl-" + message_id.removeprefix("msg_")
+
+
+def _write_usage(usage: Usage) -> dict[str, Any]:
+    """What was counted; a counter that is not known is left out, which is not zero."""
+    total = usage.total_tokens
+    if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
+        total = usage.input_tokens + usage.output_tokens
+    counts = {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": total,
+        "prompt_tokens_details": _known(
+            cached_tokens=usage.cached_input_tokens, cache_write_tokens=usage.cache_creation_input_tokens
+        ),
+        "completion_tokens_details": _known(reasoning_tokens=usage.reasoning_tokens),
+    }
+    return _known(**counts)
+
+
+def _known(**counts: Any) -> dict[str, Any]:
+    return {name: value for name, value in counts.items() if value is not None and value != {}}
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+_INVALID = "invalid_request_error"
+# The ``type`` and ``code`` this wire's clients know an error by, and a beginning of its message where they look there.
+_ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
+    AuthenticationError: ("authentication_error", "invalid_api_key", ""),
+    InvalidModelError: (_INVALID, "model_not_found", ""),
+    ModelNotLoadedError: ("server_error", "model_not_loaded", ""),
+    QuotaExceededError: ("insufficient_quota", "insufficient_quota", ""),
+    RateLimitError: ("rate_limit_error", "rate_limit_exceeded", ""),
+    OverloadedError: ("server_error", "overloaded", ""),
+    ContextOverflowError: (_INVALID, "context_length_exceeded", ""),
+    UnsupportedFeatureError: (_INVALID, "unsupported_parameter", ""),
+    UnsupportedContentError: (_INVALID, "unsupported_content", "unsupported content block: "),
+    InvalidRequestError: (_INVALID, None, ""),
+    ProviderError: ("server_error", None, ""),
+}
+
+
+def error_record(error: ProviderError) -> dict[str, Any]:
+    """An error as this wire describes it, inside a stream or as a body."""
+    kind, code, opening = find_class(error, _ERRORS)
+    said = message_of(error)
+    return {"message": said if opening in said else opening + said, "type": kind, "param": None, "code": code}

@@ -1,0 +1,86 @@
+"""Our tree of errors as statuses and headers: what every wire has in common."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TypeVar
+
+from ..errors import (
+    AuthenticationError,
+    CallCancelledError,
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    ModelNotLoadedError,
+    NetworkError,
+    OverloadedError,
+    ProviderError,
+    RateLimitError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedContentError,
+    scrub,
+)
+
+__all__ = ["find_class", "headers_of", "message_of", "status_of"]
+
+_STATUSES: dict[type[ProviderError], int] = {
+    AuthenticationError: 401,
+    InvalidModelError: 404,
+    ModelNotLoadedError: 503,
+    RateLimitError: 429,
+    OverloadedError: 503,
+    NetworkError: 502,
+    TimedOutError: 504,
+    StreamInterruptedError: 502,
+    UnavailableError: 500,
+    InvalidRequestError: 400,
+    UnsupportedContentError: 400,
+    InvalidResponseError: 502,
+    StructuredOutputError: 502,
+    CallCancelledError: 503,
+    ProviderError: 500,
+}
+# Statuses a class may keep when its error already has one, as a provider behind us gave it.
+_KEPT: dict[type[ProviderError], frozenset[int]] = {
+    AuthenticationError: frozenset({401, 403}),
+    UnavailableError: frozenset({500, 502, 503}),
+    InvalidRequestError: frozenset({400, 405, 408, 413, 415, 422}),
+}
+V = TypeVar("V")
+
+
+def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
+    """The row of a table for an error's class, or for the nearest class above it."""
+    return next(table[kind] for kind in type(error).__mro__ if kind in table)
+
+
+def status_of(error: ProviderError) -> int:
+    """The status that says what this error says."""
+    kept = _KEPT.get(type(error), frozenset())
+    return error.status if error.status in kept and error.status is not None else find_class(error, _STATUSES)
+
+
+def headers_of(error: ProviderError) -> dict[str, str]:
+    """How long to wait and, where the status misleads, whether to try again at all.
+
+    The vendors' SDKs obey ``retry-after-ms`` and ``x-should-retry`` before they look at the status.
+    """
+    headers = {"content-type": "application/json", "x-should-retry": "true" if error.transient else "false"}
+    wait = error.retry_after
+    if wait is not None and math.isfinite(wait) and wait >= 0:
+        headers["retry-after"] = str(math.ceil(wait))
+        headers["retry-after-ms"] = str(math.ceil(wait * 1000))
+    return headers
+
+
+_ADDRESS = re.compile(r"\b(?:https?://)?(?:[\w-]+\.)*[\w-]+:\d{2,5}\b\S*|\bhttps?://\S+")
+
+
+def message_of(error: ProviderError) -> str:
+    """What to tell the client: the provider's own words where there are any, without keys or inner addresses."""
+    said = error.provider_message or error.message or error.category
+    return _ADDRESS.sub("[address]", scrub(said))[:2000]

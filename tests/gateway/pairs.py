@@ -1,0 +1,339 @@
+"""A client half and a server half of one wire, joined without a network; and what is lost between them, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.capabilities import Capabilities
+from dragoman.errors import (
+    CallCancelledError,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    ModelNotLoadedError,
+    NetworkError,
+    ProviderError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from dragoman.events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+)
+from dragoman.gateway import SERVER_CODECS, Asked
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    System,
+    Text,
+    ToolResult,
+    Url,
+    User,
+    join_system,
+)
+from dragoman.wire import CODECS, Codec
+
+from ..wire.cases import BASE_URL, Heard, decode
+
+# --- requests: what two requests may differ in and still be the same bytes --------------------------
+
+Rule = Callable[[Request], Request]
+
+
+def each_message(change: Callable[[Message], Message]) -> Rule:
+    return lambda request: replace(request, messages=[change(message) for message in request.messages])
+
+
+def join_systems(request: Request) -> Request:
+    system, rest = join_system(request.messages)
+    return request if system is None else replace(request, messages=[System(system), *rest])
+
+
+def plain_texts(message: Message) -> Message:
+    if isinstance(message, User | ToolResult) and not isinstance(message.content, str) and len(message.content) == 1:
+        return replace(message, content=message.text) if isinstance(message.content[0], Text) else message
+    return message
+
+
+def inline_data_urls(message: Message) -> Message:
+    if not isinstance(message, User | ToolResult) or isinstance(message.content, str):
+        return message
+    return replace(message, content=tuple([_inline(block) for block in message.content]))
+
+
+def _inline(block: Any) -> Any:
+    if isinstance(block, Image | Document) and isinstance(block.source, Url) and block.source.url.startswith("data:"):
+        media_type, _, data = block.source.url.removeprefix("data:").partition(";base64,")
+        return replace(block, source=Inline(data), media_type=media_type)
+    return block
+
+
+def join_assistant_texts(message: Message) -> Message:
+    if not isinstance(message, Assistant):
+        return message
+    texts = "".join([block.text for block in message.content if isinstance(block, Text)])
+    rest = [block for block in message.content if not isinstance(block, Text)]
+    return Assistant([*([Text(texts)] if texts else []), *rest])
+
+
+def name_documents(message: Message) -> Message:
+    if not isinstance(message, User) or isinstance(message.content, str):
+        return message
+    named = [
+        replace(block, name="document") if isinstance(block, Document) and block.name is None else block
+        for block in message.content
+    ]
+    return User(named)
+
+
+def join_results(message: Message) -> Message:
+    return replace(message, content=message.text) if isinstance(message, ToolResult) else message
+
+
+def forget_issuers(message: Message) -> Message:
+    if not isinstance(message, Assistant):
+        return message
+    return Assistant([_forget(block) for block in message.content])
+
+
+def _forget(block: Any) -> Any:
+    state = block.continuity
+    if state is None:
+        return replace(block, continuity=Continuity()) if isinstance(block, RedactedThinking | Opaque) else block
+    kept = {"thinking", "text", "type", "signature", "id", "name", "input"}
+    opaque = {name: value for name, value in (state.opaque or {}).items() if name not in kept}
+    return replace(block, continuity=replace(state, issuer=None, opaque=opaque or None))
+
+
+def merge_turns(request: Request) -> Request:
+    """Neighbours of one role as one message of blocks; results apart."""
+    merged: list[Message] = []
+    for message in request.messages:
+        last = merged[-1] if merged else None
+        if isinstance(message, User) and isinstance(last, User):
+            merged[-1] = User([*_blocks(last), *_blocks(message)])
+        elif isinstance(message, Assistant) and isinstance(last, Assistant):
+            merged[-1] = Assistant([*last.content, *message.content])
+        else:
+            merged.append(message)
+    return replace(request, messages=merged)
+
+
+def _blocks(message: User) -> Sequence[Any]:
+    return [Text(message.content)] if isinstance(message.content, str) else message.content
+
+
+def known_settings(request: Request) -> Request:
+    """A setting that was given as an extra, or twice, under its own name."""
+    config, extras = request.config, dict(request.config.extras)
+    limit = extras.pop("max_tokens", config.max_tokens)
+    stops = [*(config.stop_sequences or ()), *extras.pop("stop_sequences", ())]
+    extras.pop("stream", None)
+    changed = replace(config, max_tokens=limit, stop_sequences=tuple(dict.fromkeys(stops)) or None, extras=extras)
+    return replace(request, config=changed)
+
+
+# --- events: what two replies may differ in and still be said alike -----------------------------------
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What a wire has no place for. Each name is explained where it is used."""
+
+    requests: dict[str, Rule]
+    reply_losses: frozenset[str] = frozenset()
+    stream_losses: frozenset[str] = frozenset()
+    body_losses: frozenset[str] = frozenset()
+    errors: dict[type[ProviderError], type[ProviderError]] = field(default_factory=dict)
+    usage: Callable[[Usage], Usage] = lambda usage: replace(usage, estimated=False)
+
+
+# Classes no status or word of a wire tells apart from the one they become.
+ERRORS: dict[type[ProviderError], type[ProviderError]] = {
+    NetworkError: UnavailableError,
+    StreamInterruptedError: UnavailableError,
+    TimedOutError: UnavailableError,
+    InvalidResponseError: UnavailableError,
+    MalformedToolCallError: UnavailableError,
+    StructuredOutputError: UnavailableError,
+    CallCancelledError: UnavailableError,
+    ProviderError: UnavailableError,
+}
+
+
+def _openai_usage(usage: Usage) -> Usage:
+    total = usage.total_tokens
+    if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
+        total = usage.input_tokens + usage.output_tokens
+    output = usage.output_tokens
+    counts = (usage.input_tokens, output, usage.reasoning_tokens)
+    if all(count is not None for count in counts) and counts[2] and total == sum(count or 0 for count in counts):
+        output = (output or 0) + counts[2]  # the client half takes such a total for one that counts reasoning apart
+    return replace(usage, total_tokens=total, output_tokens=output, estimated=False)
+
+
+def _anthropic_usage(usage: Usage) -> Usage:
+    """The total is not said, and three counters make the input."""
+    subsets = (usage.cached_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    asked = None if usage.input_tokens is None else max(usage.input_tokens, subsets)
+    total = None if asked is None or usage.output_tokens is None else asked + usage.output_tokens
+    return replace(usage, input_tokens=asked, total_tokens=total, estimated=False)
+
+
+WIRES: dict[str, Wire] = {
+    "openai": Wire(
+        requests={
+            "system messages are joined": join_systems,
+            "one text is plain text": each_message(plain_texts),
+            "a data URL is inline": each_message(inline_data_urls),
+            "texts of a turn are joined and come first": each_message(join_assistant_texts),
+            "a document has a name": each_message(name_documents),
+            "a result is plain text": each_message(join_results),
+        },
+        reply_losses=frozenset({"blocks", "signature", "whole", "stop_sequence", "finish_raw", "empty_input"}),
+        stream_losses=frozenset({"open_calls"}),
+        body_losses=frozenset({"order", "deltas"}),
+        errors=ERRORS,
+        usage=_openai_usage,
+    ),
+    "anthropic": Wire(
+        requests={
+            "system messages are joined": join_systems,
+            "one text is plain text": each_message(plain_texts),
+            "a data URL is inline": each_message(inline_data_urls),
+            "turns of one side are merged": merge_turns,
+            "an issuer is its wire alone": each_message(forget_issuers),
+            "an extra that is a setting is one": known_settings,
+        },
+        reply_losses=frozenset({"finish_raw"}),
+        stream_losses=frozenset({"whole_order"}),
+        body_losses=frozenset({"deltas", "raw_input"}),
+        errors={**ERRORS, ModelNotLoadedError: UnavailableError, UnsupportedFeatureError: InvalidRequestError},
+        usage=_anthropic_usage,
+    ),
+}
+
+
+def canonical(request: Request, wire: Wire) -> Request:
+    """The request with all that the wire cannot tell apart made alike."""
+    request = replace(request, request_id="R", session_id=None, metadata={})
+    for rule in wire.requests.values():
+        request = rule(request)
+    return request
+
+
+def client(wire: str, model: str = "test-model") -> Codec:
+    return CODECS[wire].connect(model, BASE_URL, None, Capabilities())
+
+
+def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderError | None) -> list[bytes]:
+    """The bytes of a reply, as the server half writes them."""
+    encoder = SERVER_CODECS[wire].encoder(Asked(request), created=1)
+    pieces = [encoder.feed(event) for event in events]
+    pieces.append(encoder.end() if error is None else encoder.fail(error))
+    return [piece for piece in pieces if piece]
+
+
+def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True) -> Heard:
+    """What the client half makes of them."""
+    return decode(client(wire, request.model), request, pieces, judged=judged)
+
+
+def said(heard: Heard, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
+    """What a reply says, without what ``losses`` names; ``hidden``: a flaw of a call makes an error ending."""
+    if "whole_order" in losses and heard.error is not None:  # they come last, and this reply never came so far
+        losses |= {"whole"}
+    lines = [line for event in heard.events for line in _line(event, wire, losses)]
+    if hidden:
+        losses |= {"open_calls"}
+        lines = [(*line[:3], None) if line[0] == "end" else line for line in lines]
+    if "deltas" in losses:  # a body has no fragments
+        lines = _joined(lines)
+    if "order" in losses:  # texts and calls are apart in a body of this wire
+        lines = _joined(sorted(lines, key=lambda line: _ORDER.index(line[0])))
+    if "open_calls" in losses and heard.error is not None:  # no call has an end mark: the last may have been cut
+        last = max((at for at, line in enumerate(lines) if line[0] == "end"), default=None)
+        if last is not None:
+            lines[last] = (*lines[last][:2], None, None)
+    return [*lines, ("error", None if heard.error is None else _class(heard.error, wire, hidden))]
+
+
+_ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
+
+
+def hides(heard: Heard) -> bool:
+    """Does a call that was found unsound look sound to whoever gets it? It does if the flaw came after its end."""
+    seen = any(isinstance(event, ToolUseEnd) and event.problem is not None for event in heard.events)
+    return isinstance(heard.error, MalformedToolCallError) and not seen
+
+
+def _class(error: ProviderError, wire: Wire, hidden: bool) -> str:
+    if isinstance(error, MalformedToolCallError | StructuredOutputError) and not hidden:
+        return type(error).__name__  # judged by the client half anew
+    return wire.errors.get(type(error), type(error)).__name__
+
+
+def _line(event: Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, ...]]:
+    block = () if losses & {"blocks", "deltas", "whole_order"} else (getattr(event, "content_block_index", None),)
+    if isinstance(event, MessageStart):
+        return [("start", event.model)]
+    if isinstance(event, TextDelta):
+        return [("text", event.text, *block)] if event.text else []
+    if isinstance(event, ThinkingDelta):
+        signed = None if "signature" in losses else event.signature
+        return [("thinking", event.text, *([signed] if signed else []), *block)] if event.text or signed else []
+    if isinstance(event, ToolUseStart):
+        return [("tool", event.tool_use_id, event.tool_name, *block)]
+    if isinstance(event, ToolUseInputDelta):
+        return [] if "raw_input" in losses else [("input", event.partial_json, *block)]
+    if isinstance(event, ToolUseEnd):
+        empty = event.intent is not None and not event.intent.raw_input_text.strip() and "empty_input" in losses
+        more = [("input", "{}", *block)] if empty and "raw_input" not in losses else []
+        return [*more, ("end", event.tool_use_id, event.final_input, event.problem)]
+    return [_ending(event, wire, losses)]
+
+
+def _ending(event: MessageComplete, wire: Wire, losses: frozenset[str]) -> tuple[Any, ...]:
+    blocks = [block for block in event.final_content if isinstance(block, RedactedThinking | Opaque)]
+    whole = [] if "whole" in losses else [replace(block, continuity=None) for block in blocks]
+    return (
+        "complete",
+        event.finish_reason,
+        None if "finish_raw" in losses else event.finish_raw,
+        None if "stop_sequence" in losses else event.stop_sequence,
+        wire.usage(event.usage),
+        event.parsed,
+        whole,
+    )
+
+
+def _joined(lines: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    joined: list[tuple[Any, ...]] = []
+    for line in lines:
+        last = joined[-1] if joined else None
+        if last is not None and line[0] in ("text", "thinking", "input") and last[0] == line[0]:
+            joined[-1] = (line[0], last[1] + line[1], *last[2:], *line[2:])
+        else:
+            joined.append(line)
+    return joined

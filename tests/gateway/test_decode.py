@@ -1,0 +1,280 @@
+"""What a client may send: each field has a place, is kept for the provider, is named as lost, or is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.errors import InvalidRequestError, UnsupportedContentError
+from dragoman.gateway import SERVER_CODECS, Asked
+from dragoman.messages import Continuity, Document, ForceTool, Image, Inline, Opaque, System, Text, ToolResult, User
+from tests import strategies as some
+
+HELLO = {"role": "user", "content": "Hello"}
+PLAIN: dict[str, dict[str, Any]] = {
+    "openai": {"model": "m", "messages": [HELLO]},
+    "anthropic": {"model": "m", "max_tokens": 9, "messages": [HELLO]},
+}
+SCHEMA = {"type": "object", "properties": {}}
+
+
+def decode(wire: str, **fields: Any) -> Asked:
+    return SERVER_CODECS[wire].decode(msgspec.json.encode({**PLAIN[wire], **fields}))
+
+
+# The field, and the beginning of the complaint.
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("openai", {"model": None}, "model is required"),
+    ("openai", {"model": 5}, "model must be text"),
+    ("openai", {"messages": None}, "messages is required"),
+    ("openai", {"messages": "Hello"}, "messages must be a list"),
+    ("openai", {"messages": [{"role": "user"}]}, "messages[0].content is missing"),
+    ("openai", {"messages": [{**HELLO, "name": "Ann"}]}, "messages[0].name"),
+    ("openai", {"n": 2}, "n must be 1"),
+    ("openai", {"stream": 1}, "stream must be true or false"),
+    ("openai", {"temperature": "hot"}, "temperature must be a number"),
+    ("openai", {"temperature": True}, "temperature must be a number"),
+    ("openai", {"max_tokens": 1.5}, "max_tokens must be a whole number"),
+    ("openai", {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens contradicts"),
+    ("openai", {"reasoning_effort": "huge"}, "reasoning_effort must be one of"),
+    ("openai", {"stop": [1]}, "stop must be text"),
+    ("openai", {"stream_options": {"include_usage": True}}, "stream_options is for streams only"),
+    ("openai", {"stream": True, "stream_options": {"x": 1}}, "stream_options.x is not known"),
+    ("openai", {"response_format": {"type": "json_schema"}}, "response_format.json_schema is required"),
+    (
+        "openai",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}},
+        "response_format.json_schema.schema must be",
+    ),
+    ("openai", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].custom"),
+    ("openai", {"tool_choice": "maybe"}, "tool_choice must be"),
+    ("anthropic", {"max_tokens": None}, "max_tokens is required"),
+    ("anthropic", {"messages": [{"role": "system", "content": "x"}]}, "messages[0].role must be"),
+    ("anthropic", {"messages": [{"role": "user", "content": None}]}, "messages[0].content must be"),
+    ("anthropic", {"messages": [{**HELLO, "x": 1}]}, "messages[0].x is not known"),
+    (
+        "anthropic",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]},
+        "messages[0].content[0].x",
+    ),
+    ("anthropic", {"system": 5}, "system must be text"),
+    ("anthropic", {"system": [{"type": "image"}]}, "system[0].type must be text"),
+    ("anthropic", {"tools": [{"name": "a"}]}, "tools[0].input_schema must be"),
+    ("anthropic", {"tools": [{"name": "a", "input_schema": SCHEMA, "x": 1}]}, "tools[0].x is not known"),
+    ("anthropic", {"tool_choice": {"type": "some"}}, "tool_choice.type must be"),
+    ("anthropic", {"output_config": {"format": {"type": "xml"}}}, "output_config.format.type must be"),
+]
+
+
+@pytest.mark.parametrize(("wire", "fields", "complaint"), REFUSED)
+def test_a_field_that_is_wrong_is_named(wire: str, fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        decode(wire, **fields)
+    assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("wire", "block"),
+    [
+        ("openai", {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}),
+        ("anthropic", {"type": "search_result", "source": "x"}),
+        ("anthropic", {"type": "image", "source": {"type": "file", "file_id": "x"}}),
+    ],
+)
+def test_content_that_cannot_be_said_is_refused(wire: str, block: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedContentError):
+        decode(wire, messages=[{"role": "user", "content": [block]}])
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 5000])
+@pytest.mark.parametrize("wire", PLAIN)
+def test_a_body_that_is_no_object_is_refused(wire: str, body: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        SERVER_CODECS[wire].decode(body)
+
+
+KEPT: list[tuple[str, dict[str, Any]]] = [
+    ("openai", {"logit_bias": {"5": 1}, "user": "u", "parallel_tool_calls": False}),
+    ("openai", {"response_format": {"type": "json_object"}}),
+    ("anthropic", {"top_k": 5, "metadata": {"user_id": "u"}}),
+    ("anthropic", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}}),
+    ("anthropic", {"thinking": {"type": "adaptive"}}),
+    ("anthropic", {"output_config": {"effort": "max"}}),
+]
+
+
+@pytest.mark.parametrize(("wire", "fields"), KEPT)
+def test_a_field_without_a_place_is_kept_for_the_provider(wire: str, fields: dict[str, Any]) -> None:
+    asked = decode(wire, **fields)
+    assert asked.request.config.extras == fields
+    assert asked.warnings == ()
+
+
+CACHED = {"cache_control": {"type": "ephemeral"}}
+LOST: list[tuple[str, dict[str, Any], str, str]] = [
+    (
+        "anthropic",
+        {"system": [{"type": "text", "text": "a", **CACHED}]},
+        "cache_control_dropped",
+        "system[0].cache_control",
+    ),
+    (
+        "anthropic",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", **CACHED}]}]},
+        "cache_control_dropped",
+        "messages[0].content[0].cache_control",
+    ),
+    (
+        "anthropic",
+        {"tools": [{"name": "a", "input_schema": SCHEMA, **CACHED}]},
+        "cache_control_dropped",
+        "tools[0].cache_control",
+    ),
+    (
+        "anthropic",
+        {
+            "tools": [{"name": "a", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        },
+        "parallel_limit_dropped",
+        "tool_choice.disable_parallel_tool_use",
+    ),
+    (
+        "openai",
+        {"tools": [{"type": "function", "function": {"name": "a", "strict": True, "parameters": SCHEMA}}]},
+        "strict_dropped",
+        "tools[0].function.strict",
+    ),
+    (
+        "openai",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {**SCHEMA, "title": "B"}}}},
+        "schema_name_dropped",
+        "response_format.json_schema.schema",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wire", "fields", "code", "path"), LOST)
+def test_a_hint_that_is_dropped_is_named(wire: str, fields: dict[str, Any], code: str, path: str) -> None:
+    asked = decode(wire, **fields)
+    assert [(warning.code, warning.path) for warning in asked.warnings] == [(code, path)]
+    assert asked.request.config.extras == {}
+
+
+def test_chat_completions_as_clients_send_them() -> None:
+    asked = decode(
+        "openai",
+        messages=[
+            {"role": "developer", "content": "Be terse."},
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]},
+        ],
+        max_completion_tokens=7,
+        stop="END",
+        stream=True,
+        stream_options={"include_usage": True},
+        tools=[{"type": "function", "function": {"name": "a"}}],
+        tool_choice={"type": "function", "function": {"name": "a"}},
+        response_format={"type": "json_schema", "json_schema": {"name": "river", "strict": True, "schema": SCHEMA}},
+        frequency_penalty=None,
+    )
+    request = asked.request
+    assert request.messages == (System("Be terse."), User([Image(Inline("aGk="), "image/png")]))
+    assert (request.config.max_tokens, request.config.stop_sequences, request.stream) == (7, ("END",), True)
+    assert request.tool_choice == ForceTool("a")
+    assert request.response_schema == {"title": "river", **SCHEMA}
+    assert asked.stream_usage
+    assert asked.warnings == ()
+    assert not decode("openai", stream=True).stream_usage
+
+
+def test_messages_as_clients_send_them() -> None:
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [{"type": "text", "text": "rain"}],
+        "is_error": True,
+    }
+    asked = decode(
+        "anthropic",
+        system=[{"type": "text", "text": "Be terse."}, {"type": "text", "text": "Be kind."}],
+        messages=[
+            HELLO,
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "a", "input": {}}]},
+            {"role": "user", "content": [result, {"type": "text", "text": "Well?"}]},
+            {"role": "assistant", "content": [{"type": "server_tool_use", "id": "s", "name": "b", "input": {}}]},
+            {"role": "user", "content": [{"type": "document", "title": "T", "source": {"type": "text", "data": "hi"}}]},
+        ],
+        thinking={"type": "adaptive"},
+        output_config={"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}},
+        tool_choice={"type": "any"},
+    )
+    system, kind, hello, _, answer, well, opaque, document = asked.request.messages
+    assert (system, kind, hello) == (System("Be terse."), System("Be kind."), User("Hello"))
+    assert (answer, well) == (ToolResult("t", "rain", is_error=True), User("Well?"))
+    assert isinstance(opaque.content[0], Opaque)
+    assert document == User([Document(Inline("aGk="), "text/plain", "T")])
+    assert asked.request.config.reasoning == "high"
+    assert asked.request.response_schema == SCHEMA
+    assert asked.request.tool_choice == "required"
+    assert asked.request.config.extras == {}
+
+
+def test_counting_tokens_needs_no_limit() -> None:
+    body = msgspec.json.encode({"model": "m", "messages": [HELLO]})
+    asked = SERVER_CODECS["anthropic"].decode(body, "/v1/messages/count_tokens")
+    assert asked.request.config.max_tokens is None
+
+
+def test_what_only_the_issuer_understands_of_a_text_is_kept() -> None:
+    cited = {"type": "text", "text": "a", "citations": [{"type": "char_location"}]}
+    request = decode("anthropic", messages=[HELLO, {"role": "assistant", "content": [cited]}, HELLO]).request
+    block = request.messages[1].content[0]
+    assert isinstance(block, Text)
+    assert isinstance(block.continuity, Continuity)
+    assert block.continuity.opaque == {"citations": [{"type": "char_location"}]}
+
+
+KEYS = [
+    ("openai", {"authorization": "Bearer abc"}, "abc"),
+    ("openai", {"authorization": "bearer  abc "}, "abc"),
+    ("openai", {"authorization": "Basic abc"}, None),
+    ("openai", {"authorization": "Bearer"}, None),
+    ("openai", {}, None),
+    ("anthropic", {"x-api-key": "abc"}, "abc"),
+    ("anthropic", {"authorization": "Bearer abc"}, "abc"),
+    ("anthropic", {}, None),
+]
+
+
+@pytest.mark.parametrize(("wire", "headers", "key"), KEYS)
+def test_the_key_a_client_presents(wire: str, headers: dict[str, str], key: str | None) -> None:
+    assert SERVER_CODECS[wire].key(headers) == key
+
+
+FIELDS = {
+    "openai": "model messages stream stream_options response_format tools tool_choice max_tokens stop n seed "
+    "reasoning_effort temperature",
+    "anthropic": "model messages max_tokens stream system tools tool_choice thinking output_config stop_sequences",
+}
+
+
+@pytest.mark.parametrize("wire", FIELDS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_json_is_read_or_refused(wire: str, data: st.DataObject) -> None:
+    names = st.sampled_from(FIELDS[wire].split())
+    record = {"role": st.sampled_from(["user", "assistant", "tool", "system"]), "content": some.json_values}
+    blocks = st.fixed_dictionaries(
+        {"type": st.sampled_from(["text", "image", "tool_use", "tool_result", "x"])},
+        optional=dict.fromkeys(("text", "source", "input", "content", "id", "name", "image_url"), some.json_values),
+    )
+    messages = st.lists(st.fixed_dictionaries(record | {"content": some.json_values | st.lists(blocks, max_size=2)}))
+    fields = data.draw(st.dictionaries(names, some.json_values | messages, max_size=4))
+    with contextlib.suppress(InvalidRequestError, UnsupportedContentError):
+        decode(wire, **fields)

@@ -1,0 +1,227 @@
+"""Each server half against the client half of its wire: what one writes, the other reads."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import hypothesis
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dragoman import errors
+from dragoman.errors import ProviderError, StreamInterruptedError
+from dragoman.events import Assembler
+from dragoman.gateway import SERVER_CODECS
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.validate import Expectation, check_request
+from tests import strategies as some
+
+from ..wire.cases import Case, Heard, decode, find_cases
+from .pairs import WIRES, canonical, client, hear, hides, said, serve
+
+REQUESTS = [(wire, case) for wire in WIRES for case in find_cases(wire, "wire.json")]
+REPLIES = [(wire, case) for wire in WIRES for case in find_cases(wire, "events.jsonl")]
+
+
+def names(pairs: list[tuple[str, Case]]) -> list[str]:
+    return [f"{wire}-{case}" for wire, case in pairs]
+
+
+# Requests the client half writes as another: tools as words, a schema as a tool; and a limit it knew by itself.
+REWRITTEN = {"openai": "coerced-", "anthropic": "structured-tool structured-free-keys limit-from-capabilities"}
+
+
+def is_rewritten(wire: str, case: Case) -> bool:
+    return any(case.name.startswith(word) for word in REWRITTEN[wire].split())
+
+
+@pytest.mark.parametrize(("wire", "case"), REQUESTS, ids=names(REQUESTS))
+def test_a_request_that_is_read_is_the_one_that_was_written(wire: str, case: Case) -> None:
+    codec = case.codec()
+    encoded = codec.encode(case.request)
+    asked = SERVER_CODECS[wire].decode(encoded.http.body, encoded.http.url)
+    assert asked.request.stream == case.request.stream
+    if is_rewritten(wire, case):
+        return
+    again = codec.encode(asked.request).http.body
+    assert msgspec.json.decode(again) == msgspec.json.decode(encoded.http.body)
+    if not encoded.notes and encoded.structured_path in (None, "native"):
+        assert canonical(asked.request, WIRES[wire]) == canonical(case.request, WIRES[wire])
+
+
+@pytest.mark.parametrize(("wire", "case"), REPLIES, ids=names(REPLIES))
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "body"])
+def test_a_reply_that_is_read_is_the_one_that_was_written(wire: str, case: Case, stream: bool) -> None:
+    heard = decode(case.codec(), case.request, [case.reply or b""])
+    request = replace(case.request, stream=stream, config=RuntimeConfig(max_tokens=1024))
+    check_reply(wire, request, heard)
+
+
+def check_reply(wire: str, request: Request, heard: Heard) -> None:
+    rules = WIRES[wire]
+    losses = rules.reply_losses | (rules.stream_losses if request.stream else rules.body_losses)
+    pieces = None
+    with contextlib.suppress(ProviderError):  # a body that cannot say it
+        pieces = serve(wire, request, heard.events, heard.error) if heard.events else None
+    if pieces is not None:
+        hidden = hides(heard)
+        again = said(hear(wire, request, pieces), rules, losses, hidden=hidden)
+        assert again == said(heard, rules, losses, hidden=hidden)
+    else:
+        assert heard.error is not None
+        reply = SERVER_CODECS[wire].error(heard.error)
+        error = client(wire).error(reply.status, reply.headers, reply.body)
+        assert type(error) is rules.errors.get(type(heard.error), type(heard.error))
+
+
+# --- by property ----------------------------------------------------------------------------------
+
+quickly = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+texts = some.words.filter(lambda text: bool(text.strip()))
+TOOLS = (
+    Tool("weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}),
+    Tool("any", "", {"type": "object"}),
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+user_blocks = st.one_of(
+    st.builds(Text, texts),
+    st.builds(Image, st.builds(Url, st.sampled_from(["https://a.test/b.png", "data:image/png;base64,aGk="]))),
+    st.just(Image(Inline("aGk="), "image/gif")),
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn, wire: str) -> list[Message]:
+    """Conversations that the wire takes whole."""
+    said: list[Message] = [System(text) for text in draw(st.lists(texts, max_size=2))]
+    said.append(User(draw(texts | st.lists(user_blocks, min_size=1, max_size=3))))
+    for turn in range(draw(st.integers(0, 3))):
+        blocks: list[object] = []
+        if wire == "anthropic" and draw(st.booleans()):
+            issuer = Issuer("anthropic")
+            thought = Thinking("hm", Continuity(draw(texts), issuer=issuer))
+            blocks.append(draw(st.sampled_from([thought, RedactedThinking("x", Continuity(issuer=issuer))])))
+        blocks.append(Text(draw(texts)))
+        calls = [ToolCall(f"call_{turn}_{at}", "any", draw(some.json_objects)) for at in range(draw(st.integers(0, 2)))]
+        said.append(Assistant([*blocks, *calls]))  # type: ignore[list-item]
+        failed = st.booleans() if wire == "anthropic" else st.just(False)
+        said += [ToolResult(call.id, draw(texts), draw(failed)) for call in calls]
+        said += [] if calls else [User(draw(texts))]
+    return said
+
+
+@st.composite
+def requests(draw: st.DrawFn, wire: str) -> Request:
+    common: dict[str, Any] = {
+        "temperature": draw(some.numbers),
+        "top_p": draw(some.numbers),
+        "max_tokens": draw(st.integers(1, 99999)),
+        "stop_sequences": draw(some.maybe(st.lists(some.words, min_size=1, max_size=2, unique=True))),
+        "extras": {f"x_{name}": value for name, value in draw(some.json_objects).items() if value is not None},
+    }
+    if wire == "openai":
+        own = {name: draw(some.numbers) for name in ("frequency_penalty", "presence_penalty")}
+        efforts = st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh"])
+        config = RuntimeConfig(**common, **own, seed=draw(some.counts), reasoning=draw(efforts))
+    else:
+        config = RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", 1024])))
+    tools = draw(st.sampled_from([(), TOOLS]))
+    choice: Any = draw(st.sampled_from([None, "auto", "required", "none", ForceTool("any")])) if tools else None
+    schema = draw(st.sampled_from([None, SCHEMA, {**SCHEMA, "title": "River"}]))
+    return Request(draw(conversations(wire)), tools, config, schema, choice, "m", "R", draw(st.booleans()))
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@given(data=st.data())
+@quickly
+def test_any_request_is_read_as_it_was_written(wire: str, data: st.DataObject) -> None:
+    request = data.draw(requests(wire))
+    check_request(request)
+    encoded = client(wire).encode(request)
+    assert [note for note in encoded.notes if note.loss] == []
+    asked = SERVER_CODECS[wire].decode(encoded.http.body, encoded.http.url)
+    assert asked.warnings == ()
+    assert canonical(asked.request, WIRES[wire]) == canonical(request, WIRES[wire])
+
+
+ENDINGS = ["stop", "tool_calls", "length", "content_filter", "fail"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@given(verbs=some.verbs(), ending=st.sampled_from(ENDINGS), stream=st.booleans(), usage=some.usages)
+@quickly
+def test_any_reply_is_read_as_it_was_written(
+    wire: str, verbs: list[some.Verb], ending: str, stream: bool, usage: object
+) -> None:
+    request = Request([User("Hello")], TOOLS, RuntimeConfig(max_tokens=9), model="m", request_id="R", stream=stream)
+    out = Assembler(request_id="R", model="m", issuer=Issuer(wire), expected=Expectation(request))
+    out.start()
+    for verb, arguments in verbs:
+        if verb == "whole" and isinstance(arguments[0], Opaque):
+            arguments = (Opaque({"type": "its_own", "data": arguments[0].data}),)
+        if verb != "attach":
+            getattr(out, verb)(*arguments)
+    out.usage(usage)  # type: ignore[arg-type]
+    if ending == "fail":
+        out.fail(StreamInterruptedError("cut"))
+    else:
+        reason = "tool_calls" if ending == "stop" and out.has_calls else ending
+        out.finish(reason if out.has_calls or reason != "tool_calls" else "stop")  # type: ignore[arg-type]
+    heard = Heard(out.take(), out.error)
+    hypothesis.note(f"{verbs} {ending} {stream} {heard}")
+    check_reply(wire, request, heard)
+
+
+LEAVES = [
+    getattr(errors, name)
+    for name in errors.__all__
+    if isinstance(getattr(errors, name), type) and issubclass(getattr(errors, name), ProviderError)
+]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("kind", LEAVES)
+def test_an_error_keeps_its_class_and_its_wait(wire: str, kind: type[ProviderError]) -> None:
+    error = kind("something happened", retry_after=1.5)
+    reply = SERVER_CODECS[wire].error(error)
+    again = client(wire).error(reply.status, reply.headers, reply.body)
+    assert type(again) is WIRES[wire].errors.get(kind, kind)
+    assert again.retry_after == 1.5
+    assert reply.headers["x-should-retry"] == str(kind.transient).lower()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_error_tells_no_key_and_no_inner_address(wire: str) -> None:
+    error = errors.NetworkError("cannot reach http://10.0.0.7:8080/v1 with Bearer sk-abcdefghijklmnop")
+    body = SERVER_CODECS[wire].error(error).body
+    assert b"10.0.0.7" not in body
+    assert b"abcdefghij" not in body
