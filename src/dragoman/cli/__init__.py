@@ -1,12 +1,13 @@
-"""The command: ``dragoman ask``, ``chat``, ``plan``, ``ready`` and more.
+"""The command: ``dragoman ask``, ``chat``, ``models``, ``plan`` and more.
 
-Exit codes: 0 fine; 1 a bug; 2 wrong usage; 10 to 18 one per category of error (see ``output``);
-130 interrupted.
+Exit codes: 0 fine; 1 a bug; 2 wrong usage or a wrong file; 10 to 18 one per category of error (see
+``output``); 130 interrupted.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import click
@@ -16,8 +17,11 @@ __all__ = ["main"]
 _COMMANDS = {
     "ask": "Ask a model once and print its answer.",
     "chat": "Talk with a model, by default the embedded one.",
+    "config": "Check your models.yaml and say where it is.",
+    "cost": "Price a usage, a reply, or a log of calls.",
     "local": "Manage the embedded model.",
     "log": "Look into the event log: list, show, verify, export, prune, cost.",
+    "models": "List models: what they can do, how we know, and what they cost.",
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
 }
@@ -40,8 +44,22 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name]) for name in self.list_commands(ctx)])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """The commands, without loading them all to ask for their help."""
+        from click.shell_completion import CompletionItem  # only where a shell asks
+
+        found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dragoman")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """The model's translator, never the tool's executor."""
+    if os.environ.get("NO_COLOR"):  # https://no-color.org; the option parser does not know of it
+        context.color = False
+
+
+if "_DRAGOMAN_COMPLETE" in os.environ:  # set by a shell's completion script, and by nobody else
+    importlib.import_module(f"{__name__}.completion")

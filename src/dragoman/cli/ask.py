@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,13 +11,23 @@ import click
 from ..events import Event, MessageComplete, Response, TextDelta, ThinkingDelta, ToolUseEnd, encode_event
 from ..messages import Image, Message, RuntimeConfig, System, Text, User
 from ..sync import SyncProvider
-from .output import model_options, open_model, report_errors
+from .output import (
+    json_option,
+    legible,
+    model_argument,
+    model_options,
+    open_model,
+    read_json,
+    report_errors,
+    show_json,
+    working,
+)
 
-__all__ = ["command"]
+__all__ = ["command", "read_tools", "show_call"]
 
 
 @click.command("ask")
-@click.argument("model")
+@model_argument()
 @click.argument("prompt")
 @model_options
 @click.option("--system", metavar="TEXT", help="Instructions for the model.")
@@ -30,7 +39,7 @@ __all__ = ["command"]
 @click.option("--max-tokens", type=int, help="The longest answer.")
 @click.option("--temperature", type=float, help="How freely it may answer.")
 @click.option("--stream/--no-stream", default=True, show_default=True, help="Print the answer as it comes.")
-@click.option("--json", "as_json", is_flag=True, help="Print the events, one JSON object a line.")
+@json_option("the events, one a line,")
 @click.option("--raw", is_flag=True, help="Print what the provider sent, as JSON.")
 def command(
     model: str, prompt: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, **options: Any
@@ -41,19 +50,20 @@ def command(
     """
     messages = _messages(prompt, options["system"], options["images"])
     settings = {
-        "tools": _read_tools(options["tool_schema"]),
-        "response_schema": _read_json(options["schema"]),
+        "tools": read_tools(options["tool_schema"]) if options["tool_schema"] else None,
+        "response_schema": read_json(options["schema"]) if options["schema"] else None,
         "config": RuntimeConfig(max_tokens=options["max_tokens"], temperature=options["temperature"]),
     }
     with report_errors(), open_model(model, base_url, wire, api_key_env, timeout) as provider:
         if options["stream"] or options["as_json"]:
             response = _stream(provider, messages, settings, as_json=options["as_json"], quiet=options["raw"])
         else:
-            response = provider.complete(messages, **settings)
+            with working(f"waiting for {provider.model}"):
+                response = provider.complete(messages, **settings)
             if not options["raw"]:
                 _show(response)
         if options["raw"] and response is not None:
-            click.echo(json.dumps(response.raw, ensure_ascii=False, indent=2))
+            show_json(response.raw)
 
 
 def _messages(prompt: str, system: str | None, images: tuple[str, ...]) -> list[Message]:
@@ -62,25 +72,18 @@ def _messages(prompt: str, system: str | None, images: tuple[str, ...]) -> list[
     return [*([System(system)] if system else []), User(content)]
 
 
-def _read_json(path: str | None) -> Any:
-    if path is None:
-        return None
-    try:
-        return json.loads(Path(path).read_text("utf-8"))
-    except ValueError as error:
-        raise click.UsageError(f"{path} is not JSON: {error}") from error
-
-
-def _read_tools(path: str | None) -> Any:
-    tools = _read_json(path)
-    return [tools] if isinstance(tools, dict) else tools
+def read_tools(path: str) -> list[Any]:
+    """The tools of a JSON file: one, or a list."""
+    tools = read_json(path)
+    return tools if isinstance(tools, list) else [tools]
 
 
 def _stream(
     provider: SyncProvider, messages: list[Message], settings: dict[str, Any], *, as_json: bool, quiet: bool
 ) -> Response | None:
-    with provider.stream(messages, **settings) as stream:
+    with working(f"waiting for {provider.model}") as heard, provider.stream(messages, **settings) as stream:
         for event in stream:
+            heard()
             if as_json:
                 click.echo(encode_event(event).decode())
             elif not quiet:
@@ -90,11 +93,11 @@ def _stream(
 
 def _show_event(event: Event) -> None:
     if isinstance(event, TextDelta):
-        click.echo(event.text, nl=False)
+        click.echo(legible(event.text), nl=False)
     elif isinstance(event, ThinkingDelta):
-        click.echo(click.style(event.text, dim=True), nl=False, err=True)
+        click.echo(click.style(legible(event.text, err=True), dim=True), nl=False, err=True)
     elif isinstance(event, ToolUseEnd):
-        _show_call(event)
+        show_call(event)
     elif isinstance(event, MessageComplete):
         click.echo()
         for warning in event.warnings:
@@ -103,19 +106,20 @@ def _show_event(event: Event) -> None:
             click.echo(f"(ended: {event.finish_reason})", err=True)
 
 
-def _show_call(event: ToolUseEnd) -> None:
+def show_call(event: ToolUseEnd) -> None:
+    """Print what the model proposes, or why that is no proposal."""
     if event.intent is not None:
         arguments = json.dumps(event.intent.input, ensure_ascii=False)
-        click.echo(f"\nproposed: {event.intent.tool_name}({arguments})")
+        click.echo(legible(f"\nproposed: {event.intent.tool_name}({arguments})"))
     else:
         click.echo(f"\nnot a usable proposal: {event.problem}: {event.detail}", err=True)
 
 
 def _show(response: Response) -> None:
     if response.text:
-        click.echo(response.text)
+        click.echo(legible(response.text))
     for call in response.tool_calls:
-        click.echo(f"proposed: {call.name}({json.dumps(call.arguments, ensure_ascii=False)})")
+        click.echo(legible(f"proposed: {call.name}({json.dumps(call.arguments, ensure_ascii=False)})"))
     for warning in response.warnings:
         click.echo(f"warning: {warning}", err=True)
     if response.finish_reason not in ("stop", "tool_calls"):

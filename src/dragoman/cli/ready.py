@@ -7,22 +7,23 @@ import json
 import click
 
 from ..errors import ProviderError
-from .output import EXIT_CODES, model_options, open_model, report_errors
+from .output import EXIT_CODES, json_option, model_argument, model_options, open_model, report_errors, working
 
 __all__ = ["command"]
 
 
 @click.command("ready")
-@click.argument("model")
+@model_argument()
 @model_options
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@json_option("the outcome")
 def command(
     model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, *, as_json: bool
 ) -> None:
     """Tell whether MODEL can be expected to answer. Never a billed call."""
     with report_errors(), open_model(model, base_url, wire, api_key_env, timeout) as provider:
         if not as_json:
-            provider.ready()
+            with working(f"asking {provider.model}"):
+                provider.ready()
             click.echo(f"{provider.model} is ready")
             return
         try:

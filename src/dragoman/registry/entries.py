@@ -90,7 +90,8 @@ class Adapter(Struct, frozen=True):
 class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
-    ``status`` is ``configured`` or ``not_configured``; ``tokens`` the family its length is estimated by.
+    ``status`` is ``configured`` or ``not_configured``; ``tokens`` the family its length is estimated by;
+    ``priced_as`` its name in price tables, where whatever runs on your own machine is ``local:``.
     """
 
     id: str
@@ -102,15 +103,20 @@ class ModelEntry(Struct, frozen=True):
     capabilities: Capabilities = Capabilities()
     status: str = "configured"
     tokens: str | None = None
+    priced_as: str = ""
 
 
 class File(Struct, frozen=True):
-    """A ``models.yaml`` as it was read, with everything that is wrong or doubtful in it."""
+    """A ``models.yaml`` as it was read.
+
+    ``problems`` is what is wrong, ``remarks`` what nobody reads, ``advice`` what works and should be otherwise.
+    """
 
     adapters: tuple[Adapter, ...] = ()
     models: tuple[ModelEntry, ...] = ()
     problems: tuple[ConfigError, ...] = ()
     remarks: tuple[ConfigError, ...] = ()
+    advice: tuple[ConfigError, ...] = ()
 
 
 def config_path() -> Path:
@@ -128,7 +134,13 @@ def read_file(path: Path) -> File:
     root = read_yaml(path, problems)
     root.allow("adapters", "models")
     remarks: list[ConfigError] = []
-    adapters = tuple([_read_adapter(name, each, remarks) for name, each in root.section("adapters").sections()])
+    sections = root.section("adapters")
+    adapters = tuple([_read_adapter(name, each, remarks) for name, each in sections.sections()])
+    advice = [
+        each.fail("the key is in the file as plain text; api_key_env is safer", "api_key")
+        for _, each in sections.sections()
+        if each.data.get("api_key") is not None
+    ]
     known = {adapter.name for adapter in adapters}
     models: list[ModelEntry] = []
     listed = root.section("models")
@@ -141,7 +153,7 @@ def read_file(path: Path) -> File:
             taken[alias] = name
         models.append(entry)
     problems.sort(key=lambda problem: problem.line or 0)
-    return File(adapters, tuple(models), tuple(problems), tuple(remarks))
+    return File(adapters, tuple(models), tuple(problems), tuple(remarks), tuple(advice))
 
 
 def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
@@ -156,8 +168,6 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         kind = "openai"
     vendor = load_vendor(kind) if kind in vendor_names() else None
     key = section.get("api_key", str)
-    if key is not None:
-        remarks.append(section.fail("the key is in the file as plain text; api_key_env is safer", "api_key"))
     adapter = Adapter(
         name,
         kind,

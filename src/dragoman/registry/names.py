@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import Observe, Retry
+from ..prices import cost
 from ..provider import SCHEMES, Provider, connect
 from .config import ConfigError
 from .entries import Adapter, ModelEntry, config_path, read_file
@@ -75,6 +76,7 @@ class _Names(Struct, frozen=True):
             capabilities=(listed or Capabilities()).merged(entry.capabilities),
             status="configured" if adapter.is_configured else "not_configured",
             tokens=entry.tokens or (vendor.token_family(entry.wire_name) if vendor else "default"),
+            priced_as=f"{_seller(adapter)}:{entry.wire_name}",
         )
 
     def _suggest(self, name: str) -> str:
@@ -133,11 +135,15 @@ class Registry:
         return self._provider(self._names(), name, planning, settings)
 
     def open(self, name: str, *subscribers: Subscriber, **settings: Any) -> Provider:
-        """The provider as most want it: observed at every attempt, retried as the adapter says."""
+        """The provider as most want it: observed and priced at every attempt, retried as the adapter says."""
         names = self._names()
         inner = self._provider(names, name, False, settings)
-        retries = 2 if _is_scheme(names, name) else names.adapter(names.find(name).adapter).max_retries
-        return Retry(Observe(inner, *subscribers), max_retries=retries)
+        if _is_scheme(names, name):
+            return Retry(Observe(inner, *subscribers, price=cost))
+        entry = names.find(name)
+        # An adapter may have any name; price tables know the vendor's.
+        watched = Observe(inner, *subscribers, price=lambda usage, _: cost(usage, entry.priced_as))
+        return Retry(watched, max_retries=names.adapter(entry.adapter).max_retries)
 
     # inside
 
@@ -178,6 +184,11 @@ def _load(path: Path) -> _Names:
 def _is_scheme(names: _Names, name: str) -> bool:
     """Does the name mean something that needs no address, such as the embedded model? The file's word wins."""
     return name not in names.aliases and name not in names.models and name.partition(":")[0] in SCHEMES
+
+
+def _seller(adapter: Adapter) -> str:
+    vendor = adapter.vendor
+    return "local" if vendor and vendor.local else vendor.id if vendor else adapter.name
 
 
 def _not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:

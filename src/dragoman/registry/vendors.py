@@ -77,7 +77,10 @@ def _folder() -> Any:
 
 
 def _build(vendor: str, root: Section) -> Vendor:
-    root.allow("name", "wire", "base_url", "api_key_env", "docs", "tokens", "local", "quirks", "proofs", "models")
+    root.allow(
+        "name", "wire", "base_url", "api_key_env", "docs", "tokens", "local", "quirks", "proofs", "as_of", "models"
+    )
+    as_of = root.get("as_of", str)
     models = dict(root.section("models").sections())
     families = {name: section.choice("tokens", FAMILIES) for name, section in models.items()}
     return Vendor(
@@ -91,19 +94,19 @@ def _build(vendor: str, root: Section) -> Vendor:
         root.get("local", bool, False),
         root.section("quirks").plain(),
         root.section("proofs").plain(),
-        {name: _facts(section, vendor) for name, section in models.items()},
+        {name: _facts(section, vendor, as_of) for name, section in models.items()},
         {name: family for name, family in families.items() if family is not None},
     )
 
 
-def _facts(section: Section, vendor: str) -> Capabilities:
+def _facts(section: Section, vendor: str, as_of: str | None) -> Capabilities:
     section.allow(*_FACTS, "tokens")
     values = {
         _FACTS[key]: section.get(key, int if key in ("context", "output") else bool)
         for key in section.data
         if key in _FACTS
     }
-    return Capabilities.of(values, "catalogue", by=f"catalog/{vendor}.yaml")
+    return Capabilities.of(values, "catalogue", at=as_of, by=f"catalog/{vendor}.yaml")
 
 
 # --- compiled ---------------------------------------------------------------------------------------

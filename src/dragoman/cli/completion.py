@@ -1,0 +1,50 @@
+"""What a shell offers when the tab key is pressed over a model's name."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class
+
+from ..registry import ConfigError, Registry
+
+__all__ = ["Bash", "ModelName"]
+
+
+class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
+    """A model: an alias of yours, ``vendor:model``, or ``local``."""
+
+    name = "model"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            registry = Registry.load()
+        except ConfigError:  # the command itself will tell
+            registry = Registry()
+        aliases = registry.aliases()
+        names = ["local", *aliases, *registry.names()]
+        if ":" not in incomplete:  # vendors first: seven hundred names help nobody
+            vendors = sorted({f"{name.partition(':')[0]}:" for name in names if ":" in name})
+            names = [*[name for name in names if ":" not in name], *vendors]
+        return [CompletionItem(name, help=aliases.get(name)) for name in names if name.startswith(incomplete)]
+
+
+@add_completion_class
+class Bash(BashComplete):
+    """Bash takes a word with a colon for three, and puts what is offered after the last colon."""
+
+    name = "bash"
+    _before = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        args, incomplete = super().get_completion_args()
+        if incomplete != ":" and args[-1:] != [":"]:
+            return args, incomplete
+        if incomplete == ":":
+            incomplete = ""
+        else:
+            args.pop()
+        self._before = f"{args.pop()}:" if args else ""
+        return args, f"{self._before}{incomplete}"
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return f"{item.type},{item.value.removeprefix(self._before)}"

@@ -1,0 +1,105 @@
+"""``dragoman config``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..registry import ConfigError, File, config_path, read_file
+from .output import json_option, show_json, show_table
+
+__all__ = ["command"]
+
+
+@click.group("config")
+def command() -> None:
+    """Check your models.yaml and say where it is."""
+
+
+@command.command("path")
+@json_option("it")
+def path(*, as_json: bool) -> None:
+    """Print where models.yaml is looked for: $DRAGOMAN_CONFIG, else the platform's folder for settings.
+
+    Exit code 1 says that there is none; the bundled catalogue answers then.
+    """
+    found = config_path()
+    if as_json:
+        show_json({"path": str(found), "exists": found.exists()})
+    else:
+        click.echo(found)
+    if not found.exists():
+        raise SystemExit(1)
+
+
+@command.command("check")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@json_option("what was found")
+def check(file: Path | None, *, as_json: bool) -> None:
+    """Check FILE, by default your models.yaml: every mistake with its line; exit code 2 if there is one.
+
+    Remarks are about what is allowed and may not be what you meant.
+    """
+    where = file or config_path()
+    if file is None and not where.exists() and not where.is_symlink():
+        _tell_absence(where, as_json=as_json)
+        return
+    try:
+        read = read_file(where)
+    except ConfigError as error:
+        read = File(problems=(error,))
+    if as_json:
+        show_json(_as_data(where, read))
+    else:
+        _show(where, read)
+    if read.problems:
+        raise SystemExit(2)
+
+
+def _tell_absence(where: Path, *, as_json: bool) -> None:
+    if as_json:
+        show_json(_as_data(where, File()))
+    else:
+        click.echo(f"{where}: there is no such file, and none is needed; the bundled catalogue answers")
+
+
+def _as_data(where: Path, read: File) -> dict[str, Any]:
+    def plain(error: ConfigError) -> dict[str, Any]:
+        return {"file": error.path, "line": error.line, "problem": error.problem}
+
+    return {
+        "file": str(where),
+        "ok": not read.problems,
+        "errors": [plain(error) for error in read.problems],
+        "remarks": [plain(remark) for remark in [*read.remarks, *read.advice]],
+        "adapters": [
+            {"name": each.name, "type": each.type, "wire": each.wire, "status": _status(each)} for each in read.adapters
+        ],
+        "models": [model.id for model in read.models],
+    }
+
+
+def _status(adapter: Any) -> str:
+    return "configured" if adapter.is_configured else "not_configured"
+
+
+def _show(where: Path, read: File) -> None:
+    for remark in [*read.remarks, *read.advice]:
+        click.echo(f"{click.style('remark', fg='yellow')}: {remark}", err=True)
+    for error in read.problems:
+        click.echo(f"{click.style('error', fg='red')}: {error}", err=True)
+    if read.problems:
+        return
+    rows = [[each.name, each.type, each.wire, _status(each), _what_is_missing(each)] for each in read.adapters]
+    if rows:
+        show_table(["ADAPTER", "TYPE", "WIRE", "STATUS", ""], rows)
+    models, aliases = len(read.models), sum(len(model.aliases) for model in read.models)
+    click.echo(f"{where}: fine; {len(rows)} adapters, {models} models, {aliases} aliases")
+
+
+def _what_is_missing(adapter: Any) -> str:
+    if adapter.is_configured:
+        return ""
+    return f"set {adapter.api_key_env}" if adapter.base_url else "set base_url"

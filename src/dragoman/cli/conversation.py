@@ -1,0 +1,252 @@
+"""The state of a chat, and the commands that change it. Nothing here executes a tool."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import msgspec
+
+from ..errors import InvalidModelError, ProviderError
+from ..events import Response, Usage
+from ..messages import Assistant, Document, Image, Message, Text, Tool, ToolCall, ToolResult, User
+from ..prices import Unpriced, cost
+from ..sync import SyncProvider
+from ..validate import parse_messages, parse_tools
+from .ask import read_tools
+from .cost import write_amount
+from .output import load_registry
+from .plan import read_conversation, show_plan
+
+__all__ = ["COMMANDS", "Conversation", "Opener"]
+
+COMMANDS = {
+    "/model": "NAME [URL]  go on with another model; what would be lost is shown first",
+    "/cost": "what the conversation has cost so far",
+    "/save": "FILE  keep the conversation",
+    "/load": "FILE  go on with one that was kept",
+    "/image": "PATH  show a picture or a document with the next message",
+    "/tools": "FILE  offer tools (JSON), or none; calls are shown and never executed",
+    "/result": "TEXT  what a proposed call gave, if you ran it yourself",
+    "/reset": "forget the conversation",
+    "/help": "this",
+    "/exit": "leave; Ctrl-D does, too",
+}
+
+_NOT_RUN = "Not executed: the user has only looked at this proposal."
+
+
+class Opener(Protocol):
+    """Opens a model by its name."""
+
+    def __call__(self, model: str, address: str | None = None, *, planning: bool = False) -> SyncProvider:
+        """Open it."""
+
+
+class Conversation:
+    """What was said, with whom, with which tools, and what it used."""
+
+    def __init__(self, provider: SyncProvider, name: str, opening: list[Message], opener: Opener) -> None:
+        self.provider = provider
+        self.name = name
+        self.messages: list[Message] = list(opening)
+        self.tools: tuple[Tool, ...] = ()
+        self._opening = list(opening)
+        self._opener = opener
+        self._before = 0  # how long the conversation was before the question that is open
+        self._shown: list[Image | Document] = []
+        self._used: list[tuple[str, Usage, datetime]] = []
+        self._file: Path | None = None
+
+    # --- saying
+
+    def ask(self, text: str) -> None:
+        """Add a question; proposals that nobody answered are answered as not executed."""
+        self._before = len(self.messages)
+        self.messages += [ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()]
+        self.messages.append(User([Text(text), *self._shown]) if self._shown else User(text))
+        self._shown = []
+
+    def answered(self, reply: Response | None) -> None:
+        """Keep what was said; a question that got no answer is taken back."""
+        said = reply.message if reply is not None else Assistant(())
+        if reply is not None:
+            self._used.append((self.name, reply.usage, datetime.now(UTC)))
+            if reply.finish_reason == "cancelled":  # half a call is no proposal
+                said = Assistant([block for block in said.content if not isinstance(block, ToolCall)])
+        if said.content:
+            self.messages.append(said)
+        else:
+            del self.messages[self._before :]
+
+    def _open_calls(self) -> list[ToolCall]:
+        done = {message.tool_call_id for message in self.messages if isinstance(message, ToolResult)}
+        last = next((each for each in reversed(self.messages) if isinstance(each, Assistant)), None)
+        return [call for call in (last.tool_calls if last else ()) if call.id not in done]
+
+    # --- commands
+
+    def obey(self, line: str) -> bool:
+        """Carry out a command; ``True`` if the model is to answer now."""
+        word, _, rest = line.partition(" ")
+        commands: dict[str, Callable[[str], Any]] = {
+            "/model": self._swap,
+            "/cost": self._show_cost,
+            "/save": self._save,
+            "/load": self._load,
+            "/image": self._attach,
+            "/tools": self._offer,
+            "/result": self._give_result,
+            "/reset": self._reset,
+            "/help": self._help,
+        }
+        if word not in commands:
+            raise click.UsageError(f"{word} is not a command; /help lists them")
+        return commands[word](rest.strip()) is True
+
+    def _help(self, _: str) -> None:
+        for word, text in COMMANDS.items():
+            click.echo(f"{word} {text}", err=True)
+
+    def _reset(self, _: str) -> None:
+        self.messages = list(self._opening)
+        self._shown = []
+
+    def _swap(self, rest: str) -> None:
+        """Plan first, show what would be lost, and swap if that is wanted."""
+        name, _, address = rest.partition(" ")
+        if not name:
+            click.echo(f"{self.name}: {self.provider.model}", err=True)
+            return
+        planner = self._opener(name, address.strip() or None, planning=True)
+        try:
+            planned = planner.plan(self.messages) if self.messages else None
+        finally:
+            planner.close()
+        if planned is not None:
+            show_plan(planned)
+            if planned.refused is not None:
+                raise click.UsageError(f"still with {self.name}")
+            if (planned.losses or planned.fits is False) and not _agree("Go on with less?"):
+                click.echo(f"still with {self.name}", err=True)
+                return
+        fresh = self._opener(name, address.strip() or None)
+        self.provider.close()
+        self.provider, self.name = fresh, name
+        click.echo(f"now {fresh.model}", err=True)
+
+    def _show_cost(self, _: str) -> None:
+        for name in dict.fromkeys([used for used, _, _ in self._used]):
+            calls = [(usage, at) for used, usage, at in self._used if used == name]
+            click.echo(f"{name}: {len(calls)} answers, {_count(calls)}; {_price(_priced_as(name), calls)}")
+        if not self._used:
+            click.echo("nothing was asked yet")
+
+    def _save(self, rest: str) -> None:
+        path = _path(rest, "/save")
+        if path.exists() and path != self._file:
+            raise click.UsageError(f"{path} exists; it is left as it is")
+        data = {"model": self.name, "messages": msgspec.to_builtins(self.messages)}
+        _write_private(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+        self._file = path
+        click.echo(f"{len(self.messages)} messages in {path}", err=True)
+
+    def _load(self, rest: str) -> None:
+        path = _path(rest, "/load")
+        try:
+            self.messages = list(parse_messages(read_conversation(str(path))))
+        except ValueError as error:
+            raise click.UsageError(f"{path}: {error}") from error
+        self._file, self._shown = path, []
+        click.echo(f"{len(self.messages)} messages from {path}", err=True)
+
+    def _attach(self, rest: str) -> None:
+        path = _path(rest, "/image")
+        try:
+            picture = Image.from_file(path)
+        except OSError as error:
+            raise click.UsageError(f"{path} cannot be read: {error.strerror}") from error
+        if (picture.media_type or "").startswith("image/"):
+            self._shown.append(picture)
+        elif picture.media_type == "application/pdf":
+            self._shown.append(Document.from_file(path))
+        else:
+            raise click.UsageError(f"{path} is not a picture, by its name ({picture.media_type or 'unknown type'})")
+        click.echo(f"{path} goes with your next message", err=True)
+
+    def _offer(self, rest: str) -> None:
+        if rest == "none":
+            self.tools = ()
+        elif rest:
+            path = _path(rest, "/tools")
+            try:
+                self.tools = tuple(parse_tools(read_tools(str(path))) or ())
+            except (ValueError, ProviderError) as error:
+                raise click.UsageError(f"{path}: {error}") from error
+        for tool in self.tools:
+            click.echo(f"{tool.name}: {tool.description or ''}", err=True)
+        click.echo(f"{len(self.tools)} tools; calls are shown, never executed", err=True)
+
+    def _give_result(self, rest: str) -> bool:
+        waiting = self._open_calls()
+        if not waiting:
+            raise click.UsageError("no proposal is waiting for a result")
+        self._before = len(self.messages)
+        self.messages.append(ToolResult(waiting[0].id, rest))
+        if len(waiting) > 1:
+            click.echo(f"and {waiting[1].name}?", err=True)
+        return len(waiting) == 1
+
+
+def _agree(question: str) -> bool:
+    """Ask, if there is somebody to ask; what was shown is enough otherwise."""
+    return click.confirm(question, default=False, err=True) if sys.stdin.isatty() else True
+
+
+def _path(rest: str, word: str) -> Path:
+    if not rest:
+        raise click.UsageError(f"{word} needs a file")
+    return Path(rest).expanduser()
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A conversation is nobody else's business; and a file that is half written is nobody's."""
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            file.write(text)  # readable by its owner alone, as temporary files are
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _priced_as(name: str) -> str:
+    try:
+        return load_registry().find(name).priced_as
+    except InvalidModelError:
+        return f"local:{name}" if name.partition(":")[0] == "local" else name
+
+
+def _count(calls: list[tuple[Usage, datetime]]) -> str:
+    def add(field: str) -> str:
+        known = [getattr(usage, field) for usage, _ in calls if getattr(usage, field) is not None]
+        return f"{sum(known):,}{'' if len(known) == len(calls) else ' or more'}" if known else "unknown"
+
+    return f"{add('input_tokens')} tokens in, {add('output_tokens')} out"
+
+
+def _price(name: str, calls: list[tuple[Usage, datetime]]) -> str:
+    bills = [cost(usage, name, at) for usage, at in calls]
+    known = [bill for bill in bills if not isinstance(bill, Unpriced)]
+    reasons = [bill.reason for bill in bills if isinstance(bill, Unpriced)]
+    if not known:
+        return f"price unknown: {reasons[0]}"
+    more = f" and more ({reasons[0]})" if reasons else ""
+    total = sum([bill.total for bill in known], Decimal(0))
+    return f"${write_amount(total)}{more} (prices {known[0].pricing_version})"

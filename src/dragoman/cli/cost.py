@@ -1,0 +1,297 @@
+"""``dragoman cost``."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Context, Decimal
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct
+
+from ..errors import InvalidModelError
+from ..events import Usage
+from ..prices import Cost, PriceTable, Unpriced, cost
+from ..registry import Registry
+from .completion import ModelName
+from .output import Bar, json_option, load_registry, report_errors, show_json, show_table
+
+__all__ = ["command", "write_amount"]
+
+_EXACT = Context(prec=100)
+_SOMETHING = re.compile(r"\S")
+_COUNTS = {
+    "input": "input_tokens",
+    "output": "output_tokens",
+    "cached": "cached_input_tokens",
+    "cache_write": "cache_creation_input_tokens",
+    "reasoning": "reasoning_tokens",
+}
+
+
+@click.command("cost")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), required=False)
+@click.option("--model", type=ModelName(), metavar="MODEL", help="Whose prices; else what the file says.")
+@click.option("--input", type=click.IntRange(0), metavar="N", help="Input tokens, cached and written ones included.")
+@click.option("--output", type=click.IntRange(0), metavar="N", help="Output tokens, reasoning included.")
+@click.option("--cached", type=click.IntRange(0), metavar="N", help="How many of the input were read from a cache.")
+@click.option("--cache-write", type=click.IntRange(0), metavar="N", help="How many were written to one.")
+@click.option("--reasoning", type=click.IntRange(0), metavar="N", help="How many of the output were reasoning.")
+@click.option("--at", metavar="WHEN", help="The day or moment, such as 2026-07-01; else the file's, else now.")
+@click.option(
+    "--prices", type=click.Path(exists=True, dir_okay=False), help="Rates of your own; they go before the bundled ones."
+)
+@json_option("the bill")
+def command(
+    file: str | None, model: str | None, at: str | None, prices: str | None, *, as_json: bool, **counts: int | None
+) -> None:
+    """Price a usage, a reply, or many: in decimals, part by part, with the version of the table.
+
+    FILE is JSON, or JSON lines, or - for standard input: a usage, a reply, the events of "ask --json", or the
+    export of a log. Or give the counts as options. A price that is not known is never zero.
+    """
+    given = {_COUNTS[name]: value for name, value in counts.items() if value is not None}
+    if (file is None) == (not given):
+        raise click.UsageError("give a FILE or counts such as --input and --output, one of the two")
+    if given and model is None:
+        raise click.UsageError("counts need a --model")
+    with report_errors():
+        moment = _read_time(at, "--at") if at is not None else None
+        uses = _read_uses(file) if file is not None else iter([_Use(msgspec.convert(given, Usage), "", None)])
+        bill = _Bill(_read_prices(prices))
+        names = _Names(load_registry(), model)
+        for use in uses:
+            bill.add(names.find(use.model), use, moment)
+    if not bill.models:
+        raise click.UsageError(f"{file}: there is no usage in it")
+    if as_json:
+        show_json(bill.as_data())
+    else:
+        _show(bill)
+
+
+def _read_prices(path: str | None) -> PriceTable:
+    if path is None:
+        return PriceTable.bundled()
+    try:
+        return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+class _Names:
+    """The names that price tables know, by the names that files and people use."""
+
+    def __init__(self, registry: Registry, model: str | None) -> None:
+        self._registry = registry
+        self._model = model
+        self._found: dict[str, str] = {}
+
+    def find(self, name: str) -> str:
+        name = self._model or name
+        if not name:
+            raise click.UsageError("the file does not say which model it was; give --model")
+        if name not in self._found:
+            try:
+                self._found[name] = self._registry.find(name).priced_as
+            except InvalidModelError:
+                if self._model is not None and ":" not in name:
+                    raise
+                self._found[name] = name  # a table of one's own may know it
+        return self._found[name]
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+class _Use(Struct, frozen=True):
+    """A call as a file tells it."""
+
+    usage: Usage
+    model: str
+    at: datetime | None
+
+
+def _read_uses(path: str) -> Iterator[_Use]:
+    speakers: dict[str, str] = {}
+    for place, document in _read_documents(path):
+        for item in document if isinstance(document, list) else [document]:
+            if not isinstance(item, dict):
+                raise click.UsageError(f"{path}:{place}: a JSON object was expected")
+            try:
+                use = _find_use(item, speakers)
+            except (ValueError, OverflowError) as error:
+                raise click.UsageError(f"{path}:{place}: {error}") from error
+            if use is not None:
+                yield use
+
+
+def _read_documents(path: str) -> Iterator[tuple[int, Any]]:
+    """The values of a file, whether it is one document or one a line, with the line each begins on."""
+    if path == "-":
+        yield from _split(sys.stdin.read(), path, lambda _: None)
+        return
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} cannot be read: {error}") from error
+    with Bar() as bar:
+        yield from _split(text, path, lambda done: bar("reading", done, len(text)))
+
+
+def _split(text: str, path: str, tell: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
+    decoder, at, line = json.JSONDecoder(), 0, 1
+    while (begin := _SOMETHING.search(text, at)) is not None:
+        line += text.count("\n", at, begin.start())
+        try:
+            value, at = decoder.raw_decode(text, begin.start())
+        except (ValueError, RecursionError) as error:
+            raise click.UsageError(f"{path}:{line}: not JSON: {error}") from error
+        yield line, value
+        line += text.count("\n", begin.start(), at)
+        tell(at)
+
+
+def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
+    """The call in an object, if it is about one."""
+    if item.get("type") == "message.start":
+        speakers[str(item.get("request_id"))] = _name(item)
+        return None
+    payload = item.get("payload")
+    if isinstance(payload, dict):  # a record of the log
+        if item.get("type") != "llm.call_completed":
+            return None
+        item = {**payload, "timestamp": item.get("timestamp")}
+    usage = item.get("usage", item)
+    if not isinstance(usage, dict) or not {"input_tokens", "output_tokens", "prompt_tokens"} & usage.keys():
+        return None
+    when = item.get("timestamp") or item.get("at")
+    name = speakers.get(str(item.get("request_id"))) or _name(item)
+    return _Use(_read_usage(usage), name, _read_time(when, "timestamp") if when else None)
+
+
+def _name(item: dict[str, Any]) -> str:
+    provider, model = item.get("provider"), item.get("model")
+    if not isinstance(model, str):
+        return ""
+    return f"{provider}:{model}" if isinstance(provider, str) and provider else model
+
+
+def _read_usage(usage: dict[str, Any]) -> Usage:
+    """Our own counts, or a provider's: those that leave cached tokens out of the input are made whole."""
+    if "prompt_tokens" in usage:
+        details = usage.get("prompt_tokens_details") or {}
+        made = usage.get("completion_tokens_details") or {}
+        counts = {
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": usage.get("completion_tokens"),
+            "cached_input_tokens": details.get("cached_tokens"),
+            "reasoning_tokens": made.get("reasoning_tokens"),
+        }
+    elif "cache_read_input_tokens" in usage:
+        read, written = (usage.get(f"cache_{what}_input_tokens") or 0 for what in ("read", "creation"))
+        counts = {
+            "input_tokens": usage.get("input_tokens", 0) + read + written,
+            "output_tokens": usage.get("output_tokens"),
+            "cached_input_tokens": read,
+            "cache_creation_input_tokens": written,
+        }
+    else:
+        counts = {name: usage.get(name) for name in Usage.__struct_fields__ if usage.get(name) is not None}
+    return msgspec.convert(counts, Usage)
+
+
+def _read_time(when: Any, name: str) -> datetime:
+    if isinstance(when, int | float) and not isinstance(when, bool):
+        return datetime.fromtimestamp(when, UTC)
+    try:
+        return datetime.fromisoformat(str(when))
+    except ValueError:
+        raise click.UsageError(f"{name}: {when!r} is not a day or a moment, such as 2026-07-01T12:00Z") from None
+
+
+# --- adding up --------------------------------------------------------------------------------------
+
+
+class _Sum:
+    """Bills added up, and what could not be billed."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.total = Decimal(0)
+        self.parts: dict[str, Decimal] = {}
+        self.unpriced: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+
+    def add(self, bill: Cost | Unpriced) -> None:
+        self.calls += 1
+        if isinstance(bill, Unpriced):
+            self.unpriced[bill.reason] += 1
+            return
+        self.total = _EXACT.add(self.total, bill.total)
+        self.notes.update(bill.notes)
+        for part, amount in bill.parts.items():
+            self.parts[part] = _EXACT.add(self.parts.get(part, Decimal(0)), amount)
+
+    def as_data(self) -> dict[str, Any]:
+        known = self.calls > self.unpriced.total()
+        return {
+            "calls": self.calls,
+            "total": write_amount(self.total) if known else None,
+            "parts": {part: write_amount(amount) for part, amount in self.parts.items()},
+            "unpriced": dict(self.unpriced),
+            "notes": list(self.notes),
+        }
+
+
+class _Bill:
+    """Everything, and each model by itself."""
+
+    def __init__(self, table: PriceTable) -> None:
+        self.table = table
+        self.whole = _Sum()
+        self.models: dict[str, _Sum] = {}
+
+    def add(self, model: str, use: _Use, at: datetime | None) -> None:
+        bill = cost(use.usage, model, at or use.at, table=self.table)
+        self.whole.add(bill)
+        self.models.setdefault(model, _Sum()).add(bill)
+
+    def as_data(self) -> dict[str, Any]:
+        models = [{"model": model, **each.as_data()} for model, each in self.models.items()]
+        return {"currency": "USD", "pricing_version": self.table.version, **self.whole.as_data(), "models": models}
+
+
+def write_amount(amount: Decimal) -> str:
+    """An amount in full, without an exponent and without idle zeros."""
+    return f"{amount.normalize(_EXACT):f}"
+
+
+def _show(bill: _Bill) -> None:
+    whole = bill.whole
+    if len(bill.models) > 1:
+        rows = [[model, str(each.calls), _amount(each)] for model, each in bill.models.items()]
+        show_table(["MODEL", "CALLS", "USD"], rows, right=[1, 2])
+        click.echo()
+    else:
+        click.echo(next(iter(bill.models)))
+    parts = [[part, write_amount(amount)] for part, amount in whole.parts.items() if amount]
+    if parts:
+        show_table(["PART", "USD"], parts, right=[1])
+    click.echo(f"total: {_amount(whole)} (prices {bill.table.version})")
+    for note in whole.notes:
+        click.echo(f"note: {note}")
+    for reason, count in whole.unpriced.items():
+        click.echo(f"price unknown, {count} of {whole.calls}: {reason}")
+
+
+def _amount(each: _Sum) -> str:
+    unknown = each.unpriced.total()
+    return "unknown" if unknown == each.calls else f"{write_amount(each.total)}{' and more' if unknown else ''}"

@@ -1,0 +1,163 @@
+"""How an answer is shown while it comes: plain text, or Markdown that grows on a terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Protocol
+
+import click
+
+from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
+from .output import console, legible
+
+__all__ = ["MarkdownScreen", "PlainScreen", "Screen", "describe_call", "find_end", "open_screen"]
+
+_PAUSE = 0.06  # seconds between two drawings
+
+
+class Screen(Protocol):
+    """Where an answer appears."""
+
+    def show(self, event: Event) -> None:
+        """Show what was said."""
+
+    def close(self) -> None:
+        """Leave the terminal in order, however the answer ended."""
+
+
+def open_screen() -> Screen:
+    """The best there is here."""
+    screen = console()
+    return PlainScreen() if screen is None else MarkdownScreen(screen)
+
+
+def describe_call(event: ToolUseEnd) -> str:
+    """A proposal with its arguments, or why it is none."""
+    if event.intent is None:
+        return f"not a usable proposal: {event.problem}: {event.detail}"
+    arguments = json.dumps(event.intent.input, ensure_ascii=False, indent=2 if len(event.intent.input) > 1 else None)
+    return f"proposed, not executed: {event.intent.tool_name}({arguments})"
+
+
+class PlainScreen:
+    """Text as it comes; thinking goes to standard error."""
+
+    def __init__(self) -> None:
+        self._column = 0  # is the cursor at the beginning of a line?
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, TextDelta):
+            click.echo(legible(event.text), nl=False)
+            self._column = 0 if event.text.endswith("\n") else 1
+        elif isinstance(event, ThinkingDelta):
+            click.echo(click.style(legible(event.text, err=True), dim=True), nl=False, err=True)
+        elif isinstance(event, ToolUseEnd):
+            self._break()
+            click.echo(legible(describe_call(event)))
+        elif isinstance(event, MessageComplete):
+            if event.finish_reason == "cancelled":
+                click.echo(" (stopped)", nl=False)
+                self._column = 1
+            self._break()
+            _show_warnings(event)
+
+    def close(self) -> None:
+        self._break()
+
+    def _break(self) -> None:
+        if self._column:
+            click.echo()
+        self._column = 0
+
+
+def _show_warnings(event: MessageComplete) -> None:
+    for warning in event.warnings:
+        click.echo(legible(f"warning: {warning}", err=True), err=True)
+    if event.finish_reason not in ("stop", "tool_calls", "cancelled"):
+        click.echo(f"(ended: {event.finish_reason})", err=True)
+
+
+class MarkdownScreen:
+    """Markdown on a terminal. Only the paragraph that is still growing is drawn again and again.
+
+    What is finished is printed for good, so that an answer longer than the window scrolls as text does.
+    """
+
+    def __init__(self, screen: Any) -> None:
+        from rich.live import Live  # an extra, and slow to import
+        from rich.markdown import Markdown
+        from rich.text import Text
+
+        self._screen, self._markdown, self._text = screen, Markdown, Text
+        self._live = Live(console=screen, transient=True, auto_refresh=False, vertical_overflow="ellipsis")
+        self._growing = ""
+        self._thinking = ""
+        self._drawn = 0.0
+        self._live.start()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, TextDelta):
+            self._settle_thinking()
+            self._growing += legible(event.text)
+            done = find_end(self._growing)
+            if done:
+                self._print(self._growing[:done])
+                self._growing = self._growing[done:]
+            self._draw(self._markdown, self._growing)
+        elif isinstance(event, ThinkingDelta):
+            self._thinking += legible(event.text)
+            self._draw(self._text, self._thinking, style="dim italic")
+        elif isinstance(event, ToolUseStart):
+            self._settle()
+            self._live.update(self._text(f"{legible(event.tool_name)} …", style="dim"), refresh=True)
+        elif isinstance(event, ToolUseEnd):
+            self._settle()
+            self._screen.print(self._text(legible(describe_call(event)), style="bold yellow"))
+        elif isinstance(event, MessageComplete):
+            self.close()
+            if event.finish_reason == "cancelled":
+                self._screen.print(self._text("(stopped)", style="dim"))
+            _show_warnings(event)
+
+    def close(self) -> None:
+        self._settle()
+        self._live.stop()
+
+    def _draw(self, kind: Any, text: str, **style: str) -> None:
+        """Draw what is growing, if the last time is long enough ago: a fast model would keep us busy drawing."""
+        now = time.monotonic()
+        if now - self._drawn >= _PAUSE:
+            self._drawn = now
+            self._live.update(kind(text, **style), refresh=True)
+
+    def _settle_thinking(self) -> None:
+        thought, self._thinking = self._thinking, ""
+        if thought:
+            self._live.update(self._text(""), refresh=True)
+            self._screen.print(self._text(thought.strip(), style="dim italic"))
+
+    def _settle(self) -> None:
+        self._settle_thinking()
+        said, self._growing = self._growing, ""
+        self._live.update(self._text(""), refresh=True)
+        self._print(said)
+
+    def _print(self, text: str) -> None:
+        if text.strip():
+            self._live.update(self._text(""), refresh=True)
+            self._screen.print(self._markdown(text))
+
+
+def find_end(text: str) -> int:
+    """Where the last finished block of Markdown ends: after a blank line that no code fence encloses."""
+    end = at = 0
+    fence = ""
+    for line in text.splitlines(keepends=True):
+        at += len(line)
+        mark = line.strip()[:3]
+        if mark in ("```", "~~~") and (not fence or mark == fence):
+            fence = "" if fence else mark
+        elif not fence and not line.strip() and line.endswith("\n"):
+            end = at
+    return end

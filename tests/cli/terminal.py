@@ -1,0 +1,80 @@
+"""A program at a real terminal: keys go in, and what a person would see comes out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from typing import Self
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
+
+
+class Terminal:
+    """Runs ``python -m dragoman ...`` in a pseudo-terminal."""
+
+    def __init__(self, *words: str, columns: int = 80, **variables: str) -> None:
+        self.raw = ""
+        self._at = 0
+        self._own, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment, "TERM": "xterm-256color", **variables},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,
+        )
+        os.close(theirs)
+
+    def type(self, keys: str) -> None:
+        os.write(self._own, keys.encode())
+
+    def see(self, text: str, seconds: float = 20) -> str:
+        """Wait until a text appears after what was seen before, and return all up to it."""
+        end = time.monotonic() + seconds
+        while (found := self._text().find(text, self._at)) < 0:
+            left = end - time.monotonic()
+            if left <= 0 or not self._read(left):
+                raise AssertionError(f"never saw {text!r}; only {self._text()[self._at :]!r}")
+        seen = self._text()[self._at : found + len(text)]
+        self._at = found + len(text)
+        return seen
+
+    def _text(self) -> str:
+        return _ESCAPES.sub("", self.raw)
+
+    def wait(self) -> int:
+        while self._read(20):
+            pass
+        return self.process.wait(20)
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._own], [], [], seconds)[0]:
+            return False
+        try:
+            data = os.read(self._own, 65536)
+        except OSError:  # the other end is gone
+            return False
+        self.raw += data.decode(errors="replace")
+        return bool(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        os.close(self._own)

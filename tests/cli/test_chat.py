@@ -1,0 +1,259 @@
+"""A conversation at a real terminal, and the same without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman import User, parse_messages
+from dragoman.cli import main
+from dragoman.cli.screen import find_end
+
+from ..server import DONE, Connection, answering, chunk, stream_of
+from ..test_sync import Background
+from .terminal import Terminal
+
+TOOL = {"name": "look", "description": "Looks", "parameters": {"type": "object"}}
+
+
+def chat(*words: str, given: str, **variables: str) -> Result:
+    return CliRunner().invoke(main, ["chat", *words], input=given, env=variables)
+
+
+def heard(server: Any) -> list[list[Any]]:
+    return [[message["content"] for message in seen.json["messages"]] for seen in server.requests]
+
+
+async def propose(connection: Connection) -> None:
+    """Proposes a call, until it is given a result."""
+    messages = connection.seen.json["messages"]
+    connection.begin_stream()
+    if any(message["role"] == "tool" for message in messages):
+        connection.chunk(stream_of("Seen"))
+    else:
+        call = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": '{"at": "sea", "n": 1}'}}
+        data = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+        connection.chunk(b"data: " + json.dumps(data).encode() + b"\n\n" + DONE)
+    connection.end_stream()
+
+
+# --- at a terminal ----------------------------------------------------------------------------------
+
+
+def test_markdown_grows_and_an_interrupt_keeps_the_conversation() -> None:
+    async def handler(connection: Connection) -> None:
+        question = connection.seen.json["messages"][-1]["content"]
+        if question != "slowly":
+            await answering("## A title\n\nSome **bold** words.\n")(connection)
+            return
+        connection.begin_stream()
+        connection.chunk(chunk("First half"))
+        await connection.writer.drain()
+        await asyncio.Event().wait()
+
+    with Background(handler) as server, Terminal("chat", "m", "--base-url", server.base_url) as terminal:
+        terminal.see("> ")
+        terminal.type("one\n")
+        said = terminal.see("Some bold words.")
+        assert "A title" in said
+        assert "\x1b[1m" in terminal.raw
+        terminal.see("> ")
+        terminal.type("slowly\n")
+        terminal.see("First half")
+        terminal.type("\x03")
+        terminal.see("(stopped)")
+        terminal.see("> ")
+        terminal.type("three\n")
+        terminal.see("bold words.")
+        terminal.see("> ")
+        terminal.type("x")
+        terminal.see("x")  # the line editor listens now
+        terminal.type("\x03")  # at the prompt it is not the end
+        terminal.see("> ")
+        terminal.type("\x04")
+        assert terminal.wait() == 0
+    assert heard(server)[-1] == ["one", "## A title\n\nSome **bold** words.\n", "slowly", "First half", "three"]
+
+
+def test_a_swap_at_a_terminal_shows_the_losses_and_asks(tmp_path: Path) -> None:
+    saved = tmp_path / "talk.json"
+    said = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]
+    saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
+    with Background(answering("Hello")) as server, Terminal("chat", "m", "--base-url", server.base_url) as terminal:
+        terminal.see("> ")
+        terminal.type(f"/load {saved}\n")
+        terminal.see("2 messages")
+        for key, outcome in (("n", "still with m"), ("y", "now other")):
+            terminal.see("> ")
+            terminal.type("/model other\n")
+            assert "thinking_dropped" in terminal.see("Go on with less?")
+            terminal.type(f"{key}\n")
+            terminal.see(outcome)
+        terminal.see("> ")
+        terminal.type("/exit\n")
+        assert terminal.wait() == 0
+
+
+def test_a_model_cannot_speak_to_the_terminal() -> None:
+    attack = "before\x1b]0;owned\x07\x9b2Jafter"
+    with Background(answering(attack)) as server:
+        for words in (["chat", "--prompt", "Hi"], ["ask"]):
+            command = [words[0], "m", *words[1:], *(["Hi"] if words[0] == "ask" else [])]
+            with Terminal(*command, "--base-url", server.base_url) as terminal:
+                assert terminal.wait() == 0
+                assert "owned" in terminal.raw
+                assert "\x1b]0;" not in terminal.raw
+                assert "\x9b" not in terminal.raw
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_without_colour(variables: dict[str, str]) -> None:
+    with Background(answering("**Hello**")) as server:
+        with Terminal("chat", "m", "--prompt", "Hi", "--base-url", server.base_url, **variables) as terminal:
+            assert terminal.wait() == 0
+        assert "Hello" in terminal.raw
+        colours = [code for code in ("\x1b[31", "\x1b[33", "\x1b[38") if code in terminal.raw]
+        assert colours == []
+
+
+# --- without one ------------------------------------------------------------------------------------
+
+
+def test_a_swap_shows_what_is_lost_and_goes_on(tmp_path: Path) -> None:
+    saved = tmp_path / "talk.json"
+    said = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]
+    saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
+    with Background(answering("A")) as one, Background(answering("B")) as two:
+        talk = chat(
+            "m", "--base-url", one.base_url, given=f"/load {saved}\n/model other {two.base_url}\nand now?\n/model\n"
+        )
+    assert "- messages[1].content[0]" in talk.stdout
+    assert "2 kept, 0 rewritten, 1 dropped" in talk.stdout
+    assert "now other" in talk.stderr
+    assert talk.stdout.endswith("B\n")
+    assert (heard(one), heard(two)) == ([], [["Hi", "Hello", "and now?"]])
+
+
+def test_a_swap_that_cannot_be_changes_nothing() -> None:
+    with Background(answering("Hello")) as server:
+        talk = chat(
+            "m",
+            "--base-url",
+            server.base_url,
+            given="one\n/model nobody:x\n/model anthropic:claude-sonnet-4-6\ntwo\n",
+            ANTHROPIC_API_KEY="",
+        )
+    assert "no model is named 'nobody:x'" in talk.stderr
+    assert "ANTHROPIC_API_KEY" in talk.stderr
+    assert heard(server)[-1] == ["one", "Hello", "two"]
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    with Background(answering("Hello")) as server:
+        first = chat("m", "--base-url", server.base_url, "--system", "S", given=f"one\n/save {file}\n/save {file}\n")
+        second = chat("m", "--base-url", server.base_url, given=f"/load {file}\ntwo\n/save {tmp_path / 'other.json'}\n")
+        third = chat("m", "--base-url", server.base_url, given=f"/save {file}\n")
+    assert "3 messages in" in first.stderr
+    assert "3 messages from" in second.stderr
+    assert heard(server)[-1] == ["S", "one", "Hello", "two"]
+    assert "exists; it is left as it is" in third.stderr
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    kept = json.loads((tmp_path / "other.json").read_text())
+    assert list(parse_messages(kept["messages"]))[3] == User("two")
+
+
+def test_cost(tmp_path: Path) -> None:
+    with Background(answering("Hello")) as server:
+        config = tmp_path / "models.yaml"
+        config.write_text(
+            f"adapters: {{mine: {{type: openai, api_key: k, base_url: '{server.base_url}'}}}}\n"
+            "models: {mine:m: {wire_name: gpt-5, aliases: [five]}}\n"
+        )
+        talk = chat("five", given="/cost\none\ntwo\n/cost\n", DRAGOMAN_CONFIG=str(config))
+        unknown = chat("m", "--base-url", server.base_url, given="one\n/cost\n")
+    assert "nothing was asked yet" in talk.stdout
+    # 3 tokens at 1.25 and 2 at 10 dollars a million, twice
+    assert "five: 2 answers, 6 tokens in, 4 out; $0.0000475 (prices" in talk.stdout
+    assert "price unknown" in unknown.stdout
+
+
+def test_pictures_go_with_the_next_message(tmp_path: Path) -> None:
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG")
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "paper.pdf").write_bytes(b"%PDF")
+    lines = [f"/image {tmp_path / name}" for name in ("dot.png", "notes.txt", "paper.pdf", "none.png")]
+    with Background(answering("Hello")) as server:
+        talk = chat("m", "--base-url", server.base_url, given="\n".join([*lines, "what is it?", "and?", "/image", ""]))
+    kinds = [part["type"] for part in heard(server)[0][0]]
+    assert kinds == ["text", "image_url", "file"]
+    assert heard(server)[1][-1] == "and?"
+    assert "notes.txt is not a picture" in talk.stderr
+    assert "none.png cannot be read" in talk.stderr
+    assert "/image needs a file" in talk.stderr
+
+
+def test_proposals_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps(TOOL))
+    with Background(propose) as server:
+        given = f"/tools {tmp_path / 'tools.json'}\nlook!\n/result a boat\n/result again\n/tools none\n"
+        talk = chat("m", "--base-url", server.base_url, given=given)
+    assert 'proposed, not executed: look({\n  "at": "sea",\n  "n": 1\n})' in talk.stdout
+    assert talk.stdout.endswith("Seen\n")
+    assert server.requests[0].json["tools"][0]["function"]["name"] == "look"
+    assert server.requests[1].json["messages"][-1] == {"role": "tool", "tool_call_id": "c1", "content": "a boat"}
+    assert "no proposal is waiting" in talk.stderr
+
+
+def test_a_proposal_that_is_passed_over_is_said_not_to_have_run(tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([TOOL]))
+    with Background(propose) as server:
+        chat("m", "--base-url", server.base_url, given=f"/tools {tmp_path / 'tools.json'}\nlook!\nnever mind\n")
+    roles = [message["role"] for message in server.requests[1].json["messages"]]
+    assert roles == ["user", "assistant", "tool", "user"]
+    assert "Not executed" in server.requests[1].json["messages"][2]["content"]
+
+
+def test_wrong_commands_say_so(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "odd.json").write_text('[{"role": "wizard", "content": "x"}]')
+    lines = ["/fly", "/save", f"/load {tmp_path / 'bad.json'}", f"/load {tmp_path / 'odd.json'}", "/load /nowhere"]
+    lines += [f"/tools {tmp_path / 'bad.json'}", f"/save {tmp_path / 'no/where.json'}", "/help"]
+    with Background(answering("Hello")) as server:
+        talk = chat("m", "--base-url", server.base_url, given="\n".join(lines))
+    assert talk.exit_code == 0
+    for words in ("/fly is not a command", "/save needs a file", "bad.json is not JSON", "wizard", "cannot be read"):
+        assert words in talk.stderr
+    assert "cannot be written" in talk.stderr
+    assert "/model NAME" in talk.stderr
+
+
+def test_events_as_json() -> None:
+    with Background(answering("Hello")) as server:
+        talk = chat("m", "--base-url", server.base_url, "--json", given="one\n")
+    types = [json.loads(line)["type"] for line in talk.stdout.splitlines()]
+    assert (types[0], types[-1]) == ("message.start", "message.complete")
+
+
+@pytest.mark.parametrize(
+    ("text", "finished"),
+    [
+        ("one", ""),
+        ("one\n", ""),
+        ("one\n\ntwo", "one\n\n"),
+        ("one\n\ntwo\n\n", "one\n\ntwo\n\n"),
+        ("```\na\n\nb\n", ""),
+        ("```\na\n\nb\n```\n", ""),
+        ("```\na\n\nb\n```\n\nc", "```\na\n\nb\n```\n\n"),
+        ("~~~\n```\n\n~~~\n\nx", "~~~\n```\n\n~~~\n\n"),
+        ("x\n ", ""),
+    ],
+)
+def test_only_finished_blocks_are_printed_for_good(text: str, finished: str) -> None:
+    assert text[: find_end(text)] == finished

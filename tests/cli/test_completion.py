@@ -1,0 +1,79 @@
+"""The tab key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def complete(shell: str, words: list[str], current: str, config: Path) -> list[str]:
+    """What click's protocol for a shell answers."""
+    variables = {"COMP_WORDS": "\n".join(["dragoman", *words, current]), "COMP_CWORD": str(len(words) + 1)}
+    if shell == "fish":
+        variables = {"COMP_WORDS": " ".join(["dragoman", *words, current]), "COMP_CWORD": current}
+    done = subprocess.run(
+        [sys.executable, "-c", "from dragoman.cli import main; main(prog_name='dragoman')"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables, "_DRAGOMAN_COMPLETE": f"{shell}_complete", "DRAGOMAN_CONFIG": str(config)},
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("config") / "models.yaml"
+    file.write_text("models: {anthropic:claude-sonnet-4-6: {aliases: [sonnet]}}\n")
+    return file
+
+
+def test_names_of_models(config: Path) -> None:
+    first = complete("bash", ["ask"], "", config)
+    assert {"plain,sonnet", "plain,local", "plain,anthropic:", "plain,groq:"} <= set(first)
+    assert len(first) < 30
+    assert complete("bash", ["chat"], "son", config) == ["plain,sonnet"]
+    assert "plain,--base-url" in complete("bash", ["ask"], "--", config)
+    assert complete("fish", ["ask"], "anthropic:claude-sonnet-4-6", config) == ["plain,anthropic:claude-sonnet-4-6"]
+
+
+def test_commands_are_completed_without_loading_them(config: Path) -> None:
+    assert complete("bash", [], "co", config) == ["plain,config", "plain,cost"]
+
+
+def test_bash_breaks_words_at_colons(config: Path) -> None:
+    """As bash hands them over: ``anthropic:claude-son`` is three words."""
+    assert complete("bash", ["ask", "anthropic", ":"], "claude-sonnet-4-6", config) == ["plain,claude-sonnet-4-6"]
+    after = complete("bash", ["ask", "anthropic"], ":", config)
+    assert "plain,claude-opus-4-7" in after
+    assert not [line for line in after if "anthropic:" in line]
+
+
+def test_a_bad_file_does_not_get_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text("[")
+    assert "plain,groq:" in complete("bash", ["ask"], "gr", tmp_path / "models.yaml")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_in_a_real_bash(config: Path, tmp_path: Path) -> None:
+    program = tmp_path / "dragoman"
+    program.write_text(f"#!{sys.executable}\nfrom dragoman.cli import main\nmain(prog_name='dragoman')\n")
+    program.chmod(0o755)
+    script = f"""
+        eval "$(_DRAGOMAN_COMPLETE=bash_source {program})"
+        COMP_WORDS=(dragoman ask anthropic : claude-opus-4-7)
+        COMP_CWORD=4
+        _dragoman_completion {program}
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False,
+        env={**os.environ, "DRAGOMAN_CONFIG": str(config)},
+    )  # fmt: skip
+    assert done.stdout.strip().splitlines()[-1:] == ["claude-opus-4-7"], done.stderr

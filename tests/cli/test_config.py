@@ -1,0 +1,114 @@
+"""The user's file, checked from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.registry import config as config_module
+
+
+def run(*words: str, **variables: str) -> Result:
+    return CliRunner().invoke(main, ["config", *words], env=variables)
+
+
+def test_a_sound_file(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        "adapters: {a: {type: openai, api_key_env: K}, b: {type: azure, api_key_env: K}, c: {type: vllm}}\n"
+        "models: {a:m: {aliases: [x, y]}}\n"
+    )
+    result = run("check", str(file), K="")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[1] == ["a", "openai", "openai", "not_configured", "set", "K"]
+    assert lines[2] == ["b", "azure", "openai", "not_configured", "set", "base_url"]
+    assert lines[3] == ["c", "vllm", "openai", "configured"]
+    assert "3 adapters, 1 models, 2 aliases" in result.stdout
+    data = json.loads(run("check", "--json", DRAGOMAN_CONFIG=str(file), K="k").stdout)
+    assert (data["ok"], data["errors"], data["models"]) == (True, [], ["a:m"])
+    assert [each["status"] for each in data["adapters"]] == ["configured", "not_configured", "configured"]
+
+
+def test_every_mistake_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        "adapters:\n  a:\n    type: openia\n    api_key: sk-canary-1\n    options: {x: 1}\n"
+        "models:\n  a:m: {tier: [1]}\n"
+    )
+    result = run("check", str(file))
+    assert result.exit_code == 2
+    assert f"error: {file}:3: adapters.a.type: no such type 'openia'; did you mean openai?" in result.stderr
+    assert f"error: {file}:7: models.a:m.tier: must be text, not a list" in result.stderr
+    assert f"remark: {file}:5: adapters.a.options.x: no adapter" in result.stderr
+    assert f"remark: {file}:4: adapters.a.api_key: the key is in the file as plain text" in result.stderr
+    data = json.loads(run("check", str(file), "--json").stdout)
+    assert [(each["line"], data["ok"]) for each in data["errors"]] == [(3, False), (7, False)]
+    assert "canary" not in result.output
+
+
+def bad_files(folder: Path) -> dict[str, Any]:
+    loop = folder / "loop"
+    loop.symlink_to(loop)
+    (folder / "large").write_bytes(b"#" * (config_module.MAX_BYTES + 1))
+    (folder / "tabs").write_text("adapters:\n\ta: {}\n")
+    (folder / "twice").write_text("models: {}\nmodels: {}\n")
+    (folder / "latin").write_bytes(b"\xff\xfe\xfa")
+    (folder / "broken").write_text("adapters: {a: [\n")
+    (folder / "nul").write_bytes(b"adapters: \x00\n")
+    return {
+        "loop": "cannot be read",
+        "large": "larger than 4 MiB",
+        "tabs": ":2: found character",
+        "twice": ":2: 'models' is there twice, first on line 1",
+        "latin": "not UTF-8",
+        "broken": ":2: did not find",
+        "nul": ":1: ",
+        "none": "cannot be read: No such file",
+        ".": "cannot be read: Is a directory",
+    }
+
+
+def test_bad_files_are_one_line_everywhere(tmp_path: Path) -> None:
+    for name, words in bad_files(tmp_path).items():
+        file = tmp_path / name
+        checked = run("check", str(file))
+        assert (checked.exit_code, checked.stdout) == (2, ""), name
+        assert words in checked.stderr
+        assert len(checked.stderr.splitlines()) == 1
+        if name == "none":
+            continue
+        for command in (["models"], ["ask", "openai:gpt-5", "Hi"]):
+            used = CliRunner().invoke(main, command, env={"DRAGOMAN_CONFIG": str(file)})
+            assert (used.exit_code, used.stdout) == (2, ""), (name, command)
+            assert words in used.stderr
+            assert sum(str(file) in line for line in used.stderr.splitlines()) == 1
+
+
+def test_an_enormous_file_is_refused_without_being_read(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    with file.open("wb") as sparse:
+        sparse.truncate(50 * 1024 * 1024)
+    assert "larger than" in run("check", str(file)).stderr
+
+
+def test_no_file_is_no_mistake(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "models.yaml")
+    result = run("check", DRAGOMAN_CONFIG=nowhere)
+    assert (result.exit_code, "none is needed" in result.stdout) == (0, True)
+    assert json.loads(run("check", "--json", DRAGOMAN_CONFIG=nowhere).stdout)["ok"] is True
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_path(exists: bool, tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    if exists:
+        file.write_text("")
+    result = run("path", DRAGOMAN_CONFIG=str(file))
+    assert (result.exit_code, result.stdout) == (0 if exists else 1, f"{file}\n")
+    assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == {"path": str(file), "exists": exists}

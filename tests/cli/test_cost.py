@@ -1,0 +1,162 @@
+"""Bills from the command line: counts, replies, events and logs."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman import Assistant, Response, Usage
+from dragoman.cli import main
+from dragoman.prices import PriceTable
+
+from ..server import answering
+from ..test_sync import Background
+
+VERSION = PriceTable.bundled().version
+
+
+def run(*words: str, given: str | None = None, **variables: str) -> Result:
+    return CliRunner().invoke(main, ["cost", *words], input=given, env={"DRAGOMAN_CONFIG": "", **variables})
+
+
+def bill(*words: str, given: str | None = None, **variables: str) -> Any:
+    result = run(*words, "--json", given=given, **variables)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_counts() -> None:
+    made = bill("--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50", "--reasoning", "20")
+    assert made["pricing_version"] == VERSION
+    assert made["parts"] == {
+        "input": "0.00075", "cached_input": "0.00005", "cache_write": "0", "output": "0.0003", "reasoning": "0.0002",
+    }  # fmt: skip
+    assert Decimal(made["total"]) == sum(Decimal(part) for part in made["parts"].values())
+    shown = run("--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50").stdout
+    assert shown.splitlines()[0] == "openai:gpt-5"
+    assert f"total: 0.0013 (prices {VERSION})" in shown
+
+
+SHAPES = {
+    "usage": {"input_tokens": 1000, "output_tokens": 10},
+    "reply": {"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai", "model": "gpt-5"},
+    "list": [{"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai", "model": "gpt-5"}],
+    "openai body": {"usage": {"prompt_tokens": 1000, "completion_tokens": 10}, "model": "gpt-5"},
+    "record": {
+        "type": "llm.call_completed",
+        "timestamp": "2026-11-01T00:00:00.000000Z",
+        "payload": {"provider": "openai", "model": "gpt-5", "input_tokens": 1000, "output_tokens": 10},
+    },
+    "observed": {"type": "llm.call_completed", "provider": "openai", "model": "gpt-5", "at": 1793500000.5,
+                 "input_tokens": 1000, "output_tokens": 10},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape(shape: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(SHAPES[shape], indent=2))
+    words = ["--model", "openai:gpt-5"] if shape in ("usage", "openai body") else []
+    assert bill(str(file), *words)["total"] == "0.00135"
+    assert bill("-", *words, given=json.dumps(SHAPES[shape]))["total"] == "0.00135"
+
+
+def test_cached_tokens_are_billed_once_whoever_counts_them() -> None:
+    ours = {"input_tokens": 1000, "cached_input_tokens": 900, "cache_creation_input_tokens": 50, "output_tokens": 1}
+    theirs = {
+        "input_tokens": 50, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 50, "output_tokens": 1,
+    }  # fmt: skip
+    totals = [
+        bill("-", "--model", "anthropic:claude-sonnet-4-6", given=json.dumps(usage))["total"]
+        for usage in (ours, theirs, {"usage": theirs})
+    ]
+    assert set(totals) == {"0.0006225"}
+    other = {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 900}, "completion_tokens": 0}
+    assert bill("-", "--model", "openai:gpt-5", given=json.dumps(other))["parts"]["cached_input"] == "0.0001125"
+
+
+def test_our_own_reply_as_json() -> None:
+    reply = Response(Assistant("x"), "stop", Usage(1000, 10), model="gpt-5", provider="openai")
+    assert bill("-", given=msgspec.json.encode(reply).decode())["total"] == "0.00135"
+
+
+def test_the_events_of_ask(tmp_path: Path) -> None:
+    with Background(answering("Hello")) as server:
+        (tmp_path / "models.yaml").write_text(
+            f"adapters: {{mine: {{type: openai, api_key: k, base_url: '{server.base_url}'}}}}\n"
+            "models: {mine:m: {wire_name: gpt-5}}\n"
+        )
+        variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml")}
+        events = CliRunner().invoke(main, ["ask", "mine:m", "Hi", "--json"], env=variables).stdout
+    made = bill("-", given=events, **variables)
+    assert (made["calls"], made["total"], made["models"][0]["model"]) == (1, "0.00002375", "openai:gpt-5")
+
+
+def test_many_calls_and_what_is_not_known() -> None:
+    calls: list[dict[str, Any]] = [
+        {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},
+        {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},
+        {"provider": "acme", "model": "x", "usage": {"input_tokens": 1, "output_tokens": 1}},
+        {"provider": "local", "model": "x", "usage": {"output_tokens": 1}},
+        {"type": "session.started", "payload": {}},
+    ]
+    lines = "\n".join(json.dumps(call) for call in calls)
+    made = bill("-", given=lines)
+    assert (made["calls"], made["total"]) == (4, "0.0025")
+    assert [(each["model"], each["total"]) for each in made["models"]] == [
+        ("openai:gpt-5", "0.0025"), ("acme:x", None), ("local:x", "0"),
+    ]  # fmt: skip
+    assert "no price for acme:x" in next(iter(made["unpriced"]))
+    shown = run("-", given=lines).stdout
+    assert "total: 0.0025 and more" in shown
+    assert "price unknown, 1 of 4: no price for acme:x" in shown
+
+
+def test_prices_of_your_own_and_of_a_day(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        'rows: [{provider: openai, match: {equals: [gpt-5]}, input: "2", output: "2", valid_from: 2026-07-01}]'
+    )
+    words = ["--model", "openai:gpt-5", "--input", "1000000", "--output", "0"]
+    mine = ["--prices", str(tmp_path / "p.yaml")]
+    assert bill(*words)["total"] == "1.25"
+    assert bill(*words, *mine)["total"] == "2"
+    assert bill(*words, *mine)["pricing_version"].startswith(f"{VERSION}+")
+    assert bill(*words, *mine, "--at", "2026-06-30")["total"] == "1.25"
+    (tmp_path / "p.yaml").write_text("rows: [{provider: openai, match: {equals: [x]}, input: -1, output: 1}]")
+    wrong = run(*words, *mine)
+    assert (wrong.exit_code, "p.yaml: rows[0]: input" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        ([], None, "give a FILE or counts"),
+        (["--input", "1"], None, "counts need a --model"),
+        (["-", "--input", "1", "--model", "openai:gpt-5"], "{}", "one of the two"),
+        (["-"], '{"a": 1}\n{', "-:2: not JSON"),
+        (["-"], "[1]", "-:1: a JSON object was expected"),
+        (["-"], "{}", "there is no usage in it"),
+        (["-"], "", "there is no usage in it"),
+        (["-"], '{"input_tokens": 1, "output_tokens": 1}', "give --model"),
+        (["-", "--model", "openai:gpt-5"], '{"input_tokens": "many", "output_tokens": 1}', "-:1: Expected `int"),
+        (["-"], '{"input_tokens": 1, "model": "m", "timestamp": "noon"}', "'noon' is not a day"),
+        (["--model", "openai:gpt-5", "--input", "1", "--at", "soon"], None, "--at: 'soon' is not a day"),
+        (["--model", "openai:gpt-5", "--input", "-1"], None, "-1"),
+    ],
+)
+def test_wrong_input_is_one_line(words: list[str], given: str | None, said: str) -> None:
+    result = run(*words, given=given)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+def test_a_name_nobody_knows() -> None:
+    result = run("--model", "gpt5", "--input", "1", "--output", "1")
+    assert result.exit_code == 11
+    assert "did you mean" in result.stderr
