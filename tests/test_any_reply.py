@@ -1,0 +1,77 @@
+"""Whatever a server answers, on any wire and with any status, the caller gets a Response or one error of the tree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import Provider, ProviderError, Response, check_events
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
+
+HTML = b"<!doctype html><html><body><h1>502 Bad Gateway</h1></body></html>"
+KEYS = ["error", "choices", "content", "candidates", "output", "message", "type", "usage", "id", "model", "done"]
+WRONG: list[Any] = [None, True, -1, 1e308, "", "x", [], [None], [[]], {}, {"x": None}]
+
+BODIES: dict[str, Callable[[int], bytes]] = {
+    "empty": lambda _: b"",
+    "html": lambda _: HTML,
+    "array": lambda _: b"[]",
+    "array of objects": lambda _: b'[{"error": {"code": 429, "message": "slow down"}}]',
+    "truncated": lambda _: b'{"choices": [{"message": {"role": "assistant", "conte',
+    "wrong types": lambda turn: json.dumps({key: WRONG[(turn + at) % 11] for at, key in enumerate(KEYS)}).encode(),
+    "wrong types in a stream": lambda turn: (
+        b"data: " + json.dumps({KEYS[turn % 11]: WRONG[turn % 7]}).encode() + b"\n\n"
+    ),
+    "not utf-8": lambda _: b'{"error": {"message": "\xff\xfe\xfa"}}',
+    "nan": lambda _: b'{"usage": {"input_tokens": NaN, "prompt_tokens": Infinity}, "content": NaN}',
+    "deep": lambda _: b'{"error": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    "half a surrogate": lambda _: b'{"error": {"message": "\\ud800"}, "message": {"content": "\\udfff"}}',
+    "an end and no more": lambda _: b"data: [DONE]\n\n",
+    "comments": lambda _: b": keep-alive\n\n: keep-alive\n\n",
+    "an error event": lambda _: b'event: error\ndata: {"type": "error", "error": {"message": "overloaded"}}\n\n',
+}
+KINDS = list(BODIES.values())
+LABELS = ["application/json", "text/event-stream", "text/html", "application/x-ndjson", ""]
+
+
+def model(wire: str, status: int, turn: int) -> Provider:
+    body = KINDS[turn % len(KINDS)](turn)
+    headers = {"content-type": LABELS[turn % len(LABELS)], "retry-after": "soon"}
+    transport = FixtureTransport((status, headers, [body[:7], body[7:]]), (status, headers, [body]))
+    return dragoman.connect("m1", wire=wire, base_url="http://127.0.0.1:9", api_key="k", transport=transport)
+
+
+@pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_a_whole_reply(wire: str, first: int) -> None:
+    ends: list[Response | ProviderError] = []
+    for turn, status in enumerate(range(200 + first % 7, 600, 7)):
+        provider = model(wire, status, first + turn * len(KINDS))
+        try:
+            ends.append(await provider.complete("Hi"))
+        except ProviderError as error:
+            ends.append(error)
+    assert len(ends) >= 57
+    assert all(str(end) for end in ends)
+    assert not any(isinstance(end, Response) for end in ends[16:]), "only a success can be an answer"
+
+
+@pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_a_stream(wire: str, first: int) -> None:
+    for turn, status in enumerate(range(200 + first % 7, 600, 7)):
+        provider = model(wire, status, first + turn * len(KINDS))
+        heard, refused = [], False
+        try:
+            async for event in provider.stream("Hi"):
+                heard.append(event)
+        except ProviderError:
+            refused = True
+        assert heard or refused
+        if heard:
+            check_events(heard)
