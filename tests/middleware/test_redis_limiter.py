@@ -117,12 +117,16 @@ async def test_within_a_process_who_comes_first_goes_first(make: Make) -> None:
 async def test_never_more_at_once_than_there_are_slots_and_all_get_through(make: Make, redis_url: str) -> None:
     limiters = [make(max_concurrency=3, poll_seconds=0.002) for _ in range(4)]
     running = most = 0
+    full = asyncio.Event()  # the first ones stay until all slots are taken, however slow the machine is
 
     async def call(limiter: RedisLimiter) -> None:
         nonlocal running, most
         lease = await limiter.acquire()
         running += 1
         most = max(most, running)
+        if running == 3:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0)
         running -= 1
         await limiter.settle(lease, None)
