@@ -2,6 +2,8 @@
 PYTHON ?= python3
 PROMPT ?=
 BIN := .venv/bin
+# Compiled modules are kept: the suite starts hundreds of interpreters.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: chat test test-exhaustive lint bench lock clean
 
