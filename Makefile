@@ -13,8 +13,7 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 
 test: .venv/dev lint ## every check
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report= -m "not exhaustive"
-	$(BIN)/coverage report
-	$(BIN)/python scripts/check_coverage.py
+	$(BIN)/coverage report --fail-under=100
 	$(BIN)/python -m pytest -m exhaustive
 
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample

@@ -262,6 +262,7 @@ def test_lines_are_bounded() -> None:
         decoder.feed(b"678901")
 
 
+@pytest.mark.no_cover
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded exchanges are not here")
 def test_recorded_exchanges(capsys: pytest.CaptureFixture[str]) -> None:
     count = 0

@@ -194,6 +194,7 @@ def test_the_list_of_exceptions_is_of_cases_that_exist() -> None:
     assert set(UNLIKE) <= {case.name for case in STREAMED}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("case", STREAMED, ids=str)
 def test_cut_anywhere_a_stream_is_interrupted_or_whole(case: Case) -> None:
     codec, data = case.codec(ResponsesCodec), case.reply or b""
@@ -1037,6 +1038,7 @@ def held(heard: Heard) -> Heard:
     return heard
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path)))
 def test_any_type_at_any_place_of_a_body(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
@@ -1045,6 +1047,7 @@ def test_any_type_at_any_place_of_a_body(path: tuple[Any, ...]) -> None:
         assert heard.response is not None or heard.error is not None
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("at", range(len(RICH_EVENTS)), ids=lambda at: RICH_EVENTS[at]["type"])
 def test_any_type_at_any_place_of_an_event(at: int) -> None:
     request = make_request(tools=(ANY,), stream=True)
@@ -1136,6 +1139,7 @@ def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
 SHORTENED = {"e04932f6-e76438a6"}
 
 
+@pytest.mark.no_cover
 @recorded
 def test_every_recording_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     ends: Counter[str] = Counter()
@@ -1169,6 +1173,7 @@ def test_every_recording_is_read(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\nrecorded responses: {len(found)} ({sum(record.stream for record in found)} streamed), {dict(ends)}")
 
 
+@pytest.mark.no_cover
 @recorded
 def test_recorded_conversations_go_back_as_they_came() -> None:
     """Every recorded reply, sent back to its issuer: reasoning and own items verbatim, nothing else lost."""
@@ -1195,6 +1200,7 @@ def test_recorded_conversations_go_back_as_they_came() -> None:
         assert len(kept) - len(ours) == sum(note.code == "thinking_dropped" for note in encoded.notes), record
 
 
+@pytest.mark.no_cover
 @recorded
 def test_recordings_byte_by_byte() -> None:
     short = [record for record in records(good=True) if len(record.body) < (60_000 if EXHAUSTIVE else 4000)]
@@ -1205,6 +1211,7 @@ def test_recordings_byte_by_byte() -> None:
         )
 
 
+@pytest.mark.no_cover
 @recorded
 def test_every_exchange_with_a_real_server(capsys: pytest.CaptureFixture[str]) -> None:
     ends: Counter[str] = Counter()
