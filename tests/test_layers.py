@@ -35,6 +35,7 @@ LAYERS = [
     "tools",
     "session",
     "replay",
+    "trace",
     "conformance",
     "gateway",
     "sim",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -36,15 +37,16 @@ def path(tmp_path: Path) -> Path:
 
 def test_list(path: Path) -> None:
     shown = run("list", "--log", str(path)).stdout.splitlines()
-    assert [line.split()[2:4] for line in shown] == [["8", "look"], [str(len(STORY)), "completed"]]
-    assert shown[1].endswith(f"fix  {GOAL}")
+    assert shown[0].split() == ["last", "record", "records", "outcome", "session", "goal"]
+    assert [line.split()[2:4] for line in shown[1:]] == [["8", "look"], [str(len(STORY)), "completed"]]
+    assert shown[2].endswith(f" {GOAL}")
     listed = json.loads(run("list", "--json", DRAGOMAN_LOG=str(path)).stdout)
     assert [(entry["session"], entry["goal"], entry["outcome"]) for entry in listed] == [
         ("look", "Only look", None),
         ("fix", GOAL, "completed"),
     ]
     short = run("list", "--log", str(path), "--limit", "1")
-    assert (len(short.stdout.splitlines()), "and 1 more" in short.stderr) == (1, True)
+    assert (len(short.stdout.splitlines()), "and 1 more" in short.stderr) == (2, True)
 
 
 def test_show(path: Path) -> None:
@@ -147,11 +149,14 @@ def test_export(path: Path, tmp_path: Path) -> None:
 
 
 def test_bars_are_for_terminals(path: Path) -> None:
-    program = "import sys; sys.stderr.isatty = lambda: True; from dragoman.cli import main; main(sys.argv[1:])"
+    program = (
+        "import sys; sys.stderr.isatty = lambda: True\n"
+        "from dragoman.cli import main, output; output._PATIENCE = -1; main(sys.argv[1:])"
+    )
     command = [sys.executable, "-c", program, "log", "verify", "--log", str(path)]
-    seen = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "verifying" in seen.stderr
-    assert "100%" in seen.stderr
+    environment = {**os.environ, "TERM": "dumb"}
+    seen = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "verifying: 100 %" in seen.stderr
     assert seen.stdout.endswith("whole\n")
     assert run("verify", "--log", str(path)).stderr == ""
 

@@ -24,6 +24,7 @@ _COMMANDS = {
     "models": "List models: what they can do, how we know, and what they cost.",
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
+    "replay": "Show a recorded run again, step by step; nothing is executed.",
 }
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
 import sys
+import webbrowser
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -34,9 +37,10 @@ from ..log import (
 )
 from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
-from .output import EXIT_CODES, report_errors
+from ..trace import TraceServer
+from .output import EXIT_CODES, Bar, json_option, report_errors, show_table
 
-__all__ = ["command", "log_option", "open_log_at", "write_json"]
+__all__ = ["check_session", "command", "log_option", "open_log_at", "write_json"]
 
 _EXACT = Context(prec=100)
 _SHOWN = 50  # sessions in a list that is read by people
@@ -55,9 +59,6 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="PLACE",
         help="A file, or a postgresql:// URL. Otherwise $DRAGOMAN_LOG, or log.db in your data folder.",
     )(command)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @contextlib.contextmanager
@@ -82,7 +83,7 @@ def write_json(value: Any) -> None:
 @command.command("list")
 @log_option
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
-@json_option
+@json_option("the sessions")
 def show_list(where: str | None, limit: int | None, *, as_json: bool) -> None:
     """List the sessions, the newest first."""
     with open_log_at(where) as log:
@@ -91,16 +92,20 @@ def show_list(where: str | None, limit: int | None, *, as_json: bool) -> None:
         if as_json:
             write_json([{**msgspec.structs.asdict(entry), **_ends(log, entry)} for entry in chosen])
             return
-        for entry in chosen:
-            ends = _ends(log, entry)
-            when, outcome = f"{entry.updated:%Y-%m-%d %H:%M}", ends["outcome"] or ""
-            click.echo(
-                f"{when}  {entry.records:>7}  {outcome:<9}  {shorten(entry.session, 60)}  {shorten(ends['goal'] or '')}"
+        if chosen:
+            show_table(
+                ["last record", "records", "outcome", "session", "goal"], [_row(log, it) for it in chosen], right=[1]
             )
         if len(chosen) < len(entries):
             click.echo(f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)", err=True)
         if not entries:
             click.echo(f"{name_place(find_place(where))}: no sessions", err=True)
+
+
+def _row(log: EventLog, entry: SessionEntry) -> list[str]:
+    ends = _ends(log, entry)
+    session, goal = shorten(entry.session, 60), shorten(ends["goal"] or "", 80)
+    return [f"{entry.updated:%Y-%m-%d %H:%M}", str(entry.records), ends["outcome"] or "", session, goal]
 
 
 def _ends(log: EventLog, entry: SessionEntry) -> dict[str, str | None]:
@@ -125,7 +130,7 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
         if name not in CATALOGUE:
             raise click.UsageError(f"--type: {name!r} is none of {', '.join(CATALOGUE)}")
     with open_log_at(where) as log:
-        _check_session(log, session)
+        check_session(log, session)
         for record in log.find(*types, session=session) if types else log.read(session, after):
             if record.seq > after:
                 click.echo(record.line.decode() if as_json else _line(record))
@@ -135,7 +140,8 @@ def _line(record: Record) -> str:
     return f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22}  {describe(record)}"
 
 
-def _check_session(log: EventLog, session: str) -> None:
+def check_session(log: EventLog, session: str) -> None:
+    """Refuse a session that is not there, as wrong usage."""
     if not any(log.read(session)):
         raise click.UsageError(f"the log has no session {session!r}; `dragoman log list` shows which it has")
 
@@ -151,13 +157,13 @@ def _check_session(log: EventLog, session: str) -> None:
     type=click.Path(exists=True, dir_okay=False),
     help="Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short.",
 )
-@json_option
+@json_option("the findings")
 def verify(session: str | None, where: str | None, known: str | None, *, as_json: bool) -> None:
     """Check every hash of SESSION, or of the whole log, and name the first broken link of each session."""
     heads = _read_heads(known)
     with open_log_at(where) as log:
         if session is not None and session not in heads:
-            _check_session(log, session)
+            check_session(log, session)
         with _progress("verifying") as progress:
             report = log.verify(session, known=heads, progress=progress)
         if as_json:
@@ -194,7 +200,7 @@ def export(session: str | None, where: str | None, output: str, *, jsonl: bool) 
     """
     with open_log_at(where) as log:
         if session is not None:
-            _check_session(log, session)
+            check_session(log, session)
         if output == "-":
             log.export(sys.stdout.buffer, session)
             return
@@ -207,18 +213,10 @@ def export(session: str | None, where: str | None, output: str, *, jsonl: bool) 
 
 
 @contextlib.contextmanager
-def _progress(label: str) -> Iterator[Progress | None]:
-    """A bar, where somebody is looking."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.length = total
-            bar.update(done - bar.pos)
-
-        yield show
+def _progress(doing: str) -> Iterator[Progress]:
+    """A bar, where somebody is looking and it takes a while."""
+    with Bar() as bar:
+        yield lambda done, total: bar(doing, done, total)
 
 
 # --- removing ---------------------------------------------------------------------------------------
@@ -249,7 +247,7 @@ def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> dateti
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
+@json_option("the sessions")
 def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove every session whose last record is older than that, whole; the log records the removal."""
     if not (dry_run or yes):
@@ -288,7 +286,7 @@ def _find_old(log: EventLog, before: datetime) -> list[str]:
     help="Price the calls again with the rates of this file, which go before the bundled ones.",
 )
 @click.option("--only", is_flag=True, help="With --prices: with these rates alone.")
-@json_option
+@json_option("the bills")
 def show_cost(session: str | None, where: str | None, prices: str | None, *, only: bool, as_json: bool) -> None:
     """Add up what the calls of SESSION, or of the whole log, cost: as recorded, and with the prices of a table.
 
@@ -299,7 +297,7 @@ def show_cost(session: str | None, where: str | None, prices: str | None, *, onl
     table = _read_table(prices, only=only)
     with open_log_at(where) as log:
         if session is not None:
-            _check_session(log, session)
+            check_session(log, session)
         bills: dict[str, _Bill] = {}
         for result in reprice(read_uses(log, session), table):
             bills.setdefault(result.use.model, _Bill()).add(result)
@@ -364,15 +362,8 @@ def _show_bills(rows: list[dict[str, Any]], table: PriceTable, failed: int) -> N
     if not rows:
         click.echo("no completed calls", err=True)
         return
-    width = max([len(row["model"]) for row in rows])
-    click.echo(f"{'model':<{width}} {'calls':>7} {'in':>11} {'cached':>11} {'out':>9} {'recorded':>13} {'now':>13}")
-    for row in rows:
-        recorded = _amount(row["recorded_usd"], row["without_recorded_cost"], row["calls"])
-        now = _amount(row["repriced_usd"], sum(row["unpriced"].values()), row["calls"])
-        click.echo(
-            f"{row['model']:<{width}} {row['calls']:>7} {row['input_tokens']:>11} {row['cached_input_tokens']:>11} "
-            f"{row['output_tokens']:>9} {recorded:>13} {now:>13}"
-        )
+    heads = ["model", "calls", "in", "cached", "out", "recorded", "now"]
+    show_table(heads, [_show_bill(row) for row in rows], right=range(1, 7))
     click.echo(f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not known")
     for row in rows:
         for reason, count in row["unpriced"].items():
@@ -381,5 +372,45 @@ def _show_bills(rows: list[dict[str, Any]], table: PriceTable, failed: int) -> N
         click.echo(f"{failed} failed calls had reported tokens and may be billed; they are not counted here")
 
 
+def _show_bill(row: dict[str, Any]) -> list[str]:
+    counts = [str(row[name]) for name in ("calls", "input_tokens", "cached_input_tokens", "output_tokens")]
+    recorded = _amount(row["recorded_usd"], row["without_recorded_cost"], row["calls"])
+    now = _amount(row["repriced_usd"], sum(row["unpriced"].values()), row["calls"])
+    return [row["model"], *counts, recorded, now]
+
+
 def _amount(amount: str, unknown: int, calls: int) -> str:
     return "unknown" if unknown == calls else f"{Decimal(amount):.6f}{'+' if unknown else ''}"
+
+
+# --- in a browser -----------------------------------------------------------------------------------
+
+
+@command.command("view")
+@click.argument("session", required=False)
+@log_option
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; 0 finds a free one.")
+@click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page.")
+@json_option("the address")
+def view(session: str | None, where: str | None, port: int, *, browser: bool, as_json: bool) -> None:
+    """Show the log in a browser: sessions, timelines, decisions, costs, the chain. Ctrl-C ends it.
+
+    The page is served to this machine alone, at an address that is new each time: whoever has it can read the log.
+    """
+    with open_log_at(where) as log:
+        if session is not None:
+            check_session(log, session)
+        try:
+            asyncio.run(_serve(log, session, port, browser=browser, as_json=as_json))
+        except OSError as error:
+            raise click.UsageError(f"--port {port}: {error.strerror}") from error
+
+
+async def _serve(log: EventLog, session: str | None, port: int, *, browser: bool, as_json: bool) -> None:
+    async with TraceServer(log, port=port) as server:
+        url = server.url + (f"#{quote(session, safe='')}" if session is not None else "")
+        click.echo(json.dumps({"url": url}) if as_json else url)
+        if browser:
+            # It may print to our terminal, or be a program that runs until it is closed.
+            await asyncio.to_thread(webbrowser.open, url)
+        await asyncio.Event().wait()

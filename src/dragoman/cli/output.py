@@ -55,6 +55,7 @@ EXIT_CODES = {
     "structured_output_invalid": 18,
     "log_unusable": 20,
     "log_broken": 21,
+    "runs_differ": 22,
     "cancelled": 130,
 }
 

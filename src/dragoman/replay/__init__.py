@@ -3,7 +3,25 @@
 Replaying never touches the outside world: nothing here can reach a tool, a socket or a process.
 """
 
+from .difference import Change, Difference, compare_runs, find_differences
+from .provider import ReplayMismatch, ReplayProvider
 from .steps import Evidence, Step, Totals, count_totals, read_steps, to_steps
-from .words import describe, shorten
+from .words import describe, make_printable, shorten
 
-__all__ = ["Evidence", "Step", "Totals", "count_totals", "describe", "read_steps", "shorten", "to_steps"]
+__all__ = [
+    "Change",
+    "Difference",
+    "Evidence",
+    "ReplayMismatch",
+    "ReplayProvider",
+    "Step",
+    "Totals",
+    "compare_runs",
+    "count_totals",
+    "describe",
+    "find_differences",
+    "make_printable",
+    "read_steps",
+    "shorten",
+    "to_steps",
+]

@@ -80,6 +80,13 @@ class Evidence:
         self._running: set[str] = set()
         self._open: dict[str, str] = {}
 
+    def copy(self) -> Evidence:
+        """The same state, to go on from separately."""
+        other = Evidence()
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy())
+        return other
+
     def hear(self, record: Record) -> tuple[str | None, tuple[str, ...]]:
         """Take a record in; return the proposal it belongs to, and what does not follow."""
         payload = record.payload

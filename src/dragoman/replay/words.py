@@ -36,7 +36,7 @@ from ..log import (
 )
 from ..messages import Assistant, Text
 
-__all__ = ["describe", "shorten"]
+__all__ = ["describe", "make_printable", "shorten"]
 
 _LONGEST = 160
 
@@ -50,11 +50,18 @@ def describe(record: Record) -> str:
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
     """One line of printable text, cut where it gets too long and saying so."""
-    # Only as much as can be shown is looked at: a record may hold megabytes. Control characters in
-    # a record could otherwise move a terminal's cursor, or recolour what stands around them.
-    start = " ".join(text[: 8 * longest].split())
-    line = "".join([letter if letter.isprintable() else "\ufffd" for letter in start])
+    # Only as much as can be shown is looked at: a record may hold megabytes.
+    line = make_printable(" ".join(text[: 8 * longest].split()))
     return line if len(line) <= longest and len(text) <= 8 * longest else line[: longest - 1] + "…"
+
+
+def make_printable(text: str) -> str:
+    """The text with a sign for every character that is no letter or mark.
+
+    Control characters in a record could otherwise move a terminal's cursor, recolour what stands
+    around them, or turn the direction of writing.
+    """
+    return text if text.isprintable() else "".join([each if each.isprintable() else "\ufffd" for each in text])
 
 
 def _write(value: Any) -> str:

@@ -1,0 +1,137 @@
+"""``dragoman replay``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+
+import click
+import msgspec
+
+from ..log import EventLog, Report
+from ..replay import Change, Step, Totals, compare_runs, count_totals, make_printable, read_steps
+from .log import check_session, log_option, open_log_at
+from .output import EXIT_CODES
+
+__all__ = ["command"]
+
+_COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, "worker": "blue"}
+
+
+@click.command("replay")
+@click.argument("session")
+@log_option
+@click.option("--diff", "other", metavar="SESSION", help="Compare with this run instead of showing one.")
+@click.option("--diff-log", metavar="PLACE", help="Where the other run is, if it is in another log.")
+@click.option("--full", is_flag=True, help="Print the payload of each step, too.")
+@click.option("--pause", is_flag=True, help="Wait for a key after each step; q leaves.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line: each step, or each difference.")
+def command(
+    session: str,
+    where: str | None,
+    other: str | None,
+    diff_log: str | None,
+    *,
+    full: bool,
+    pause: bool,
+    as_json: bool,
+) -> None:
+    """Show SESSION again, step by step, from its log. Nothing is executed and nobody is asked.
+
+    The chain is verified first. Of a broken one the steps before the break are shown. A line that begins with !
+    says what does not follow from the evidence, such as a tool that ran without a decision.
+    """
+    with open_log_at(where) as log:
+        check_session(log, session)
+        if other is not None:
+            _compare(log, session, diff_log or where, other, as_json=as_json)
+            return
+        report = log.verify(session)
+        steps = _sound_steps(log, session, report)
+        if as_json:
+            for step in steps:
+                click.echo(msgspec.json.encode(step))
+        elif _show(steps, full=full, pause=pause) and report.ok:
+            _show_totals(count_totals(log, session))
+    _judge(report)
+
+
+def _sound_steps(log: EventLog, session: str, report: Report) -> Iterator[Step]:
+    """The steps up to the first broken link."""
+    end = report.first.seq if report.first is not None else None
+    return read_steps(log, session) if end is None else takewhile(lambda step: step.seq < end, read_steps(log, session))
+
+
+def _judge(report: Report) -> None:
+    if report.first is not None:
+        click.echo(f"{click.style('BROKEN', fg='red')}: {report.first}. What follows proves nothing.", err=True)
+        raise SystemExit(EXIT_CODES["log_broken"])
+
+
+# --- showing ----------------------------------------------------------------------------------------
+
+
+def _show(steps: Iterator[Step], *, full: bool, pause: bool) -> bool:
+    """Print the steps; false when somebody left before the end."""
+    for step in steps:
+        if step.type == "turn.started":
+            click.echo()
+        click.echo(_line(step))
+        for note in step.notes:
+            click.echo(click.style(f"     ! {note}", fg="red"))
+        if full:
+            text = msgspec.json.format(msgspec.json.encode(step.data), indent=2).decode()
+            for line in text.splitlines():
+                click.echo(f"       {make_printable(line)}")
+        if pause and sys.stdin.isatty() and click.getchar() in ("q", "\x03"):
+            return False
+    return True
+
+
+def _line(step: Step) -> str:
+    actor = click.style(f"{step.actor:<6}", fg=_COLOURS.get(step.actor))
+    return f"{step.seq:>5}  {step.at:%H:%M:%S}  {actor}  {'  ' if step.intent else ''}{step.title}"
+
+
+def _show_totals(totals: Totals) -> None:
+    cost = f"${totals.cost_usd.normalize():f}" + (
+        f" and {totals.unpriced} call{'s' * (totals.unpriced != 1)} of unknown cost" if totals.unpriced else ""
+    )
+    click.echo(
+        f"\n{totals.turns} turns, {totals.calls} calls answered, {totals.failed_calls} failed, "
+        f"{totals.input_tokens} tokens in, {totals.output_tokens} out, {cost}; "
+        f"{totals.proposed} proposed, {totals.allowed} allowed, {totals.denied} denied, "
+        f"{totals.ran} ran. The chain is whole."
+    )
+
+
+# --- comparing --------------------------------------------------------------------------------------
+
+
+def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_json: bool) -> None:
+    with open_log_at(where) as second:
+        check_session(second, other)
+        reports = [log.verify(session), second.verify(other)]
+        sides = [_sound_steps(log, session, reports[0]), _sound_steps(second, other, reports[1])]
+        changes = compare_runs(*sides)
+    for change in changes:
+        click.echo(msgspec.json.encode(change)) if as_json else _show_change(change)
+    if not as_json:
+        click.echo(f"{len(changes)} difference{'s' * (len(changes) != 1)}" if changes else "the runs are the same")
+    for report in reports:
+        _judge(report)
+    if changes:
+        raise SystemExit(EXIT_CODES["runs_differ"])
+
+
+def _show_change(change: Change) -> None:
+    if change.a is not None and change.b is not None:
+        numbers = f"{change.a.seq}/{change.b.seq}"
+        click.echo(click.style(f"~ {numbers:>9}  {change.a.type}", fg="yellow"))
+        for found in change.where:
+            click.echo(f"             {found}")
+    elif change.a is not None:
+        click.echo(click.style(f"- {change.a.seq:>9}  {change.a.title}", fg="red"))
+    elif change.b is not None:
+        click.echo(click.style(f"+ {change.b.seq:>9}  {change.b.title}", fg="green"))

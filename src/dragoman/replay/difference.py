@@ -1,0 +1,134 @@
+"""Where two values, two requests or two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from .steps import Step
+from .words import shorten
+
+__all__ = ["Change", "Difference", "compare_runs", "find_differences"]
+
+_ABSENT = object()
+
+
+class Difference(Struct, frozen=True):
+    """One place where two values differ; a side that has nothing there is ``None`` and not ``held``."""
+
+    path: str
+    a: Any
+    b: Any
+    held_a: bool = True
+    held_b: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_show(self.a, self.held_a)} and {_show(self.b, self.held_b)}"
+
+
+def _show(value: Any, held: bool) -> str:
+    return shorten(msgspec.json.encode(value).decode(), 80) if held else "nothing"
+
+
+def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
+    """Every place where two pieces of plain data differ, in order."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in [*a, *[key for key in b if key not in a]]:
+            inner = f"{path}.{key}" if path else str(key)
+            yield from find_differences(a.get(key, _ABSENT), b.get(key, _ABSENT), inner)
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        for index, (left, right) in enumerate(zip_longest(a, b, fillvalue=_ABSENT)):
+            yield from find_differences(left, right, f"{path}[{index}]")
+    elif isinstance(a, str) and isinstance(b, str) and a != b:
+        yield _differ_in_text(a, b, path)
+    elif a != b or isinstance(a, bool) is not isinstance(b, bool):
+        yield Difference(
+            path, None if a is _ABSENT else a, None if b is _ABSENT else b, a is not _ABSENT, b is not _ABSENT
+        )
+
+
+def _differ_in_text(a: str, b: str, path: str) -> Difference:
+    """Of two long texts, the part where they part."""
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    if at <= 40:
+        return Difference(path, a, b)
+    start = at - 20
+    return Difference(f"{path}, character {at}", f"…{a[start : start + 200]}", f"…{b[start : start + 200]}")
+
+
+# --- two runs ---------------------------------------------------------------------------------------
+
+# What differs between any two runs and says nothing about them: names of things, and how long they took.
+_INCIDENTAL = frozenset(
+    {
+        "assembled_from",
+        "call_id",
+        "duration_ms",
+        "first_event_ms",
+        "id",
+        "intent_id",
+        "latency_ms",
+        "message_id",
+        "open_intents",
+        "parent_session_id",
+        "provider_call_id",
+        "request_id",
+        "session",
+        "tool_call_id",
+        "tool_ids",
+        "tool_use_id",
+    }
+)
+
+
+class Change(Struct, frozen=True):
+    """A place where two runs differ: a step that only one has, or a step whose payloads differ in ``where``."""
+
+    kind: Literal["only_a", "only_b", "changed"]
+    a: Step | None = None
+    b: Step | None = None
+    where: tuple[Difference, ...] = ()
+
+
+def compare_runs(a: Iterable[Step], b: Iterable[Step]) -> tuple[Change, ...]:
+    """Where two runs differ, in order; ids and durations do not count. Nothing means that they are the same."""
+    left, right = list(a), list(b)
+    keys = [[_key(step) for step in steps] for steps in (left, right)]
+    start = 0
+    while start < min(len(left), len(right)) and keys[0][start] == keys[1][start]:
+        start += 1  # most runs that are compared begin alike, and the matcher is slow on long ones
+    matcher = SequenceMatcher(None, keys[0][start:], keys[1][start:], autojunk=False)
+    changes: list[Change] = []
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag != "equal":
+            changes += _pair(left[start + i1 : start + i2], right[start + j1 : start + j2])
+    return tuple(changes)
+
+
+def _key(step: Step) -> bytes:
+    return step.type.encode() + b" " + msgspec.json.encode(_essential(step.data), order="sorted")
+
+
+def _essential(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _essential(item) for key, item in value.items() if key not in _INCIDENTAL}
+    return [_essential(item) for item in value] if isinstance(value, list) else value
+
+
+def _pair(left: list[Step], right: list[Step]) -> Iterator[Change]:
+    """Steps of the same type stand for each other; the rest is on one side alone."""
+    matcher = SequenceMatcher(None, [step.type for step in left], [step.type for step in right], autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            for a, b in zip(left[i1:i2], right[j1:j2], strict=True):
+                found = tuple(find_differences(_essential(a.data), _essential(b.data)))
+                if found:
+                    yield Change("changed", a, b, found)
+        else:
+            yield from [Change("only_a", a=step) for step in left[i1:i2]]
+            yield from [Change("only_b", b=step) for step in right[j1:j2]]

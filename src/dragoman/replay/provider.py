@@ -1,0 +1,271 @@
+"""A provider that answers from a log, so that a run can be made again without a model.
+
+::
+
+    provider = ReplayProvider(log, "fix-tests")
+    reply = await provider.complete(messages)  # what the model said then, or ReplayMismatch
+
+It sees the requests of the new run only. Whether a tool runs again is its caller's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import (
+    AuthenticationError,
+    CallCancelledError,
+    ContextOverflowError,
+    InvalidRequestError,
+    InvalidResponseError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+    UnavailableError,
+)
+from ..events import (
+    AssembledFrom,
+    Event,
+    IntentSource,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+    fold,
+)
+from ..log import (
+    EventLog,
+    LlmCallCompleted,
+    LlmCallFailed,
+    LlmCallStarted,
+    MessageRecorded,
+    Record,
+    SessionStarted,
+)
+from ..messages import Assistant, Message, Request, Text, Thinking, ToolCall, new_ulid
+from ..provider import Provider
+from .difference import Difference, find_differences
+
+__all__ = ["ReplayMismatch", "ReplayProvider"]
+
+_ERRORS: dict[str, type[ProviderError]] = {
+    "auth": AuthenticationError,
+    "rate_limit": RateLimitError,
+    "network": NetworkError,
+    "server_error": UnavailableError,
+    "invalid_request": InvalidRequestError,
+    "context_overflow": ContextOverflowError,
+    "cancelled": CallCancelledError,
+    "other": InvalidResponseError,
+}
+
+
+class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is another run
+    """The new run asks for something else than the log holds. ``difference`` is the first place."""
+
+    def __init__(self, session: str, call: int, why: str, difference: Difference | None = None) -> None:
+        super().__init__(f"session {session!r}, call {call}: {why}")
+        self.session = session
+        self.call = call
+        self.difference = difference
+
+
+class _Call:
+    """One call of the recorded run: what was said before it, and how it ended."""
+
+    def __init__(self, context: int) -> None:
+        self.context = context
+        self.reply: MessageRecorded | None = None
+        self.completed: LlmCallCompleted | None = None
+        self.failure: LlmCallFailed | None = None
+
+
+class ReplayProvider(Provider):
+    """Answers each call with what the model answered in the run ``session``, in order.
+
+    A call whose conversation differs from the recorded one raises ``ReplayMismatch`` with the first
+    difference, and so does one call too many. Attempts that were retried are passed over; a call that
+    failed for good fails again. Intents keep their ids. Nothing is sent anywhere.
+    """
+
+    def __init__(self, log: EventLog, session: str) -> None:
+        self.session = session
+        self._read(log.read(session))
+        self._asked = 0
+
+    @property
+    def remaining(self) -> int:
+        """How many recorded calls have not been asked for."""
+        return len(self._recorded) - self._asked
+
+    def _read(self, records: Iterable[Record]) -> None:
+        calls: dict[str, _Call] = {}
+        self._messages: list[Message] = []
+        self._intents: dict[tuple[str, str], ToolIntent] = {}
+        self._tools: tuple[str, ...] = ()
+        for record in records:
+            payload = record.payload
+            if isinstance(payload, SessionStarted):
+                self.name, self.model = payload.provider or "", payload.model or ""
+                self._tools = payload.tools
+            elif isinstance(payload, ToolIntent):
+                self._intents[payload.source.request_id, payload.provider_call_id] = payload
+            elif isinstance(payload, MessageRecorded | LlmCallStarted | LlmCallCompleted | LlmCallFailed):
+                self._read_call(payload, calls)
+        # A call that was started and neither answered nor failed is one the process did not survive.
+        self._recorded = [call for call in calls.values() if call.reply is not None or call.failure is not None]
+
+    def _read_call(
+        self, payload: MessageRecorded | LlmCallStarted | LlmCallCompleted | LlmCallFailed, calls: dict[str, _Call]
+    ) -> None:
+        is_reply = isinstance(payload, MessageRecorded) and isinstance(payload.message, Assistant)
+        if payload.request_id and (is_reply or not isinstance(payload, MessageRecorded)):
+            call = calls.setdefault(payload.request_id, _Call(len(self._messages)))
+            if isinstance(payload, MessageRecorded):
+                call.reply = payload
+            elif isinstance(payload, LlmCallCompleted):
+                call.completed, call.failure = payload, None
+            elif isinstance(payload, LlmCallFailed):
+                call.failure = payload
+        if isinstance(payload, MessageRecorded) and payload.in_context:
+            self._messages.append(payload.message)
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        call = self._match(request)
+        self._asked += 1
+        if call.reply is None:
+            raise _to_error(call.failure, request)
+        said = list(_say(call.reply, call.completed, self._intents, request))
+        for event in said:
+            yield event
+        if call.failure is not None:
+            error = _to_error(call.failure, request)
+            error.response = fold(said)
+            raise error
+
+    def _match(self, request: Request) -> _Call:
+        number = self._asked + 1
+        if number > len(self._recorded):
+            made = len(self._recorded)
+            raise ReplayMismatch(
+                self.session, number, f"the log holds {made} call{'s' * (made != 1)} and this is one more"
+            )
+        call = self._recorded[self._asked]
+        recorded = {"messages": _plain(self._messages[: call.context])}
+        asked: dict[str, Any] = {"messages": _plain(request.messages)}
+        if self._tools:
+            recorded["tools"], asked["tools"] = sorted(self._tools), sorted([tool.name for tool in request.tools])
+        difference = next(find_differences(recorded, asked), None)
+        if difference is not None:
+            why = f"the first difference between what was recorded and what is asked is at {difference}"
+            raise ReplayMismatch(self.session, number, why, difference)
+        return call
+
+
+def _plain(messages: Sequence[Message]) -> Any:
+    # Through JSON and back, as the recorded ones came: a tuple and a list are the same there.
+    return msgspec.json.decode(msgspec.json.encode(messages))
+
+
+def _to_error(failure: LlmCallFailed | None, request: Request) -> ProviderError:
+    if failure is None:
+        return InvalidResponseError("the log does not say how this call ended", request_id=request.request_id)
+    kind = _ERRORS.get(failure.error_class, InvalidResponseError)
+    return kind(
+        failure.error_message_redacted, status=failure.status, provider=failure.provider, model=failure.model,
+        request_id=request.request_id,
+    )  # fmt: skip
+
+
+# --- a recorded reply as events ---------------------------------------------------------------------
+
+
+class _Address(Struct, frozen=True):
+    """What every event of a reply has in common."""
+
+    message_id: str
+    request_id: str
+
+
+def _say(
+    reply: MessageRecorded,
+    completed: LlmCallCompleted | None,
+    intents: dict[tuple[str, str], ToolIntent],
+    request: Request,
+) -> Iterator[Event]:
+    to = _Address(reply.message_id or f"msg_{new_ulid()}", request.request_id)
+    yield MessageStart(to.message_id, to.request_id, reply.model or request.model, reply.provider or "")
+    assert isinstance(reply.message, Assistant)
+    content = reply.message.content
+    for index, block in enumerate(content):
+        if isinstance(block, Text) and block.text:
+            yield TextDelta(to.message_id, to.request_id, index, block.text)
+        elif isinstance(block, Thinking) and (block.text or block.continuity):
+            signature = block.continuity.signature if block.continuity is not None else None
+            yield ThinkingDelta(to.message_id, to.request_id, index, block.text, signature)
+        elif isinstance(block, ToolCall):
+            intent = intents.get((reply.request_id or "", block.id)) or _find_intent(reply, block, intents)
+            yield from _propose(to, index, block, intent, reply)
+    yield MessageComplete(
+        to.message_id, to.request_id, reply.finish_reason or "stop", content, _usage(reply, completed),
+        model=reply.model, warnings=reply.warnings,
+    )  # fmt: skip
+
+
+def _find_intent(
+    reply: MessageRecorded, block: ToolCall, intents: dict[tuple[str, str], ToolIntent]
+) -> ToolIntent | None:
+    """An intent by the message's own map: where a provider repeats an id, the call's was minted anew."""
+    wanted = reply.tool_ids.get(block.id)
+    return next((intent for intent in intents.values() if intent.id == wanted), None) if wanted else None
+
+
+def _propose(
+    to: _Address, index: int, block: ToolCall, intent: ToolIntent | None, reply: MessageRecorded
+) -> Iterator[Event]:
+    yield ToolUseStart(to.message_id, to.request_id, index, block.id, block.name)
+    if block.arguments is not None:
+        text = intent.raw_input_text if intent is not None else ""
+        text = text if _reads_as(text, block.arguments) else msgspec.json.encode(block.arguments).decode()
+        yield ToolUseInputDelta(to.message_id, to.request_id, index, block.id, text)
+    whole = block.arguments is not None and reply.finish_reason in ("stop", "tool_calls", None)
+    if intent is None and whole:
+        source = IntentSource(reply.provider or "", reply.model or "", to.request_id, index)
+        assert block.arguments is not None
+        intent = ToolIntent(
+            f"tu_{new_ulid()}", block.id, block.name, block.arguments, text, source, AssembledFrom(1, 0, 0)
+        )
+    if intent is not None:
+        intent = replace(intent, source=replace(intent.source, request_id=to.request_id))
+        yield ToolUseEnd(to.message_id, to.request_id, index, block.id, block.arguments or {}, intent)
+    else:
+        detail = "the recorded call was not complete"
+        yield ToolUseEnd(
+            to.message_id, to.request_id, index, block.id, block.arguments or {}, problem="interrupted", detail=detail
+        )
+
+
+def _reads_as(text: str, arguments: dict[str, Any]) -> bool:
+    try:
+        return bool(msgspec.json.decode(text) == arguments)
+    except msgspec.DecodeError:
+        return False
+
+
+def _usage(reply: MessageRecorded, completed: LlmCallCompleted | None) -> Usage:
+    if reply.usage is not None:
+        return reply.usage
+    if completed is None:
+        return Usage()
+    fields = {name: getattr(completed, name, None) for name in Usage.__struct_fields__ if name != "estimated"}
+    return Usage(**fields, estimated=completed.estimated)

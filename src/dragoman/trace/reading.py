@@ -1,0 +1,152 @@
+"""What the page asks for, as plain data: never more of a record than a page can show."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from ..log import EventLog, LlmCallStarted, MessageRecorded, Record, SessionFinished, SessionStarted
+from ..replay import Evidence, Step, count_totals, describe
+
+__all__ = ["Reader", "trim"]
+
+_TEXT = 4000  # characters of a text that a timeline shows
+_ITEMS = 100
+_DEEPEST = 12
+_RAW = 400_000  # characters of a record, or of an exchange, that a window shows
+_CHECKPOINTS = 256
+
+
+class Reader:
+    """Reads one log for the page. Its methods block: the server calls them in threads."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        # What was known at the end of each page, so that the next need not read everything again.
+        self._known: OrderedDict[tuple[str, int, str], Evidence] = OrderedDict()
+
+    # --- sessions -----------------------------------------------------------------------------------
+
+    def list_sessions(self, query: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
+        """Sessions whose name holds ``query``, the newest first."""
+        entries = [entry for entry in self._log.sessions() if query.lower() in entry.session.lower()]
+        entries.sort(key=lambda entry: entry.updated, reverse=True)
+        shown = []
+        for entry in entries[offset : offset + limit]:
+            first = next(self._log.read(entry.session)).payload
+            last = next(self._log.read(entry.session, entry.records - 1)).payload
+            shown.append(
+                {
+                    **msgspec.to_builtins(entry),
+                    "goal": trim(first.goal, 200) if isinstance(first, SessionStarted) else None,
+                    "outcome": last.outcome if isinstance(last, SessionFinished) else None,
+                }
+            )
+        return {"sessions": shown, "total": len(entries)}
+
+    def count(self, session: str) -> dict[str, Any]:
+        """What a session comes to."""
+        totals = msgspec.to_builtins(count_totals(self._log, session))
+        return {**totals, "goal": trim(totals.get("goal"), 2000)}
+
+    def check_chain(self, session: str) -> dict[str, Any]:
+        """Is the session's chain whole, and if not, where does it break?"""
+        report = self._log.verify(session)
+        found = msgspec.to_builtins(report.first) if report.first is not None else None
+        return {"ok": report.ok, "records": report.records, "break": found}
+
+    # --- records ------------------------------------------------------------------------------------
+
+    def read_page(self, session: str, after: int = 0, limit: int = 500) -> dict[str, Any]:
+        """The next steps of a session, each with what does not follow from the ones before it."""
+        records = list(islice(self._log.read(session, after), limit))
+        if not records:
+            return {"steps": [], "last": after}
+        evidence = self._recall(session, after, records[0])
+        steps = [self._to_step(record, evidence) for record in records]
+        self._keep((session, records[-1].seq, records[-1].hash), evidence)
+        return {"steps": steps, "last": records[-1].seq}
+
+    def _recall(self, session: str, after: int, first: Record) -> Evidence:
+        """What was known before ``first``; its ``previous`` is the hash that a kept state is filed under."""
+        known = self._known.get((session, after, first.previous))
+        if known is not None:
+            return known.copy()
+        evidence = Evidence()
+        if after:
+            for record in islice(self._log.read(session), after):
+                evidence.hear(record)
+        return evidence
+
+    def _keep(self, key: tuple[str, int, str], evidence: Evidence) -> None:
+        self._known[key] = evidence
+        while len(self._known) > _CHECKPOINTS:
+            self._known.popitem(last=False)
+
+    def _to_step(self, record: Record, evidence: Evidence) -> dict[str, Any]:
+        intent, notes = evidence.hear(record)
+        step = Step(
+            record.seq, record.timestamp, record.type, record.actor, describe(record), record.turn, intent, notes
+        )  # fmt: skip
+        return {**msgspec.to_builtins(step), "data": trim(record.data)}
+
+    def read_record(self, session: str, seq: int) -> dict[str, Any] | None:
+        """One record as it is stored, or ``None`` when there is none."""
+        record = self.find_record(session, seq)
+        if record is None:
+            return None
+        return {
+            "seq": record.seq,
+            "type": record.type,
+            "bytes": len(record.line),
+            "hash": record.hash,
+            "previous": record.previous,
+            **_cut(msgspec.json.format(record.line, indent=2).decode()),
+        }
+
+    def find_record(self, session: str, seq: int) -> Record | None:
+        """The record of this number, or ``None``."""
+        found = next(self._log.read(session, seq - 1), None) if seq > 0 else None
+        return found if found is not None and found.seq == seq else None
+
+    def read_exchange(self, session: str, request_id: str) -> dict[str, Any] | None:
+        """What was asked in one call and what came back, from the records that tell; ``None`` when none does."""
+        messages: list[Any] = []
+        asked: dict[str, Any] = {}
+        heard: list[dict[str, Any]] = []
+        for record in self._log.read(session):
+            payload = record.payload
+            if not isinstance(payload, dict) and getattr(payload, "request_id", None) == request_id:
+                asked = asked or {"messages": list(messages)}
+                if isinstance(payload, LlmCallStarted):
+                    asked = {**record.data, **asked}
+                else:
+                    heard.append({"type": record.type, **record.data})
+            if isinstance(payload, MessageRecorded) and payload.in_context:
+                messages.append(record.data["message"])
+        if not asked:
+            return None
+        text = msgspec.json.format(msgspec.json.encode({"asked": asked, "heard": heard}), indent=2).decode()
+        return {"request_id": request_id, **_cut(text)}
+
+
+def _cut(text: str) -> dict[str, Any]:
+    return {"text": text[:_RAW], "cut": max(len(text) - _RAW, 0)}
+
+
+def trim(value: Any, longest: int = _TEXT, depth: int = 0) -> Any:
+    """The value with long texts and lists cut; what was cut says so."""
+    if isinstance(value, str):
+        return value if len(value) <= longest else f"{value[:longest]}… ({len(value) - longest} characters more)"
+    if depth >= _DEEPEST and isinstance(value, dict | list):
+        return "… (nested more deeply than is shown)"
+    if isinstance(value, dict):
+        kept = {trim(key, 200): trim(item, longest, depth + 1) for key, item in islice(value.items(), _ITEMS)}
+        return {**kept, "…": f"{len(value) - _ITEMS} more"} if len(value) > _ITEMS else kept
+    if isinstance(value, list):
+        items = [trim(item, longest, depth + 1) for item in value[:_ITEMS]]
+        return [*items, f"… ({len(value) - _ITEMS} more)"] if len(value) > _ITEMS else items
+    return value

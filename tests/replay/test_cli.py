@@ -1,0 +1,98 @@
+"""``dragoman replay`` as people type it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.cli.output import EXIT_CODES
+from dragoman.log import PermissionGranted, SqliteLog, ToolObserved, ToolStarted
+
+from ..story import LEFT_OPEN, STORY, tell
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["replay", *words])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "log.db"
+    with SqliteLog(path) as log:
+        tell(log, "fix")
+        tell(log, "look", LEFT_OPEN)
+    return path
+
+
+def test_step_by_step(path: Path) -> None:
+    result = run("fix", "--log", str(path))
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if line.strip()]
+    assert len(lines) == len(STORY) + 1
+    assert 'proposed bash({"command":"rm -rf /"})' in result.stdout
+    assert "edit_file allowed by user: looks right" in result.stdout
+    assert lines[-1] == (
+        "4 turns, 4 calls answered, 1 failed, 5600 tokens in, 205 out, $0.008295 and 1 call of unknown cost; "
+        "3 proposed, 2 allowed, 1 denied, 2 ran. The chain is whole."
+    )
+    assert "\x1b" not in result.output
+
+
+def test_as_json(path: Path) -> None:
+    steps = [json.loads(line) for line in run("fix", "--log", str(path), "--json").stdout.splitlines()]
+    assert [step["seq"] for step in steps] == list(range(1, len(STORY) + 1))
+    assert steps[5]["data"]["message"]["role"] == "assistant"
+    assert '"command": "make test"' in run("fix", "--log", str(path), "--full").stdout
+
+
+def test_what_does_not_follow_is_marked(path: Path) -> None:
+    with SqliteLog(path) as log:
+        tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
+    shown = run("odd", "--log", str(path)).stdout
+    assert shown.count("! it ran without a decision") == 2
+
+
+def test_a_broken_chain_is_shown_up_to_the_break(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE records SET payload = '{}' WHERE session = 'fix' AND seq = 8")
+    connection.commit()
+    connection.close()
+    result = run("fix", "--log", str(path))
+    assert result.exit_code == EXIT_CODES["log_broken"]
+    assert "BROKEN: session fix, record 8" in result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines() if line.strip()] == [str(n) for n in range(1, 8)]
+    assert "whole" not in result.output
+    assert len(run("fix", "--log", str(path), "--json").stdout.splitlines()) == 7
+
+
+def test_two_runs(path: Path, tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "other.db") as log:
+        tell(log, "fix")
+        tell(log, "changed", [ToolObserved("tu_1", "bash", "?") if type(it) is ToolObserved else it for it in STORY])
+        tell(log, "shorter", [it for it in STORY if type(it) is not ToolStarted])
+    other = ["--log", str(path), "--diff-log", str(tmp_path / "other.db")]
+    same = run("fix", "--diff", "fix", *other)
+    assert (same.exit_code, same.stdout) == (0, "the runs are the same\n")
+    changed = run("fix", "--diff", "changed", *other)
+    assert changed.exit_code == EXIT_CODES["runs_differ"]
+    assert 'content: "1 replacement" and "?"' in changed.stdout
+    shorter = [json.loads(line) for line in run("fix", "--diff", "shorter", *other, "--json").stdout.splitlines()]
+    assert [(change["kind"], change["a"]["type"]) for change in shorter] == [("only_a", "tool.started")] * 2
+
+
+def test_control_characters_stay_in_the_log(path: Path) -> None:
+    with SqliteLog(path) as log:
+        log.append_sync("evil", ToolObserved("tu", "bash", "\x1b[2J\x9b31m\u202e"))
+    shown = run("evil", "--log", str(path), "--full").stdout
+    assert all(letter.isprintable() or letter == "\n" for letter in shown)
+
+
+def test_a_run_that_is_not_there(path: Path) -> None:
+    assert run("no", "--log", str(path)).exit_code == 2
+    assert run("fix", "--diff", "no", "--log", str(path)).exit_code == 2
+    assert run("fix", "--log", str(path) + ".none").exit_code == EXIT_CODES["log_unusable"]

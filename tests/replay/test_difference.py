@@ -1,0 +1,105 @@
+"""Where two values and two runs differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from dragoman.events import ToolIntent
+from dragoman.log import LlmCallCompleted, MessageRecorded, Payload, ToolObserved
+from dragoman.log.record import draft_record, link_record
+from dragoman.messages import Assistant
+from dragoman.replay import Step, compare_runs, find_differences, to_steps
+
+from ..story import EDIT, STORY, intent
+from ..strategies import json_values
+
+
+def steps(payloads: list[Payload]) -> list[Step]:
+    return list(to_steps([link_record(draft_record("s", payload), None) for payload in payloads]))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (1, 2, [": 1 and 2"]),
+        ({"a": 1}, {"a": 1}, []),
+        ({"a": 1, "b": 2}, {"b": 3, "c": None}, ["a: 1 and nothing", "b: 2 and 3", "c: nothing and null"]),
+        ([1, [2]], [1, [3], 4], ["[1][0]: 2 and 3", "[2]: nothing and 4"]),
+        ({"x": {"y": ["a", "b"]}}, {"x": {"y": ["a", "c"]}}, ['x.y[1]: "b" and "c"']),
+        (True, 1, [": true and 1"]),
+        (None, {}, [": null and {}"]),
+        ("x" * 50 + "1", "x" * 50 + "2", [f', character 50: "…{"x" * 20}1" and "…{"x" * 20}2"']),
+    ],
+)
+def test_values(a: Any, b: Any, words: list[str]) -> None:
+    assert [str(found) for found in find_differences(a, b)] == words
+
+
+@settings(max_examples=50, deadline=None)
+@given(a=json_values, b=json_values)
+def test_values_differ_exactly_when_they_are_not_equal(a: Any, b: Any) -> None:
+    assert list(find_differences(a, a)) == []
+    if a != b:
+        assert list(find_differences(a, b))
+
+
+def rename(payload: Payload) -> Payload:
+    """The same event of another run: other ids, other times."""
+    if isinstance(payload, ToolIntent):
+        return intent(int(payload.id[3:]) + 50, payload.tool_name, payload.input)
+    if isinstance(payload, LlmCallCompleted):
+        return LlmCallCompleted(**{
+            **{name: getattr(payload, name) for name in payload.__struct_fields__}, "latency_ms": 1.0, "request_id": "x"
+        })  # fmt: skip
+    return payload
+
+
+def test_names_and_durations_make_no_difference() -> None:
+    assert compare_runs(steps(STORY), steps([rename(payload) for payload in STORY])) == ()
+
+
+def test_one_step_more_is_one_difference() -> None:
+    extra = MessageRecorded(Assistant("By the way ..."), request_id="r9")
+    [change] = compare_runs(steps(STORY), steps([*STORY[:10], extra, *STORY[10:]]))
+    assert (change.kind, change.a, change.b is not None and change.b.title) == (
+        "only_b",
+        None,
+        "assistant: By the way ...",
+    )
+    [change] = compare_runs(steps([*STORY[:10], extra, *STORY[10:]]), steps(STORY))
+    assert change.kind == "only_a"
+
+
+def test_a_changed_step_says_where() -> None:
+    other = [
+        ToolObserved("tu_1", "bash", "expected 4, received 6\n", True, exit_code=2)
+        if isinstance(payload, ToolObserved) and payload.intent_id == "tu_1"
+        else payload
+        for payload in STORY
+    ]
+    [change] = compare_runs(steps(STORY), steps(other))
+    assert change.kind == "changed"
+    assert [str(found) for found in change.where] == [
+        'content: "expected 4, received 5\\n" and "expected 4, received 6\\n"',
+        "exit_code: 1 and 2",
+    ]
+
+
+def test_another_proposal_is_a_change_and_not_a_name() -> None:
+    other = [
+        intent(3, "edit_file", {**EDIT, "new": "a * b"})
+        if isinstance(payload, ToolIntent) and payload.id == "tu_3"
+        else payload
+        for payload in STORY
+    ]
+    changes = compare_runs(steps(STORY), steps(other))
+    assert next(str(found) for change in changes for found in change.where) == 'input.new: "a + b" and "a * b"'
+
+
+def test_a_long_run_is_compared_too() -> None:
+    long = steps(STORY) * 100
+    changes = compare_runs(long, [*long[:-1], long[0]])
+    assert [change.kind for change in changes] == ["only_a", "only_b"]

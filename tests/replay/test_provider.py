@@ -1,0 +1,191 @@
+"""A provider that answers from a log: the same run again, or the first difference."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from dragoman.errors import InvalidRequestError, ProviderError, RateLimitError
+from dragoman.events import MessageComplete, ToolUseEnd, Usage, check_events
+from dragoman.log import (
+    EventLog,
+    InvalidRecordError,
+    LlmCallFailed,
+    LlmCallStarted,
+    MessageRecorded,
+    SessionStarted,
+    SqliteLog,
+)
+from dragoman.log.record import draft_record
+from dragoman.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, User
+from dragoman.replay import ReplayMismatch, ReplayProvider
+
+from ..listed import collect
+from ..story import EDIT, GOAL, REMOVE, STORY, TEST, tell
+from ..strategies import assistants
+
+TOOLS = [Tool("bash", "", {"type": "object"}), Tool("edit_file", "", {"type": "object"})]
+MESSAGES: list[Message] = [
+    payload.message for payload in STORY if isinstance(payload, MessageRecorded) and payload.in_context
+]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    with SqliteLog(tmp_path / "log.db") as log:
+        yield log
+
+
+async def ask(provider: ReplayProvider, count: int, tools: Sequence[Tool] = TOOLS) -> Any:
+    return await provider.complete(MESSAGES[:count], tools)
+
+
+async def test_the_same_run_gets_the_same_answers(log: EventLog) -> None:
+    tell(log)
+    provider = ReplayProvider(log, "fix")
+    assert (provider.name, provider.model) == ("anthropic", "claude-sonnet-4-6")
+    assert provider.remaining == 4
+    for count, calls in ((1, [("bash", TEST)]), (3, [("bash", REMOVE)]), (5, [("edit_file", EDIT)]), (7, [])):
+        reply = await ask(provider, count)
+        assert reply.message == MESSAGES[count]
+        assert [(call.name, call.arguments) for call in reply.tool_calls] == calls
+        assert reply.provider == "anthropic"
+    assert reply.usage == Usage(1600, 20, 1500)
+    assert reply.finish_reason == "stop"
+    assert provider.remaining == 0
+
+
+async def test_the_stream_keeps_the_rules_and_the_intents_keep_their_ids(log: EventLog) -> None:
+    tell(log)
+    stream = ReplayProvider(log, "fix").stream(MESSAGES[:1], TOOLS, request_id="again")
+    events = [event async for event in stream]
+    check_events(events)
+    [proposed] = [event.intent for event in events if isinstance(event, ToolUseEnd)]
+    assert proposed is not None
+    assert (proposed.id, proposed.source.request_id, proposed.input) == ("tu_1", "again", TEST)
+    assert {event.request_id for event in events} == {"again"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "words"),
+    [
+        ([User("Something else")], TOOLS, "messages[0].content"),
+        ([User(GOAL), User("more")], TOOLS, "messages[1]: nothing and "),
+        ([User(GOAL)], TOOLS[:1], 'tools[1]: "edit_file" and nothing'),
+        ([User(GOAL[:-1] + "!")], TOOLS, "messages[0].content"),
+    ],
+)
+async def test_a_mismatch_says_the_first_difference(
+    log: EventLog, messages: list[Message], tools: list[Tool], words: str
+) -> None:
+    tell(log)
+    provider = ReplayProvider(log, "fix")
+    with pytest.raises(ReplayMismatch) as caught:
+        await provider.complete(messages, tools)
+    assert str(caught.value).startswith("session 'fix', call 1: the first difference")
+    assert words in str(caught.value)
+    assert caught.value.difference is not None
+    assert provider.remaining == 4, "a mismatch uses nothing up"
+    assert (await ask(provider, 1)).message == MESSAGES[1]
+
+
+async def test_another_observation_is_a_mismatch_at_its_place(log: EventLog) -> None:
+    tell(log)
+    provider = ReplayProvider(log, "fix")
+    await ask(provider, 1)
+    changed = [*MESSAGES[:2], ToolResult("call_1", "expected 4, received 6\n", is_error=True)]
+    with pytest.raises(ReplayMismatch) as caught:
+        await provider.complete(changed, TOOLS)
+    assert caught.value.call == 2
+    assert caught.value.difference is not None
+    assert caught.value.difference.path == "messages[2].content"
+
+
+async def test_one_call_too_many(log: EventLog) -> None:
+    log.append_sync("one", MessageRecorded(User("Hi")))
+    log.append_sync("one", MessageRecorded(Assistant("Hello"), request_id="r1", finish_reason="stop"))
+    provider = ReplayProvider(log, "one")
+    assert (await provider.complete("Hi")).text == "Hello"
+    with pytest.raises(ReplayMismatch, match="the log holds 1 call and this is one more"):
+        await provider.complete([User("Hi"), Assistant("Hello"), User("Again")])
+
+
+async def test_what_failed_for_good_fails_again_and_what_was_retried_does_not(log: EventLog) -> None:
+    log.append_sync("s", SessionStarted("Hi", "m", "p"))
+    log.append_sync("s", MessageRecorded(User("Hi")))
+    for attempt in range(2):
+        log.append_sync("s", LlmCallStarted("m", "p", "r1", attempt=attempt))
+        log.append_sync("s", LlmCallFailed("m", "p", "rate_limit", "slow down", attempt, status=429, request_id="r1"))
+    log.append_sync("s", LlmCallStarted("m", "p", "r2"))
+    log.append_sync("s", LlmCallFailed("m", "p", "network", "gone", request_id="r2"))
+    log.append_sync("s", LlmCallStarted("m", "p", "r2", attempt=1))
+    log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
+    log.append_sync("s", LlmCallStarted("m", "p", "r3"))  # the process did not survive this one
+    provider = ReplayProvider(log, "s")
+    with pytest.raises(RateLimitError) as caught:
+        await provider.complete("Hi")
+    assert (caught.value.status, "slow down" in str(caught.value)) == (429, True)
+    events, error = await collect(provider.stream("Hi"))
+    assert provider.remaining == 0
+    assert isinstance(events[-1], MessageComplete)
+    assert error is None or isinstance(error, ProviderError)
+
+
+async def test_half_a_reply_is_half_a_reply_again(log: EventLog) -> None:
+    half = Assistant([Text("I will"), ToolCall("c", "bash", None)])
+    log.append_sync("s", MessageRecorded(User("Hi")))
+    log.append_sync("s", MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
+    log.append_sync("s", LlmCallFailed("m", "p", "invalid_request", "cut", request_id="r1"))
+    events, error = await collect(ReplayProvider(log, "s").stream("Hi", TOOLS))
+    check_events(events)
+    assert isinstance(error, InvalidRequestError)
+    assert error.response is not None
+    assert error.response.message == half
+    [end] = [event for event in events if isinstance(event, ToolUseEnd)]
+    assert (end.intent, end.problem) == (None, "interrupted")
+
+
+def distinct(message: Assistant) -> bool:
+    """No two calls share an id, as no assembler makes them."""
+    return len({call.id for call in message.tool_calls}) == len(message.tool_calls)
+
+
+def writable(message: Assistant) -> bool:
+    """What the log takes: not half a surrogate, no NaN."""
+    try:
+        draft_record("s", MessageRecorded(message))
+    except InvalidRecordError:
+        return False
+    return True
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(message=assistants.filter(lambda message: distinct(message) and writable(message)))
+async def test_any_recorded_reply_comes_back_as_itself(message: Assistant, log: EventLog) -> None:
+    session = f"s{len(log.sessions())}"
+    log.append_sync(session, MessageRecorded(User("Hi")))
+    log.append_sync(session, MessageRecorded(message, "m", "p", "r", "tool_calls"))
+    events, error = await collect(ReplayProvider(log, session).stream("Hi", TOOLS))
+    assert error is None
+    check_events(events)
+    assert isinstance(events[-1], MessageComplete)
+    assert events[-1].final_content == message.content
+
+
+async def test_replaying_reaches_nothing_outside(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(log)
+
+    def bomb(*_: Any, **__: Any) -> Any:
+        raise AssertionError("replaying touched the outside world")
+
+    monkeypatch.setattr(socket, "socket", bomb)
+    monkeypatch.setattr(subprocess, "Popen", bomb)
+    provider = ReplayProvider(log, "fix")
+    for count in (1, 3, 5, 7):
+        await ask(provider, count)

@@ -1,0 +1,99 @@
+"""A log served by a real server in a thread of its own, and a real Chromium to look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from dragoman.log import EventLog, SqliteLog
+from dragoman.trace import TraceServer
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",  # root may not have one
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class Served:
+    """A trace server in a thread."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        self._server = TraceServer(self._log)
+        asyncio.run_coroutine_threadsafe(self._server.__aenter__(), self._loop).result()
+        return self._server.url
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.__aexit__(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqliteLog]:
+    with SqliteLog(tmp_path / "log.db") as log:
+        yield log
+
+
+@pytest.fixture
+def url(log: SqliteLog) -> Iterator[str]:
+    with Served(log) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")  # no longer: while it lives, its event loop is in the way of other tests
+def browser() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.fail("Chromium is needed to test the trace viewer: run scripts/install_system.sh, or install it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, and everything it complained of."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", lambda message: self._hear(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self._stop(dialog))
+        page.on("request", lambda request: self.asked.append(request.url))
+
+    def _hear(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+    def _stop(self, dialog: object) -> None:
+        self.complaints.append("a dialog opened")
+        dialog.dismiss()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
+    context.set_default_timeout(10_000)
+    yield Watched(context.new_page())
+    context.close()

@@ -1,0 +1,212 @@
+"""Who may ask the trace server, for what, and what comes with every answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+
+from dragoman.log import MessageRecorded, SqliteLog, ToolObserved
+from dragoman.messages import User
+from dragoman.replay import read_steps
+from dragoman.trace import Reader, TraceServer
+from dragoman.trace.reading import trim
+
+from ..story import LEFT_OPEN, STORY, tell
+from ..strategies import json_values
+
+
+def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, Any, dict[str, str]]:
+    request = urllib.request.Request(url, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read(), {key.lower(): value for key, value in answer.headers.items()}
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), {key.lower(): value for key, value in error.headers.items()}
+
+
+def test_only_who_has_the_token_is_answered(log: SqliteLog, url: str) -> None:
+    tell(log)
+    root = re.sub(r"[^/]+/$", "", url)
+    token = url.removeprefix(root).rstrip("/")
+    assert len(token) >= 32
+    assert ask(url)[0] == 200
+    guesses = ["", "/", "x/", f"{token[:-1]}/", f"{token}x/", "api/sessions", "x/api/sessions", f"{token}/../x/"]
+    for guess in guesses:
+        status, body, _ = ask(root + guess)
+        assert status == 404, guess
+        assert b"fix" not in body
+    assert ask(root + quote("\u00fc\ud7ff") + "/")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "0.0.0.0", "[::]:80"]
+)
+def test_a_name_that_is_not_this_machine_is_refused(log: SqliteLog, url: str, host: str) -> None:
+    assert ask(url + "api/sessions", Host=host)[0] in (400, 403)
+    assert ask(url + "api/sessions", Host="localhost:1234")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_there_is_nothing_to_change(url: str, method: str) -> None:
+    assert ask(url + "api/sessions", method)[0] in (404, 405)
+
+
+@pytest.mark.parametrize("path", ["", "trace.css", "trace.js", "api/sessions", "api/record?session=x&seq=1", "nothing"])
+def test_every_answer_keeps_strangers_out(url: str, path: str) -> None:
+    _, _, headers = ask(url + path)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-store"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "access-control-allow-origin" not in headers
+
+
+def test_it_listens_to_this_machine_alone(url: str) -> None:
+    assert url.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("api/steps", 400, "session: is missing"),
+        ("api/steps?session=fix&after=-1", 400, "after: must be a whole number"),
+        ("api/steps?session=fix&after=1e3", 400, "after"),
+        ("api/steps?session=fix&limit=9999999", 400, "limit: must be a whole number of at most 1000"),
+        ("api/record?session=fix&seq=999", 404, "no such record"),
+        ("api/record?session=fix&seq=0", 404, "no such record"),
+        ("api/raw?session=nobody&seq=1", 404, "no such record"),
+        ("api/exchange?session=fix&request=none", 404, "no such record"),
+    ],
+)
+def test_bad_questions(log: SqliteLog, url: str, path: str, status: int, words: str) -> None:
+    tell(log)
+    got, body, headers = ask(url + path)
+    assert (got, headers["content-type"]) == (status, "application/json")
+    assert words in json.loads(body)["error"]
+
+
+def test_a_damaged_log_is_an_answer_and_not_a_crash(log: SqliteLog, url: str) -> None:
+    tell(log)
+    log.close()
+    got, body, _ = ask(url + "api/sessions")
+    assert (got, json.loads(body)["error"]) == (500, "the log is closed")
+
+
+def test_the_page_asks_nobody_else() -> None:
+    page = Path(sys.modules["dragoman.trace"].__file__ or "").parent / "page"
+    unwanted = re.compile(r"https?://|@import|url\(|\.innerHTML|eval\(|insertAdjacentHTML|document\.write")
+    for file in page.iterdir():
+        assert not unwanted.search(file.read_text("utf-8")), file.name
+    assert "<script>" not in (page / "index.html").read_text()
+    assert " style=" not in (page / "index.html").read_text()
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def test_pages_say_the_same_as_the_whole(log: SqliteLog) -> None:
+    tell(log, "odd", STORY[:7] + STORY[8:] + STORY)
+    reader, fresh = Reader(log), Reader(log)
+    whole = [(step.seq, step.intent, list(step.notes)) for step in read_steps(log, "odd")]
+    assert any(notes for *_, notes in whole)
+    for each in (reader, fresh):
+        paged, after = [], 0
+        while steps := each.read_page("odd", after, 7)["steps"]:
+            paged += [(step["seq"], step.get("intent"), list(step.get("notes", []))) for step in steps]
+            after = steps[-1]["seq"]
+            each = reader if each is reader else Reader(log)  # one that remembers, one that never does
+        assert paged == whole
+
+
+def test_sessions_are_found_and_counted(log: SqliteLog) -> None:
+    tell(log, "fix")
+    tell(log, "look", LEFT_OPEN)
+    reader = Reader(log)
+    assert [entry["session"] for entry in reader.list_sessions()["sessions"]] == ["look", "fix"]
+    found = reader.list_sessions("FI")
+    assert (found["total"], found["sessions"][0]["outcome"]) == (1, "completed")
+    assert reader.list_sessions("", 1, 1)["sessions"][0]["session"] == "fix"
+    assert reader.check_chain("fix") == {"ok": True, "records": len(STORY), "break": None}
+
+
+def test_a_huge_record_is_cut_and_can_be_had_whole(log: SqliteLog) -> None:
+    log.append_sync("big", ToolObserved("tu", "bash", "x" * 3_000_000))
+    reader = Reader(log)
+    [step] = reader.read_page("big")["steps"]
+    assert len(json.dumps(step)) < 10_000
+    assert "characters more" in step["data"]["content"]
+    record = reader.read_record("big", 1)
+    assert record is not None
+    assert len(record["text"]) == 400_000
+    assert record["cut"] > 2_000_000
+    whole = reader.find_record("big", 1)
+    assert whole is not None
+    assert len(whole.line) == record["bytes"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(value=json_values)
+def test_what_is_short_is_not_cut(value: Any) -> None:
+    assert trim(value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("x" * 5000, "1000 characters more"),
+        (list(range(300)), "200 more"),
+        ({str(n): n for n in range(300)}, "200 more"),
+    ],
+)
+def test_what_is_long_is_cut_and_says_so(value: Any, words: str) -> None:
+    assert words in json.dumps(trim(value), ensure_ascii=False)
+
+
+def test_what_is_deep_is_cut_and_says_so() -> None:
+    deep: Any = "x"
+    for _ in range(200):
+        deep = [deep]
+    assert "nested more deeply" in json.dumps(trim(deep))
+
+
+def test_a_server_does_not_show_its_address(log: SqliteLog) -> None:
+    assert repr(TraceServer(log)) == "<TraceServer>"
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def test_the_command_serves_until_it_is_interrupted(log: SqliteLog) -> None:
+    log.append_sync("a b", MessageRecorded(User("Hi")))
+    command = [sys.executable, "-m", "dragoman", "log", "view", "a b", "--no-browser", "--log", str(log.path)]
+    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        assert url.endswith("/#a%20b")
+        status, body, _ = ask(url.partition("#")[0] + "api/steps?session=a%20b")
+        assert (status, json.loads(body)["steps"][0]["title"]) == (200, "user: Hi")
+        log.append_sync("a b", MessageRecorded(User("more")))  # the reader is in nobody's way
+        taken = subprocess.run([*command, "--port", url.split(":")[2].split("/")[0]], capture_output=True, text=True)
+        assert (taken.returncode, "--port" in taken.stderr) == (2, True)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in complaints
