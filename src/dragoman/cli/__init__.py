@@ -25,6 +25,7 @@ _COMMANDS = {
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
     "replay": "Show a recorded run again, step by step; nothing is executed.",
+    "serve": "Serve models to existing clients, over the wires they speak.",
 }
 
 

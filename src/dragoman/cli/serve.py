@@ -1,0 +1,142 @@
+"""``dragoman serve``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+from typing import Any
+
+import click
+
+from ..errors import ProviderError
+from ..gateway.keys import KeyRing, new_key
+from ..gateway.service import Bounds, is_loopback
+from ..registry import ConfigError, Registry
+from .output import report_errors
+
+__all__ = ["command"]
+
+_ACCESS = logging.getLogger("dragoman.access")
+_MIB = 1024 * 1024
+
+
+@click.command("serve")
+@click.option("--model", "models", multiple=True, metavar="[NAME=]MODEL", help="Serve this model, under this name. Again for more; without it, every configured one of the registry.")  # fmt: skip # noqa: E501
+@click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Your models.yaml.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8100, show_default=True, type=click.IntRange(0, 65535), help="The port to listen on.")
+@click.option("--auth", "keys", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The file of keys; whoever has none is refused. Required beyond loopback.")  # fmt: skip # noqa: E501
+@click.option("--new-key", metavar="NAME", help="Make a key, print it once and the lines for the file, and exit.")
+@click.option("--state", metavar="FILE", type=click.Path(dir_okay=False), help="A SQLite file for what keys have used; needed by limited keys with several workers.")  # fmt: skip # noqa: E501
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="How many processes.")
+@click.option("--max-body", default=32, show_default=True, type=click.IntRange(1, 1024), metavar="MIB", help="The longest body taken.")  # fmt: skip # noqa: E501
+@click.option("--timeout", default=900.0, show_default=True, type=click.FloatRange(min=1), metavar="SECONDS", help="The longest reply.")  # fmt: skip # noqa: E501
+@click.option("--drain", default=30, show_default=True, type=click.IntRange(0, 3600), metavar="SECONDS", help="How long replies may go on after SIGTERM.")  # fmt: skip # noqa: E501
+@click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
+@click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
+def command(
+    models: tuple[str, ...],
+    config: str | None,
+    host: str,
+    port: int,
+    keys: str | None,
+    new_key: str | None,
+    state: str | None,
+    workers: int,
+    max_body: int,
+    timeout: float,
+    drain: int,
+    *,
+    access_log: bool,
+    as_json: bool,
+) -> None:
+    """Serve models to existing clients, over the wires they speak.
+
+    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages. A
+    client asks for a model by NAME and is answered by whichever provider has that name.
+    """
+    if new_key is not None:
+        _show_new_key(new_key, as_json=as_json)
+        return
+    if not is_loopback(host) and keys is None:
+        raise click.UsageError(f"--host {host} can be reached from outside: give --auth FILE, or stay on 127.0.0.1")
+    with report_errors():
+        named = _read_models(models)
+        ring = _check(config, named, keys)
+        if workers > 1 and state is None and any(key.is_limited for key in ring.keys if ring):
+            raise click.UsageError("--workers: keys with limits are counted together in a file; give --state FILE")
+        bounds = Bounds(body_bytes=max_body * _MIB, reply_seconds=timeout)
+        told = {
+            "config": config,
+            "models": named,
+            "keys": keys,
+            "state": state,
+            "workers": workers,
+            "check_host": is_loopback(host) and keys is None,
+            "access_log": access_log,
+            "bounds": {"body_bytes": bounds.body_bytes, "reply_seconds": bounds.reply_seconds},
+        }
+        _run(told, host, port, workers, drain)
+
+
+def _show_new_key(name: str, *, as_json: bool) -> None:
+    key, digest = new_key()
+    if as_json:
+        click.echo(json.dumps({"name": name, "key": key, "hash": digest}))
+        return
+    click.echo(f"key: {key}")
+    click.echo("It is shown this once. Give it to its owner, and put these lines into the file for --auth:\n", err=True)
+    click.echo(f"keys:\n  {json.dumps(name)}:\n    hash: {digest}")
+
+
+def _read_models(models: tuple[str, ...]) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for entry in models:
+        name, equals, target = entry.partition("=")
+        if not name or (equals and not target):
+            raise click.UsageError(f"--model: {entry!r} is not NAME=MODEL")
+        if name in named:
+            raise click.UsageError(f"--model: {name!r} is there twice")
+        named[name] = target or name
+    return named
+
+
+def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRing:
+    """Find what is wrong before anything listens: workers could only die of it."""
+    try:
+        registry = Registry.load(config)
+        for name, target in named.items():
+            try:
+                registry.provider(target)
+            except ProviderError as error:
+                raise click.UsageError(f"--model {name}: {error}") from error
+        return KeyRing.load(keys) if keys is not None else KeyRing()
+    except (ConfigError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int) -> None:
+    try:
+        import uvicorn  # of the extra, and slow to load
+    except ImportError as error:
+        raise click.UsageError("the gateway needs its extra: pip install 'dragoman[gateway]'") from error
+    place = importlib.import_module("dragoman.gateway.app")
+    os.environ[place.SETTINGS] = json.dumps(told)
+    shown = f"[{host}]" if ":" in host else host
+    names = ", ".join(told["models"]) or "the registry's models"
+    click.echo(f"serving {names} at http://{shown}:{port}", err=True)
+    uvicorn.run(
+        f"{place.__name__}:create_app_from_environment",
+        factory=True,
+        host=host,
+        port=port,
+        workers=workers,
+        timeout_graceful_shutdown=drain,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        ws="none",
+        h11_max_incomplete_event_size=64 * 1024,
+    )

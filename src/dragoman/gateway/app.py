@@ -1,0 +1,213 @@
+"""The gateway: providers behind the wires that existing clients speak. Needs the extra ``gateway``.
+
+::
+
+    app = create_app({"fast": connect("llama3", base_url="http://127.0.0.1:8080/v1")})
+
+An ASGI application; ``dragoman serve`` runs it. A client asks for a model by the name it has here, over
+whichever wire the client speaks, and is answered by whichever provider has that name. Where requests go
+is decided here and never by a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpAsked
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ..errors import InvalidModelError, ProviderError
+from ..provider import Provider
+from ..registry import Registry
+from . import SERVER_CODECS
+from .codec import ServerCodec
+from .exchange import Endpoint, read_headers
+from .keys import Key, KeyRing
+from .ledger import Ledger
+from .models import Models
+from .openapi import document
+from .service import Bounds, Service
+
+__all__ = ["SETTINGS", "create_app", "create_app_from_environment"]
+
+SETTINGS = "DRAGOMAN_SERVE"
+"""The environment variable that tells workers what to serve: names and paths, no keys."""
+
+
+def create_app(
+    models: Mapping[str, Provider] | Registry,
+    *,
+    keys: KeyRing | None = None,
+    ledger: Ledger | None = None,
+    bounds: Bounds | None = None,
+    workers: int = 1,
+    check_host: bool = True,
+) -> Starlette:
+    """An ASGI application in front of these models.
+
+    ``keys`` are who may use it; without them everybody on this machine may, and ``check_host`` sees to
+    it that nobody else does. ``ledger`` counts what limited keys use, in memory unless you give one.
+    ``workers`` says how many processes share the keys' limits on calls at a time.
+    """
+    shared = Service(Models(models), keys, ledger or Ledger(), bounds or Bounds(), workers, check_host=check_host)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        shared.draining = True
+        await shared.models.close()
+        shared.ledger.close()
+
+    app = Starlette(routes=_routes(shared), lifespan=lifespan)
+    app.state.service = shared
+    return app
+
+
+# --- routes ---------------------------------------------------------------------------------------
+
+_PATHS = {
+    "/v1/chat/completions": "openai",
+    "/v1/messages": "anthropic",
+}
+
+
+def _routes(service: Service) -> list[Route]:
+    posts = [
+        Route(path, Endpoint(service, SERVER_CODECS[wire]), methods=["POST"])
+        for path, wire in _PATHS.items()
+        if wire in SERVER_CODECS
+    ]
+    counting = Endpoint(service, SERVER_CODECS["anthropic"], counting=True)
+    pages = _Pages(service)
+    return [
+        *posts,
+        Route("/v1/messages/count_tokens", counting, methods=["POST"]),
+        Route("/v1/models", pages.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
+        Route("/health", pages.health, methods=["GET"]),
+        Route("/ready", pages.ready, methods=["GET"]),
+        Route("/metrics", pages.metrics, methods=["GET"]),
+        Route("/openapi.json", pages.openapi, methods=["GET"]),
+    ]
+
+
+class _Pages:
+    """What may be read."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def health(self, asked: HttpAsked) -> Response:
+        """The process is alive."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, asked: HttpAsked) -> Response:
+        """Calls can be expected to succeed. Which model stands in the way is for those with a key."""
+        problems = await self._service.models.problems()
+        if self._service.draining or problems:
+            shown: dict[str, Any] = {"status": "not ready"}
+            with contextlib.suppress(ProviderError):
+                key = self._identify(asked)
+                shown["models"] = {name: why for name, why in problems.items() if key is None or key.allows(name)}
+            return JSONResponse(shown, 503)
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(self, asked: HttpAsked) -> Response:
+        """Counters of this process."""
+        try:
+            self._identify(asked)
+        except ProviderError as error:
+            return _refusal(asked, error)
+        return PlainTextResponse(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def models(self, asked: HttpAsked) -> Response:
+        """The models this key may use, in a form that clients of either vendor read."""
+        try:
+            names = self._names(asked)
+        except ProviderError as error:
+            return _refusal(asked, error)
+        first, last = (names[0], names[-1]) if names else (None, None)
+        listed = [_model_record(name) for name in names]
+        return JSONResponse({"object": "list", "data": listed, "has_more": False, "first_id": first, "last_id": last})
+
+    async def model(self, asked: HttpAsked) -> Response:
+        """One model."""
+        name = asked.path_params["name"]
+        try:
+            if name not in self._names(asked):
+                raise InvalidModelError("no model of this name is served here")
+        except ProviderError as error:
+            return _refusal(asked, error)
+        return JSONResponse(_model_record(name))
+
+    async def openapi(self, asked: HttpAsked) -> Response:
+        """The description of all this."""
+        return JSONResponse(document())
+
+    def _names(self, asked: HttpAsked) -> list[str]:
+        key = self._identify(asked)
+        return [name for name in self._service.models.names() if key is None or key.allows(name)]
+
+    def _identify(self, asked: HttpAsked) -> Key | None:
+        headers = read_headers(asked.scope)
+        return self._service.identify(headers, _half_of(headers).key(headers))
+
+
+def _half_of(headers: Mapping[str, str]) -> ServerCodec:
+    return SERVER_CODECS["anthropic" if "x-api-key" in headers or "anthropic-version" in headers else "openai"]
+
+
+def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in asked.scope["headers"]}
+    reply = _half_of(headers).error(error)
+    return Response(reply.body, reply.status, dict(reply.headers))
+
+
+def _model_record(name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "display_name": name,
+        "created": 0,
+        "created_at": "1970-01-01T00:00:00Z",
+        "owned_by": "dragoman",
+    }
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def _log_access() -> None:
+    """One line a request to standard error, and nothing around it: the line is JSON already."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log = logging.getLogger("dragoman.access")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)
+
+
+def create_app_from_environment() -> Starlette:
+    """The application of one worker: what ``dragoman serve`` wrote into the environment, made again."""
+    told = json.loads(os.environ[SETTINGS])
+    if told["access_log"]:
+        _log_access()
+    registry = Registry.load(told["config"])
+    models: Mapping[str, Provider] | Registry = registry
+    if told["models"]:
+        models = {name: registry.provider(target) for name, target in told["models"].items()}
+    return create_app(
+        models,
+        keys=KeyRing.load(told["keys"]) if told["keys"] else None,
+        ledger=Ledger(told["state"]),
+        bounds=Bounds(**told["bounds"]),
+        workers=told["workers"],
+        check_host=told["check_host"],
+    )

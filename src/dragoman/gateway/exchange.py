@@ -1,0 +1,397 @@
+"""One request and its reply, as raw ASGI: the path that every streamed chunk takes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import (
+    InvalidModelError,
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from ..events import Event, MessageComplete, Usage
+from ..messages import LossWarning, Request
+from ..prices import cost
+from ..provider import Provider
+from ..validate import check_request
+from ..wire import HttpReply
+from .codec import Asked, ReplyEncoder, ServerCodec
+from .keys import Key
+from .models import wires_of
+from .service import Service
+
+__all__ = ["Endpoint", "Exchange", "Scope", "read_headers"]
+
+log = logging.getLogger("dragoman")
+access = logging.getLogger("dragoman.access")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# Headers that decide who is asking. Twice the same, and two parts of a chain may each believe another.
+_SINGLE = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"content-length", b"content-type", b"host"})
+# Where a request goes is the operator's word. Proxies that took these from a body were made to send their keys away.
+_NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
+# Fields of a wire that say nothing to another one's model and change nothing in its reply.
+_HINTS = frozenset(
+    {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
+)
+
+
+class _GoneError(Exception):
+    """The client hung up."""
+
+
+class Endpoint:
+    """The POST of one wire."""
+
+    def __init__(self, service: Service, half: ServerCodec, *, counting: bool = False) -> None:
+        self._service = service
+        self._half = half
+        self._counting = counting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Exchange(self._service, self._half, scope, receive, send).run(counting=self._counting)
+
+
+def read_headers(scope: Scope) -> dict[str, str]:
+    """The headers by lower-case name; ``InvalidRequestError`` if one that matters is there twice."""
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        if name in _SINGLE and name.decode("latin-1") in headers:
+            raise InvalidRequestError(f"the header {name.decode('latin-1')} is there twice")
+        headers[name.decode("latin-1")] = value.decode("latin-1")
+    return headers
+
+
+class Exchange:
+    """One request: admitted, answered, accounted for."""
+
+    __slots__ = (
+        "began",
+        "encoder",
+        "error",
+        "first",
+        "gone",
+        "half",
+        "headers",
+        "key",
+        "length",
+        "model",
+        "provider",
+        "receive",
+        "request",
+        "scope",
+        "send",
+        "service",
+        "started",
+        "status",
+        "task",
+        "usage",
+        "warnings",
+    )  # fmt: skip
+
+    def __init__(self, service: Service, half: ServerCodec, scope: Scope, receive: Receive, send: Send) -> None:
+        self.service = service
+        self.half = half
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.began = time.perf_counter()
+        self.first: float | None = None
+        self.headers: Mapping[str, str] = {}
+        self.key: Key | None = None
+        self.model = ""
+        self.provider: Provider | None = None
+        self.request: Request | None = None
+        self.encoder: ReplyEncoder | None = None
+        self.warnings: tuple[LossWarning, ...] = ()
+        self.usage = Usage()
+        self.length = 0  # of what was sent
+        self.status = 0
+        self.error: ProviderError | None = None
+        self.started = False
+        self.gone = False
+        self.task: asyncio.Task[Any] | None = None
+
+    async def run(self, *, counting: bool = False) -> None:
+        """The whole exchange. Nothing escapes but a cancellation that is not ours."""
+        self.service.metrics.in_flight += 1
+        try:
+            await self._run(counting=counting)
+        except _GoneError:
+            self.status = self.status or 499
+        except ProviderError as error:
+            await self._refuse(error)
+        except Exception:
+            log.exception("the gateway failed")
+            await self._refuse(UnavailableError("the gateway failed; its log says why"))
+        finally:
+            self.service.metrics.in_flight -= 1
+            self._account()
+
+    async def _run(self, *, counting: bool) -> None:
+        self._identify()
+        asked = self._read(await self._read_body())
+        provider = self._admit(asked)
+        if counting:
+            count = provider.estimate_input_tokens(asked.request.messages, asked.request.tools)
+            await self._reply(HttpReply(200, _JSON, msgspec.json.encode({"input_tokens": count})))
+            return
+        concurrency = self.service.running
+        name = self.key.id if self.key is not None else ""
+        concurrency[name] = concurrency.get(name, 0) + 1
+        try:
+            await self._answer(provider, asked)
+        finally:
+            concurrency[name] -= 1
+
+    # before any work: who asks
+
+    def _identify(self) -> None:
+        self.headers = read_headers(self.scope)
+        service = self.service
+        self.key = service.identify(self.headers, self.half.key(self.headers))
+        if service.draining:
+            raise OverloadedError("the gateway is shutting down", retry_after=1)
+        if service.metrics.in_flight > service.bounds.in_flight:
+            raise OverloadedError("the gateway has too many requests under way", retry_after=1)
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A web page may send other kinds to any address without being asked; this one it may not.
+        if kind != "application/json" or self.headers.get("content-encoding", "identity") != "identity":
+            raise InvalidRequestError("content-type must be application/json, without a content-encoding", status=415)
+
+    async def _read_body(self) -> bytes:
+        bounds = self.service.bounds
+        length = self.headers.get("content-length", "")
+        if length.isdigit() and int(length) > bounds.body_bytes:
+            raise InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(bounds.body_seconds):
+                while True:
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise _GoneError
+                    pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
+                    if size > bounds.body_bytes:
+                        raise InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
+                    if not message.get("more_body"):
+                        return b"".join(pieces)
+        except TimeoutError:
+            raise InvalidRequestError(f"no whole body within {bounds.body_seconds:g} seconds", status=408) from None
+
+    def _read(self, body: bytes) -> Asked:
+        asked = self.half.decode(body, self.scope["path"])
+        for name in _NEVER:
+            if name in asked.request.config.extras:
+                raise InvalidRequestError(f"{name} is never taken from a request")
+        self.request = asked.request
+        self.warnings = asked.warnings
+        return asked
+
+    # what is asked, and whether it may be
+
+    def _admit(self, asked: Asked) -> Provider:
+        name, key = asked.request.model, self.key
+        if key is not None and not key.allows(name):
+            raise InvalidModelError("no model of this name is served here")  # as if there were none
+        provider = self.provider = self.service.models.find(name)
+        self.model = name
+        check_request(asked.request)
+        request = self._translate(asked.request, provider)
+        provider._refuse_known(request)
+        self.request = request
+        if key is not None:
+            self._check_limits(key, provider)
+        return provider
+
+    def _translate(self, request: Request, provider: Provider) -> Request:
+        """The request for this provider: under the model's own name, without what only the client's wire knows."""
+        extras = request.config.extras
+        wires = wires_of(provider)
+        if extras and wires and wires != {self.half.wire}:
+            for name in extras:
+                if name not in _HINTS:
+                    why = "the model behind this name speaks another wire, which has no such field"
+                    raise UnsupportedFeatureError(f"{name}: {why}")
+            lost = [
+                LossWarning(f"{name}_dropped", name, "a hint that the model's wire has no place for") for name in extras
+            ]
+            self.warnings += tuple(lost)
+            request = replace(request, config=replace(request.config, extras={}))
+        return replace(request, model=provider.model)
+
+    def _check_limits(self, key: Key, provider: Provider) -> None:
+        limit = key.max_concurrency
+        if limit is not None and self.service.running.get(key.id, 0) >= max(1, limit // self.service.workers):
+            raise RateLimitError(f"this key's limit of {limit} calls at a time is reached", retry_after=1)
+        if key.budget_usd is not None and not cost(Usage(0, 0), f"{provider.name}:{provider.model}"):
+            raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
+        if key.is_limited:
+            self.service.ledger.admit(key)
+
+    # the answer
+
+    async def _answer(self, provider: Provider, asked: Asked) -> None:
+        assert self.request is not None
+        encoder = self.encoder = self.half.encoder(asked, created=int(time.time()))
+        self.task = asyncio.current_task()
+        source = provider._batches(self.request)
+        watcher = asyncio.ensure_future(self._watch())
+        try:
+            async with asyncio.timeout(self.service.bounds.reply_seconds):
+                async for batch in source:
+                    await self._pass_on(encoder, batch)
+            last = encoder.end()
+        except TimeoutError:
+            last = self._fail(encoder, TimedOutError("the reply took longer than this gateway allows", which="total"))
+        except ProviderError as error:
+            last = self._fail(encoder, error)
+        except asyncio.CancelledError:
+            last = self._cancelled(encoder)
+        finally:
+            watcher.cancel()
+            await source.aclose()  # type: ignore[attr-defined]
+        await self._finish(encoder, last)
+
+    async def _pass_on(self, encoder: ReplyEncoder, batch: Sequence[Event]) -> None:
+        data = encoder.feed(batch[0]) if len(batch) == 1 else b"".join([encoder.feed(event) for event in batch])
+        last = batch[-1]
+        if type(last) is MessageComplete:
+            self.usage = last.usage
+            self.warnings += last.warnings
+        if self.first is None:
+            self.first = time.perf_counter() - self.began
+        if data:
+            if not self.started:
+                await self._start(200, {"content-type": encoder.content_type, "cache-control": "no-cache"})
+            self.length += len(data)
+            await self.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def _fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
+        """The end of a reply that failed; before its first byte the error itself."""
+        self.error = error
+        if encoder.content_type == "application/json" or self.started:
+            return encoder.fail(error)
+        raise error
+
+    def _cancelled(self, encoder: ReplyEncoder) -> bytes:
+        task = asyncio.current_task()
+        if self.gone and task is not None:
+            task.uncancel()
+            raise _GoneError
+        if not self.started:
+            raise OverloadedError("the gateway is shutting down", retry_after=1)
+        return self._fail(encoder, OverloadedError("the gateway is shutting down"))
+
+    async def _finish(self, encoder: ReplyEncoder, last: bytes) -> None:
+        if not self.started:
+            await self._reply(HttpReply(200, {"content-type": encoder.content_type}, last))
+            return
+        self.length += len(last)
+        await self.send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _watch(self) -> None:
+        """Wait for the client to hang up, and stop the work then."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self.task is not None:
+            self.task.cancel()
+
+    # bytes
+
+    async def _refuse(self, error: ProviderError) -> None:
+        self.error = error
+        if self.started:  # nothing more can be said in form
+            return
+        reply = self.half.error(error)
+        if error.status in (408, 413) or self.service.draining:
+            reply = replace(reply, headers={**reply.headers, "connection": "close"})
+        await self._reply(reply)
+
+    async def _reply(self, reply: HttpReply) -> None:
+        await self._start(reply.status, {**reply.headers, "content-length": str(len(reply.body))})
+        self.length = len(reply.body)
+        await self.send({"type": "http.response.body", "body": reply.body, "more_body": False})
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.started = True
+        self.status = status
+        own = {"x-request-id": self.request.request_id} if self.request is not None else {}
+        if self.warnings:
+            own["x-dragoman-warnings"] = _shown(self.warnings)
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **own}.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": pairs})
+
+    # accounts
+
+    def _account(self) -> None:
+        service, seconds = self.service, time.perf_counter() - self.began
+        service.metrics.count(self.half.wire, self.model, self.status)
+        service.metrics.time("request", seconds)
+        if self.first is not None:
+            service.metrics.time("first_event", self.first)
+        if self.first is not None and self.provider is not None and self.request is not None:
+            self._charge(self.provider, self.request)
+        if access.isEnabledFor(logging.INFO):
+            access.info("%s", msgspec.json.encode(self._line(seconds)).decode())
+
+    def _charge(self, provider: Provider, request: Request) -> None:
+        usage = self.usage
+        if usage.input_tokens is None or usage.output_tokens is None:
+            # Cut off, or not told: the provider bills all the same, so a guess is better than nothing.
+            asked = provider.estimate_input_tokens(request.messages, request.tools)
+            usage = Usage(usage.input_tokens or asked, usage.output_tokens or self.length // 100, estimated=True)
+        self.service.metrics.use(self.model, usage)
+        if self.key is not None and self.key.is_limited:
+            priced = cost(usage, f"{provider.name}:{provider.model}") if self.key.budget_usd is not None else None
+            tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+            self.service.ledger.record(self.key, tokens, priced.total if priced else Decimal(0))
+
+    def _line(self, seconds: float) -> dict[str, Any]:
+        """What the access log says: who, what, how long and how much; never what was said, and no key."""
+        line = {
+            "time": round(time.time(), 3),
+            "request_id": None if self.request is None else self.request.request_id,
+            "key": None if self.key is None else self.key.id,
+            "wire": self.half.wire,
+            "model": self.model or None,
+            "status": self.status,
+            "stream": None if self.request is None else self.request.stream,
+            "ms": round(seconds * 1000, 1),
+            "first_ms": None if self.first is None else round(self.first * 1000, 1),
+            "bytes": self.length,
+            "input_tokens": self.usage.input_tokens,
+            "output_tokens": self.usage.output_tokens,
+            "error": None if self.error is None else self.error.category,
+            "warnings": [warning.code for warning in self.warnings] or None,
+        }
+        return {name: value for name, value in line.items() if value is not None}
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _shown(warnings: Sequence[LossWarning]) -> str:
+    """Losses for a header: codes and places, which are ours and in plain letters."""
+    said = "; ".join([f"{warning.code} {warning.path}" for warning in warnings])
+    return "".join([letter if " " <= letter <= "~" else "?" for letter in said])[:1000]

@@ -1,0 +1,182 @@
+"""Who may use the gateway: keys by their hashes, and what each may do.
+
+The file is strict YAML; the keys themselves are in nobody's file but their owner's::
+
+    keys:
+      ann:
+        hash: sha256:9f86d081...
+        models: [fast, "anthropic:*"]
+        budget_usd: 5
+        requests_per_minute: 60
+
+A key is 32 random bytes, so a plain digest cannot be guessed back. It is compared in constant time,
+against every key of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from msgspec import Struct
+
+from ..registry import ConfigError
+from ..registry.config import Section, read_yaml
+
+__all__ = ["Key", "KeyRing", "hash_key", "new_key"]
+
+log = logging.getLogger("dragoman")
+
+PREFIX = "dg-"
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_FIELDS = ("hash", "models", "budget_usd", "requests_per_minute", "tokens_per_minute", "max_concurrency", "expires")
+
+
+class Key(Struct, frozen=True):
+    """One key's owner and rights. ``models`` are names or patterns such as ``"anthropic:*"``."""
+
+    id: str
+    hash: str
+    models: tuple[str, ...] = ("*",)
+    budget_usd: Decimal | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_concurrency: int | None = None
+    expires: date | None = None
+
+    def allows(self, model: str) -> bool:
+        """May this key use the model of this name?"""
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    @property
+    def is_limited(self) -> bool:
+        """Is there anything to count for it?"""
+        counted = (self.budget_usd, self.requests_per_minute, self.tokens_per_minute)
+        return any(limit is not None for limit in counted)
+
+
+def hash_key(key: str) -> str:
+    """The digest that the file holds."""
+    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def new_key() -> tuple[str, str]:
+    """A new key, to be given to its owner and shown once, and its hash for the file."""
+    key = PREFIX + secrets.token_urlsafe(32)
+    return key, hash_key(key)
+
+
+class KeyRing:
+    """The keys that are known. A changed file is read before the next look-up, all or nothing."""
+
+    def __init__(self, keys: Iterable[Key] = (), path: Path | None = None) -> None:
+        self._keys: Sequence[Key] = tuple(keys)
+        self._path = path
+        self._stamp = _stamp(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> KeyRing:
+        """Read a file of keys; ``ConfigError`` if it is wrong or holds none."""
+        ring = cls(path=Path(path))
+        ring._keys = _read(Path(path))
+        return ring
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """Every key, as the file has it now."""
+        self._renew()
+        return self._keys
+
+    def find(self, presented: str | None, today: date | None = None) -> Key | None:
+        """The key somebody presents, unless it is unknown or has expired."""
+        digest = hash_key(presented or "")
+        found: Key | None = None
+        for key in self.keys:  # all of them, also after the right one: the time tells nothing
+            if hmac.compare_digest(key.hash, digest):
+                found = key
+        if presented is None or found is None:
+            return None
+        return None if found.expires is not None and (today or date.today()) > found.expires else found
+
+    def _renew(self) -> None:
+        stamp = _stamp(self._path)
+        if self._path is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._keys = _read(self._path)
+        except ConfigError as error:
+            log.warning("%s; keeping the keys that were read before", error)
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    try:
+        facts = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (facts.st_mtime_ns, facts.st_size, facts.st_ino) if facts else None
+
+
+def _read(path: Path) -> tuple[Key, ...]:
+    root = read_yaml(path)
+    root.allow("keys")
+    keys = tuple([_read_key(name, section) for name, section in root.section("keys").sections()])
+    if not keys:
+        raise ConfigError(str(path), None, "holds no keys; make one with `dragoman serve --new-key NAME`")
+    if len({key.hash for key in keys}) != len(keys):
+        raise ConfigError(str(path), None, "two keys have the same hash")
+    return keys
+
+
+def _read_key(name: str, section: Section) -> Key:
+    section.allow(*_FIELDS)
+    digest = section.get("hash", str)
+    if digest is None or not _HASH.fullmatch(digest):
+        raise section.fail("must be sha256: and 64 hexadecimal digits", "hash")
+    return Key(
+        name,
+        digest,
+        section.texts("models") or ("*",),
+        _read_money(section),
+        _read_count(section, "requests_per_minute"),
+        _read_count(section, "tokens_per_minute"),
+        _read_count(section, "max_concurrency"),
+        _read_date(section),
+    )
+
+
+def _read_count(section: Section, name: str) -> int | None:
+    value: int | None = section.get(name, int)
+    if value is not None and value < 1:
+        raise section.fail("must be 1 or more", name)
+    return value
+
+
+def _read_money(section: Section) -> Decimal | None:
+    value = section.get("budget_usd", (int, float, str))
+    try:
+        money = None if value is None else Decimal(str(value))
+    except InvalidOperation:
+        raise section.fail("must be an amount of money", "budget_usd") from None
+    if money is not None and not (money.is_finite() and money >= 0):
+        raise section.fail("must be an amount of money", "budget_usd")
+    return money
+
+
+def _read_date(section: Section) -> date | None:
+    value = section.get("expires", str)
+    try:
+        return None if value is None else date.fromisoformat(value)
+    except ValueError:
+        raise section.fail("must be a date such as 2030-01-31", "expires") from None

@@ -1,0 +1,71 @@
+"""Counters in the text format that Prometheus reads. One process's own: each worker has its set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from ..events import Usage
+
+__all__ = ["Metrics"]
+
+_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
+
+
+class Metrics:
+    """What the gateway has done. Labels are wires, names that are served, and statuses: nothing a client made up."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._tokens: Counter[tuple[str, ...]] = Counter()
+        self._seconds: dict[str, list[float]] = {}  # per name: buckets, then sum and count
+
+    def count(self, wire: str, model: str, status: int) -> None:
+        """A request is over."""
+        self._requests[wire, model, str(status)] += 1
+
+    def use(self, model: str, usage: Usage) -> None:
+        """A reply used this much."""
+        self._tokens[model, "input"] += usage.input_tokens or 0
+        self._tokens[model, "output"] += usage.output_tokens or 0
+
+    def time(self, name: str, seconds: float) -> None:
+        """Something took this long."""
+        held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
+        for at, bound in enumerate(_BUCKETS):
+            held[at] += seconds <= bound
+        held[-2] += seconds
+        held[-1] += 1
+
+    def text(self) -> str:
+        """The whole page."""
+        lines = ["# TYPE dragoman_in_flight gauge", f"dragoman_in_flight {self.in_flight}"]
+        lines += _counter("dragoman_requests_total", ("wire", "model", "status"), self._requests)
+        lines += _counter("dragoman_tokens_total", ("model", "kind"), self._tokens)
+        for name, held in self._seconds.items():
+            lines += _histogram(f"dragoman_{name}_seconds", held)
+        return "\n".join(lines) + "\n"
+
+
+def _counter(name: str, labels: Iterable[str], values: Mapping[tuple[str, ...], int]) -> list[str]:
+    lines = [f"# TYPE {name} counter"]
+    for key, value in sorted(values.items()):
+        named = ",".join([f'{label}="{_escape(text)}"' for label, text in zip(labels, key, strict=True)])
+        lines.append(f"{name}{{{named}}} {value}")
+    return lines
+
+
+def _histogram(name: str, held: list[float]) -> list[str]:
+    lines = [f"# TYPE {name} histogram"]
+    lines += [f'{name}_bucket{{le="{bound:g}"}} {held[at]:g}' for at, bound in enumerate(_BUCKETS)]
+    return [
+        *lines,
+        f'{name}_bucket{{le="+Inf"}} {held[-1]:g}',
+        f"{name}_sum {held[-2]:.6f}",
+        f"{name}_count {held[-1]:g}",
+    ]
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,82 @@
+"""The models a gateway serves, by the names its clients use."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from ..errors import AuthenticationError, InvalidModelError, ProviderError
+from ..middleware.stack import walk
+from ..provider import HttpProvider, Provider
+from ..registry import Registry
+
+__all__ = ["Models", "wires_of"]
+
+_READY_FOR = 10.0  # seconds for which an answer about readiness stands
+
+
+class Models:
+    """Names to providers: a mapping, or a registry whose providers are opened when they are first asked for.
+
+    A name in a request is only ever looked up. What a registry could make of other texts (a file to be
+    served by the embedded model, a model the catalogue does not list) is not to be had from outside.
+    """
+
+    def __init__(self, source: Mapping[str, Provider] | Registry) -> None:
+        self._registry = source if isinstance(source, Registry) else None
+        self._providers = {} if isinstance(source, Registry) else dict(source)
+        self._asked = -_READY_FOR
+        self._problems: dict[str, str] = {}
+
+    def names(self) -> list[str]:
+        """Every name that is served."""
+        if self._registry is None:
+            return sorted(self._providers)
+        found = [*self._registry.aliases(), *self._registry.names()]
+        return [name for name in found if self._registry.find(name).status == "configured"]
+
+    def find(self, name: str) -> Provider:
+        """The provider of a name; ``InvalidModelError`` if it is not served."""
+        provider = self._providers.get(name)
+        if provider is None and self._registry is not None and self._is_listed(self._registry, name):
+            try:
+                provider = self._providers[name] = self._registry.provider(name)
+            except AuthenticationError as error:  # the operator's key is missing, not the client's
+                raise InvalidModelError("the model is not configured here") from error
+        if provider is None:
+            raise InvalidModelError("no model of this name is served here")
+        return provider
+
+    def _is_listed(self, registry: Registry, name: str) -> bool:
+        return name in registry.aliases() or name in registry.names()
+
+    async def problems(self) -> dict[str, str]:
+        """What stands in the way of the models that are open, by name; asked anew every few seconds."""
+        if time.monotonic() - self._asked > _READY_FOR:
+            self._asked = time.monotonic()
+            found = await asyncio.gather(*[_problem(provider) for provider in self._providers.values()])
+            named = zip(self._providers, found, strict=True)
+            self._problems = {name: problem for name, problem in named if problem is not None}
+        return self._problems
+
+    async def close(self) -> None:
+        """Close every provider that is open."""
+        for provider in {id(provider): provider for provider in self._providers.values()}.values():
+            await provider.close()
+
+
+async def _problem(provider: Provider) -> str | None:
+    try:
+        async with asyncio.timeout(5):
+            await provider.ready()
+    except ProviderError as error:
+        return error.category
+    except TimeoutError:
+        return "provider_unavailable"
+    return None
+
+
+def wires_of(provider: Provider) -> set[str]:
+    """The wires that a provider may speak to others; none if that is not known."""
+    return {part.codec.wire for part in walk(provider) if isinstance(part, HttpProvider)}

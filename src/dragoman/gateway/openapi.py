@@ -1,0 +1,125 @@
+"""The gateway described, for tools that read OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["document"]
+
+_STATUSES = {
+    "400": "The request is wrong; the body names the field.",
+    "401": "No key, or one that is not known.",
+    "402": "The key's budget, or the provider's account, is used up.",
+    "403": "Not from here.",
+    "404": "No model of this name.",
+    "408": "The body did not arrive in time.",
+    "413": "The body is too long.",
+    "415": "The body is not declared as JSON.",
+    "429": "Too many requests; see retry-after.",
+    "500": "The provider failed.",
+    "502": "The provider cannot be reached, or its reply cannot be read.",
+    "503": "The provider is overloaded or loading, or the gateway is shutting down.",
+    "504": "The provider took too long.",
+    "529": "The provider is overloaded.",
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "object", "required": ["message", "type"]}},
+}
+_TEXT_OR_PARTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {"role": {"type": "string"}, "content": {"anyOf": [*_TEXT_OR_PARTS["anyOf"], {"type": "null"}]}},
+}
+_COMMON: dict[str, Any] = {
+    "model": {"type": "string", "description": "The name of a model as this gateway serves it."},
+    "stream": {"type": "boolean"},
+    "temperature": {"type": "number"},
+    "top_p": {"type": "number"},
+    "tools": {"type": "array", "items": {"type": "object"}},
+}
+
+
+def _request(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": {**_COMMON, **properties}}
+
+
+_CHAT = _request(
+    ["model", "messages"],
+    messages={"type": "array", "items": _MESSAGE},
+    max_tokens={"type": "integer"},
+    max_completion_tokens={"type": "integer"},
+    stop=_TEXT_OR_PARTS["anyOf"][0],
+    response_format={"type": "object"},
+    tool_choice={"anyOf": [{"type": "string"}, {"type": "object"}]},
+)
+_MESSAGES = _request(
+    ["model", "messages", "max_tokens"],
+    messages={"type": "array", "items": _MESSAGE},
+    max_tokens={"type": "integer"},
+    system=_TEXT_OR_PARTS,
+    stop_sequences={"type": "array", "items": {"type": "string"}},
+    tool_choice={"type": "object"},
+)
+_COUNT = {**_MESSAGES, "required": ["model", "messages"]}
+_RESPONSES = _request(
+    ["model", "input"],
+    input=_TEXT_OR_PARTS,
+    instructions={"type": "string"},
+    max_output_tokens={"type": "integer"},
+)
+
+
+def _post(summary: str, schema: dict[str, Any], *, streams: bool = True) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+    if streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {
+        "post": {
+            "summary": summary,
+            "security": [{"bearer": []}, {"x-api-key": []}, {}],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+            "responses": {"200": {"description": "The reply.", "content": content}, **_refusals()},
+        }
+    }
+
+
+def _refusals(*statuses: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": _ERROR}}
+    return {status: {"description": _STATUSES[status], "content": content} for status in statuses or _STATUSES}
+
+
+def _get(summary: str, *refusals: str, kind: str = "application/json") -> dict[str, Any]:
+    schema = {"type": "object"} if kind == "application/json" else {"type": "string"}
+    found: dict[str, Any] = {"200": {"description": summary, "content": {kind: {"schema": schema}}}}
+    return {"get": {"summary": summary, "responses": {**found, **(_refusals(*refusals) if refusals else {})}}}
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document of a gateway."""
+    named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    not_ready = {"description": "Not ready.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    ready = _get("Whether calls can be expected to succeed.")
+    ready["get"]["responses"]["503"] = not_ready
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Dragoman gateway", "version": "1"},
+        "components": {
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            }
+        },
+        "paths": {
+            "/v1/chat/completions": _post("Chat Completions.", _CHAT),
+            "/v1/messages": _post("Messages.", _MESSAGES),
+            "/v1/messages/count_tokens": _post("About how many tokens it is.", _COUNT, streams=False),
+            "/v1/models": _get("The models this key may use.", "400", "401", "403"),
+            "/v1/models/{name}": {**_get("One model.", "400", "401", "403", "404"), "parameters": [named]},
+            "/health": _get("The process is alive."),
+            "/ready": ready,
+            "/metrics": _get("Counters of this process.", "400", "401", "403", kind="text/plain"),
+        },
+    }

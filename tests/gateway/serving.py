@@ -1,0 +1,53 @@
+"""A gateway on a real socket, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
+    """Serve an application with uvicorn in this event loop; yields its address."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5, http="httptools", **settings
+    )
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    running = asyncio.ensure_future(server._serve(sockets=[listener]))
+    try:
+        while not server.started:
+            await asyncio.sleep(0.01)
+            if running.done():
+                running.result()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+async def raw(url: str, data: bytes, *, wait: float = 5.0, keep: bool = False) -> bytes:
+    """Send bytes as they are and read until the other side closes, or for so long."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    pieces = []
+    try:
+        async with asyncio.timeout(wait):
+            while piece := await reader.read(65536):
+                pieces.append(piece)
+    except TimeoutError:
+        if not keep:
+            raise
+    finally:
+        writer.close()
+    return b"".join(pieces)

@@ -1,0 +1,439 @@
+"""The gateway's doors: who is let in, what is refused before anybody is asked, and how a reply ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dragoman import connect
+from dragoman.errors import ProviderError, UnavailableError
+from dragoman.events import Usage
+from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
+from dragoman.gateway.ledger import Ledger
+from dragoman.gateway.service import Bounds
+from dragoman.messages import Request
+from dragoman.registry import ConfigError, Registry
+from tests.listed import Listed, reply
+from tests.server import Connection, chunk, serve
+
+from .serving import raw, serving
+
+BODY = {"model": "fast", "messages": [{"role": "user", "content": "a secret prompt"}]}
+MESSAGES = {**BODY, "max_tokens": 5}
+PATHS: list[tuple[str, dict[str, Any]]] = [("/v1/chat/completions", BODY), ("/v1/messages", MESSAGES)]
+ANN, BOB = "dg-ann", "dg-bob"
+KEYS = KeyRing([Key("ann", hash_key(ANN), ("fast",)), Key("bob", hash_key(BOB), ("slow", "other:*"))])
+
+
+async def post(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with aiohttp.ClientSession() as session:
+        headers = {"content-type": "application/json", **(headers or {})}
+        async with session.post(url, data=data, headers=headers) as reply:
+            found = {name.lower(): value for name, value in reply.headers.items()}
+            return reply.status, found, await reply.read()
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+# --- refused, and nobody is asked -------------------------------------------------------------------
+
+REFUSED: list[tuple[str, dict[str, str], int]] = [
+    ("no key", {}, 401),
+    ("a wrong key", bearer("dg-wrong"), 401),
+    ("an empty key", {"authorization": "Bearer "}, 401),
+    ("another scheme", {"authorization": f"Basic {ANN}"}, 401),
+    ("the hash itself", bearer(hash_key(ANN)), 401),
+    ("a key for another model", bearer(BOB), 404),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_without_the_right_key_nobody_is_asked(path: str, body: dict[str, Any]) -> None:
+    model = Listed("Hello", repeat=True)
+    async with serving(create_app({"fast": model, "slow": model}, keys=KEYS)) as url:
+        for name, headers, expected in REFUSED:
+            status, _, said = await post(url + path, body, headers)
+            assert status == expected, name
+            assert b"error" in said
+        assert model.requests == []
+        status, _, _ = await post(url + path, body, bearer(ANN))
+        assert status == 200
+    assert len(model.requests) == 1
+
+
+def head(*lines: str, path: str = "/v1/chat/completions", length: int | None = None) -> bytes:
+    size = [] if length is None else [f"content-length: {length}"]
+    return "\r\n".join([f"POST {path} HTTP/1.1", *lines, *size, "connection: close", "", ""]).encode()
+
+
+DATA = json.dumps(BODY).encode()
+JSON = "content-type: application/json"
+HOST = "host: localhost"
+OURS = f"authorization: Bearer {ANN}"
+SMUGGLED: list[tuple[str, bytes]] = [
+    ("two keys", head(HOST, JSON, "authorization: Bearer x", OURS, length=len(DATA)) + DATA),
+    ("two lengths", head(HOST, JSON, OURS, "content-length: 5", length=len(DATA)) + DATA),
+    ("length and chunks", head(HOST, JSON, OURS, "transfer-encoding: chunked", length=5) + DATA),
+    ("two hosts", head(HOST, "host: evil.test", JSON, OURS, length=len(DATA)) + DATA),
+    ("a folded header", head(HOST, JSON, "authorization: Basic x", f" Bearer {ANN}", length=len(DATA)) + DATA),
+    ("a line feed in a header", head(HOST, JSON, f"x: y\nauthorization: Bearer x\n{OURS}", length=len(DATA)) + DATA),
+    ("a name with a space", head(HOST, JSON, f"authorization : Bearer {ANN}", length=len(DATA)) + DATA),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sent"), SMUGGLED, ids=[name for name, _ in SMUGGLED])
+async def test_smuggled_headers_reach_nobody(name: str, sent: bytes) -> None:
+    model = Listed("Hello", repeat=True)
+    async with serving(create_app({"fast": model}, keys=KEYS)) as url:
+        answer = await raw(url, sent, wait=2, keep=True)
+    assert model.requests == [], name
+    assert not answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_body_too_long_is_refused_before_it_is_read() -> None:
+    model = Listed("Hello", repeat=True)
+    async with serving(create_app({"fast": model}, bounds=Bounds(body_bytes=1000))) as url:
+        said = await raw(url, head(HOST, JSON, length=10**9) + b"{")
+        assert said.startswith(b"HTTP/1.1 413")
+        chunks = b"".join([b"1f4\r\n" + b" " * 500 + b"\r\n" for _ in range(4)])
+        said = await raw(url, head(HOST, JSON, "transfer-encoding: chunked") + chunks)
+        assert said.startswith(b"HTTP/1.1 413")
+    assert model.requests == []
+
+
+async def test_a_slow_body_is_refused() -> None:
+    model = Listed("Hello", repeat=True)
+    async with serving(create_app({"fast": model}, bounds=Bounds(body_seconds=0.2))) as url:
+        said = await raw(url, head(HOST, JSON, length=500) + b'{"model":')
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in said.lower()
+    assert model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"content-encoding": "gzip"}, 415),
+        ({"host": "evil.test"}, 403),
+        ({"host": "127.0.0.1.evil.test"}, 403),
+        ({"origin": "https://evil.test"}, 403),
+    ],
+)
+async def test_web_pages_cannot_use_a_gateway_without_keys(headers: dict[str, str], status: int) -> None:
+    model = Listed("Hello", repeat=True)
+    async with serving(create_app({"fast": model})) as url:
+        found, _, _ = await post(f"{url}/v1/chat/completions", BODY, headers)
+    assert found == status
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("field", ["base_url", "api_base", "api_key", "extra_headers", "extra_body"])
+async def test_where_to_go_is_not_taken_from_a_request(field: str) -> None:
+    model = Listed("Hello", repeat=True)
+    async with serving(create_app({"fast": model})) as url:
+        status, _, said = await post(f"{url}/v1/chat/completions", {**BODY, field: "http://evil.test"})
+    assert status == 400
+    assert field.encode() in said
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("name", ["local", "local:/etc/passwd", "openai:gpt-x", "../fast", "", "slow"])
+async def test_a_name_is_only_looked_up(name: str, tmp_path: Path) -> None:
+    registry = Registry.load(_write(tmp_path / "models.yaml", "models: {}\n"))
+    async with serving(create_app(registry)) as url:
+        status, _, _ = await post(f"{url}/v1/chat/completions", {**BODY, "model": name})
+    assert status == 404
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+async def test_a_request_that_is_wrong_asks_nobody() -> None:
+    model = Listed("Hello", repeat=True)
+    wrong = [b"{", {"model": "fast"}, {**BODY, "messages": []}, {**BODY, "temperature": "hot"}, {**BODY, "n": 3}]
+    async with serving(create_app({"fast": model})) as url:
+        for body in wrong:
+            status, _, said = await post(f"{url}/v1/chat/completions", body)
+            assert status == 400
+            assert "message" in json.loads(said)["error"]
+    assert model.requests == []
+
+
+# --- limits -----------------------------------------------------------------------------------------
+
+
+async def test_limits_of_a_key() -> None:
+    model = Listed("Hello", repeat=True)
+    keys = KeyRing([Key("ann", hash_key(ANN), requests_per_minute=2)])
+    async with serving(create_app({"fast": model}, keys=keys)) as url:
+        found = [await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)) for _ in range(3)]
+    assert [status for status, _, _ in found] == [200, 200, 429]
+    assert 0 < int(found[2][1]["retry-after"]) <= 60
+    assert len(model.requests) == 2
+
+
+async def test_the_budget_of_a_key_is_kept() -> None:
+    used = Usage(input_tokens=100_000, output_tokens=0, total_tokens=100_000)
+    model = Listed(reply("Hello", usage=used), name="anthropic", model="claude-sonnet-4-5", repeat=True)
+    ledger = Ledger()
+    keys = KeyRing([Key("ann", hash_key(ANN), budget_usd=Decimal("0.5"))])
+    app = create_app({"fast": model, "unpriced": Listed("x", name="nobody")}, keys=keys, ledger=ledger)
+    async with serving(app) as url:
+        found = [await post(f"{url}/v1/messages", MESSAGES, {"x-api-key": ANN}) for _ in range(3)]
+        assert ledger.spent("ann") == Decimal("0.6")  # 3 dollars a million
+        unpriced = await post(f"{url}/v1/messages", {**MESSAGES, "model": "unpriced"}, {"x-api-key": ANN})
+    assert [status for status, _, _ in found] == [200, 200, 402]
+    assert found[2][1]["x-should-retry"] == "false"
+    assert unpriced[0] == 402
+    assert len(model.requests) == 2
+
+
+async def test_calls_at_a_time() -> None:
+    gate = asyncio.Event()
+    model = Listed(lambda request: [gate, *reply("Hello")(request)], repeat=True)
+    keys = KeyRing([Key("ann", hash_key(ANN), max_concurrency=1)])
+    async with serving(create_app({"fast": model}, keys=keys)) as url:
+        first = asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))
+        while not model.open:
+            await asyncio.sleep(0.01)
+        status, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
+        assert status == 429
+        gate.set()
+        assert (await first)[0] == 200
+
+
+def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:
+    key = Key("ann", "x", requests_per_minute=2, tokens_per_minute=100)
+    now = [600.0]
+    one, two = [Ledger(tmp_path / "used.db", clock=lambda: now[0]) for _ in range(2)]
+    one.admit(key)
+    two.admit(key)
+    with pytest.raises(ProviderError, match="requests a minute") as caught:
+        one.admit(key)
+    assert caught.value.retry_after == 60
+    now[0] = 690  # half of the last minute still counts
+    two.admit(key)
+    with pytest.raises(ProviderError):
+        two.admit(key)
+    now[0] = 800
+    one.record(key, 150, Decimal("0.1"))
+    with pytest.raises(ProviderError, match="tokens a minute"):
+        two.admit(key)
+    assert two.spent("ann") == Decimal("0.1")
+    for ledger in (one, two):
+        ledger.close()
+
+
+# --- keys -------------------------------------------------------------------------------------------
+
+
+def test_keys_are_kept_as_hashes_and_read_anew(tmp_path: Path) -> None:
+    key, digest = new_key()
+    file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {digest}\n    models: [fast]\n")
+    assert key not in file.read_text()
+    ring = KeyRing.load(file)
+    found = ring.find(key)
+    assert found is not None
+    assert (found.id, found.allows("fast"), found.allows("slow")) == ("ann", True, False)
+    assert ring.find(key[:-1]) is None
+    assert ring.find(None) is None
+    _write(file, f"keys:\n  bob:\n    hash: {hash_key('dg-other')}\n    budget_usd: 5\n")
+    assert ring.find(key) is None  # revoked
+    _write(file, "keys: {}\n")
+    assert ring.find("dg-other") is not None  # a file that is wrong changes nothing
+    _write(file, f"keys:\n  old:\n    hash: {digest}\n    expires: 2020-01-01\n")
+    assert ring.find(key) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("keys: {}", "holds no keys"),
+        ("keys:\n  a:\n    hash: abc", "must be sha256"),
+        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    modles: []", "unknown key"),
+        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    budget_usd: much", "an amount of money"),
+        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    requests_per_minute: 0", "must be 1 or more"),
+        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    expires: soon", "must be a date"),
+    ],
+)
+def test_a_file_of_keys_that_is_wrong(text: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        KeyRing.load(_write(tmp_path / "keys.yaml", text))
+
+
+# --- endings ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_a_client_that_hangs_up_stops_the_work_at_once(path: str, body: dict[str, Any]) -> None:
+    forever = asyncio.Event()
+    model = Listed(lambda request: [*reply("Hello")(request)[:2], forever])
+    async with serving(create_app({"fast": model})) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        data = json.dumps({**body, "stream": True}).encode()
+        writer.write(head(HOST, JSON, path=path, length=len(data)) + data)
+        while b"He" not in await reader.readline():
+            pass
+        assert model.open == 1
+        began = time.perf_counter()
+        writer.close()
+        while model.open:
+            await asyncio.sleep(0.002)
+        assert time.perf_counter() - began < 0.1
+
+
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_an_upstream_that_is_killed_gives_every_client_an_error_ending(path: str, body: dict[str, Any]) -> None:
+    code = (
+        "import socket\ns=socket.socket();s.bind(('127.0.0.1',0));s.listen(99);print(s.getsockname()[1],flush=True)\n"
+        "held=[]\nwhile True:\n c,_=s.accept();c.recv(9999);held.append(c)\n"
+        f" c.sendall(b'HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\n\\r\\n'+{chunk('Bonj')!r})\n"
+    )
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert child.stdout is not None
+    port = int(await child.stdout.readline())
+    model = connect("m", base_url=f"http://127.0.0.1:{port}/v1")
+    data = json.dumps({**body, "stream": True}).encode()
+    async with serving(create_app({"fast": model})) as url:
+        calls = [
+            asyncio.ensure_future(raw(url, head(HOST, JSON, path=path, length=len(data)) + data)) for _ in range(20)
+        ]
+        await asyncio.sleep(0.3)
+        os.kill(child.pid, signal.SIGKILL)
+        endings = await asyncio.gather(*calls)
+    await child.wait()
+    for said in endings:
+        assert said.startswith(b"HTTP/1.1 200")
+        assert b"Bonj" in said
+        assert said.endswith(b"\r\n0\r\n\r\n")  # the chunks end as they should
+        last = said.split(b"data: ")[-1].split(b"\n")[0]
+        assert "message" in json.loads(last)["error"]
+
+
+async def test_a_reply_that_takes_too_long_ends_with_an_error() -> None:
+    forever = asyncio.Event()
+    model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
+    async with serving(create_app({"fast": model}, bounds=Bounds(reply_seconds=0.2))) as url:
+        status, _, said = await post(f"{url}/v1/chat/completions", {**BODY, "stream": True})
+        assert status == 200
+        assert b"longer than this gateway allows" in said
+        status, _, _ = await post(f"{url}/v1/chat/completions", BODY)
+        assert status == 504
+    assert model.open == 0
+
+
+async def test_a_bug_behind_the_gateway_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def bug(request: Request) -> Any:
+        raise ZeroDivisionError("an inner secret")
+
+    async with serving(create_app({"fast": Listed(bug, repeat=True)})) as url:
+        for stream in (False, True):
+            status, _, said = await post(f"{url}/v1/chat/completions", {**BODY, "stream": stream})
+            assert status == 500
+            assert b"Traceback" not in said
+            assert b"secret" not in said
+
+
+# --- the rest ---------------------------------------------------------------------------------------
+
+
+async def test_the_access_log_tells_neither_content_nor_keys(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dragoman.access"):
+        async with serving(create_app({"fast": Listed("An answer.")}, keys=KEYS)) as url:
+            await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
+            await post(f"{url}/v1/chat/completions", BODY, bearer("dg-wrong"))
+    lines = [json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"]
+    assert [(line["status"], line.get("key"), line.get("model")) for line in lines] == [
+        (200, "ann", "fast"),
+        (401, None, None),
+    ]
+    assert lines[0]["output_tokens"] == 5
+    for text in ("secret prompt", "An answer", ANN, "dg-wrong"):
+        assert text not in caplog.text
+
+
+async def test_pages() -> None:
+    broken = Listed(UnavailableError("down"))
+    async with serving(create_app({"fast": Listed("Hello")}, keys=KEYS)) as url, aiohttp.ClientSession() as session:
+
+        async def get(path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+            async with session.get(url + path, headers=headers) as reply:
+                return reply.status, await reply.text()
+
+        assert (await get("/health"))[0] == 200
+        assert (await get("/ready"))[0] == 200
+        assert (await get("/openapi.json"))[0] == 200
+        assert (await get("/metrics"))[0] == 401
+        assert (await get("/v1/models"))[0] == 401
+        assert json.loads((await get("/v1/models", bearer(BOB)))[1])["data"] == []
+        assert [each["id"] for each in json.loads((await get("/v1/models", bearer(ANN)))[1])["data"]] == ["fast"]
+        assert (await get("/v1/models/fast", bearer(BOB)))[0] == 404
+        await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
+        text = (await get("/metrics", bearer(ANN)))[1]
+        assert 'dragoman_requests_total{wire="openai",model="fast",status="200"} 1' in text
+        assert 'dragoman_tokens_total{model="fast",kind="input"} 10' in text
+    async with (
+        serving(create_app({"fast": broken})) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/ready") as reply,
+    ):
+        assert reply.status == 503
+        assert await reply.json() == {"status": "not ready", "models": {"fast": "provider_unavailable"}}
+
+
+async def test_hints_of_another_wire_are_dropped_and_named_and_all_else_is_refused() -> None:
+    seen: list[Any] = []
+
+    async def handler(connection: Connection) -> None:
+        seen.append(connection.seen.json)
+        connection.reply(
+            200, json.dumps({"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}).encode()
+        )
+
+    async with serve(handler) as upstream:
+        model = connect("m", wire="anthropic", base_url=upstream.url)
+        async with serving(create_app({"fast": model})) as url:
+            body = {**BODY, "max_tokens": 5, "user": "u", "metadata": {"a": "b"}}
+            status, headers, _ = await post(f"{url}/v1/chat/completions", body)
+            assert status == 200
+            assert headers["x-dragoman-warnings"] == "user_dropped user; metadata_dropped metadata"
+            assert "user" not in seen[0]
+            status, _, said = await post(f"{url}/v1/chat/completions", {**body, "logit_bias": {"5": 1}})
+            assert status == 400
+            assert b"logit_bias" in said
+    assert len(seen) == 1
+
+
+async def test_what_is_kept_for_the_provider_reaches_it_on_the_same_wire() -> None:
+    seen: list[Any] = []
+
+    async def handler(connection: Connection) -> None:
+        seen.append(connection.seen.json)
+        connection.reply(200, b'{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}')
+
+    async with serve(handler) as upstream:
+        model = connect("upstream-name", base_url=upstream.base_url)
+        async with serving(create_app({"fast": model})) as url:
+            await post(f"{url}/v1/chat/completions", {**BODY, "logit_bias": {"5": 1}})
+    assert seen[0]["logit_bias"] == {"5": 1}
+    assert seen[0]["model"] == "upstream-name"

@@ -1,0 +1,327 @@
+"""The vendors' own clients, unchanged, in front of a gateway on a real socket."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import openai
+import pydantic
+import pytest
+
+from dragoman.errors import (
+    ContextOverflowError,
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    StreamInterruptedError,
+    UnavailableError,
+)
+from dragoman.events import Assembler, Usage
+from dragoman.gateway.app import create_app
+from dragoman.messages import Image, Inline, System, Text, Thinking, ToolResult, User
+from dragoman.provider import Provider
+from tests.listed import Listed, broken, reply, speak
+
+from .serving import serving
+
+USAGE = Usage(input_tokens=10, output_tokens=5, cached_input_tokens=4, total_tokens=15)
+
+
+@contextlib.asynccontextmanager
+async def openai_client(*answers: Any, retries: int = 0) -> AsyncIterator[tuple[openai.AsyncOpenAI, Listed]]:
+    model = Listed(*answers)
+    async with (
+        serving(create_app({"fast": model})) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=retries) as client,
+    ):
+        yield client, model
+
+
+@contextlib.asynccontextmanager
+async def anthropic_client(*answers: Any, retries: int = 0) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, Listed]]:
+    model = Listed(*answers)
+    async with (
+        serving(create_app({"fast": model})) as url,
+        anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=retries) as client,
+    ):
+        yield client, model
+
+
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def call(out: Assembler) -> None:
+    out.text("Let me see.")
+    out.tool_start(0, "call_1", "weather")
+    for piece in ('{"ci', 'ty": "Paris"}'):
+        out.tool_input(0, piece)
+
+
+def two_calls(out: Assembler) -> None:
+    call(out)
+    out.tool_start(1, "call_2", "weather")
+    out.tool_input(1, '{"city": "Rome"}')
+
+
+def think(out: Assembler) -> None:
+    out.thinking("Hm.")
+    out.attach(Thinking, "signed")
+    out.text("Yes.")
+
+
+# --- openai -----------------------------------------------------------------------------------------
+
+
+async def test_openai_complete() -> None:
+    async with openai_client(reply("Bonjour", usage=USAGE)) as (client, model):
+        made = await client.chat.completions.create(
+            model="fast", messages=[{"role": "system", "content": "Be terse."}, *HELLO], max_tokens=7, seed=3
+        )
+    assert made.choices[0].message.content == "Bonjour"
+    assert made.choices[0].finish_reason == "stop"
+    assert made.usage is not None
+    assert made.usage.prompt_tokens_details is not None
+    assert (made.usage.total_tokens, made.usage.prompt_tokens_details.cached_tokens) == (15, 4)
+    assert model.requests[0].messages == (System("Be terse."), User("Hello"))
+    assert (model.requests[0].config.max_tokens, model.requests[0].config.seed) == (7, 3)
+    assert model.requests[0].model == "m"
+
+
+async def test_openai_stream() -> None:
+    async with openai_client(reply("Bonjour", usage=USAGE)) as (client, _):
+        stream = await client.chat.completions.create(
+            model="fast", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    assert "".join([chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]) == "Bonjour"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 5
+
+
+async def test_openai_tools_streamed_and_answered() -> None:
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
+    async with openai_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
+        async with client.chat.completions.stream(model="fast", messages=HELLO, tools=tools) as stream:
+            done = (await stream.get_final_completion()).choices[0]
+        assert done.finish_reason == "tool_calls"
+        assert [(each.id, each.function.arguments) for each in done.message.tool_calls or ()] == [
+            ("call_1", '{"city": "Paris"}'),
+            ("call_2", '{"city": "Rome"}'),
+        ]
+        said: Any = done.message.model_dump(exclude_none=True, exclude={"parsed"})
+        for each in said["tool_calls"]:
+            each["function"].pop("parsed_arguments", None)
+            each.pop("index", None)
+        results: Any = [{"role": "tool", "tool_call_id": name, "content": "rain"} for name in ("call_1", "call_2")]
+        made = await client.chat.completions.create(model="fast", messages=[*HELLO, said, *results], tools=tools)
+    assert made.choices[0].message.content == "Rain."
+    assert model.requests[1].messages[-1] == ToolResult("call_2", "rain")
+
+
+class River(pydantic.BaseModel):
+    name: str
+    km: int
+
+
+async def test_openai_structured_output() -> None:
+    async with openai_client('{"name": "Rhine", "km": 1233}') as (client, model):
+        made = await client.chat.completions.parse(model="fast", messages=HELLO, response_format=River)
+    assert made.choices[0].message.parsed == River(name="Rhine", km=1233)
+    assert model.requests[0].response_schema is not None
+    assert model.requests[0].response_schema["title"] == "River"
+
+
+async def test_openai_images() -> None:
+    content: Any = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}},
+    ]
+    async with openai_client("A hat.") as (client, model):
+        await client.chat.completions.create(model="fast", messages=[{"role": "user", "content": content}])
+    assert model.requests[0].messages == (User([Text("What is it?"), Image(Inline("aGk="), "image/png", "low")]),)
+
+
+OPENAI_ERRORS: list[tuple[ProviderError, type[openai.APIStatusError]]] = [
+    (InvalidRequestError("no"), openai.BadRequestError),
+    (ContextOverflowError("too long"), openai.BadRequestError),
+    (RateLimitError("slow", retry_after=7), openai.RateLimitError),
+    (OverloadedError("busy"), openai.InternalServerError),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("error", "expected"), OPENAI_ERRORS)
+async def test_openai_errors(error: ProviderError, expected: type[openai.APIStatusError], stream: bool) -> None:
+    async with openai_client(error) as (client, _):
+        with pytest.raises(expected) as caught:
+            await client.chat.completions.create(model="fast", messages=HELLO, stream=stream)
+    assert error.message in str(caught.value)
+    if error.retry_after:
+        assert caught.value.response.headers["retry-after"] == "7"
+
+
+async def test_openai_retries_what_may_be_retried_and_nothing_else() -> None:
+    async with openai_client(
+        RateLimitError("slow", retry_after=0.01), OverloadedError("busy", retry_after=0.01), "Yes", retries=2
+    ) as (client, model):
+        made = await client.chat.completions.create(model="fast", messages=HELLO)
+        assert made.choices[0].message.content == "Yes"
+        assert len(model.requests) == 3
+        model.answers = [QuotaExceededError("no credit")]
+        with pytest.raises(openai.RateLimitError):
+            await client.chat.completions.create(model="fast", messages=HELLO)
+        assert len(model.requests) == 4
+
+
+async def test_openai_stream_that_breaks_off() -> None:
+    async with openai_client(broken("Bonj", StreamInterruptedError("cut"))) as (client, _):
+        stream = await client.chat.completions.create(model="fast", messages=HELLO, stream=True)
+        heard = []
+        caught: Exception | None = None
+        try:
+            async for chunk in stream:
+                heard.append(chunk.choices[0].delta.content)
+        except openai.APIError as error:
+            caught = error
+    assert "Bonj" in heard
+    assert "cut" in str(caught)
+
+
+async def test_openai_models() -> None:
+    async with openai_client() as (client, _):
+        assert [model.id async for model in client.models.list()] == ["fast"]
+        assert (await client.models.retrieve("fast")).id == "fast"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("slow")
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="slow", messages=HELLO)
+
+
+# --- anthropic --------------------------------------------------------------------------------------
+
+
+async def test_anthropic_complete() -> None:
+    async with anthropic_client(speak(think, usage=USAGE)) as (client, model):
+        made = await client.messages.create(model="fast", max_tokens=7, system="Be terse.", messages=HELLO)
+    assert [block.type for block in made.content] == ["thinking", "text"]
+    assert made.content[0].signature == "signed"  # type: ignore[union-attr]
+    assert made.stop_reason == "end_turn"
+    assert (made.usage.input_tokens, made.usage.cache_read_input_tokens, made.usage.output_tokens) == (6, 4, 5)
+    assert model.requests[0].messages == (System("Be terse."), User("Hello"))
+
+
+async def test_anthropic_stream() -> None:
+    answer = speak(think, usage=USAGE, stop_sequence="END")
+    async with (
+        anthropic_client(answer) as (client, _),
+        client.messages.stream(model="fast", max_tokens=7, messages=HELLO) as stream,
+    ):
+        texts = [text async for text in stream.text_stream]
+        made = await stream.get_final_message()
+    assert texts == ["Yes."]
+    assert [block.type for block in made.content] == ["thinking", "text"]
+    assert made.content[0].signature == "signed"  # type: ignore[union-attr]
+    assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", "END")
+    assert (made.usage.input_tokens, made.usage.output_tokens) == (6, 5)
+
+
+async def test_anthropic_tools_streamed_and_answered() -> None:
+    tools: Any = [{"name": "weather", "input_schema": CITY}]
+    async with anthropic_client(speak(call, finish="tool_calls"), "Rain.") as (client, model):
+        async with client.messages.stream(model="fast", max_tokens=7, messages=HELLO, tools=tools) as stream:
+            made = await stream.get_final_message()
+        assert made.stop_reason == "tool_use"
+        used = made.content[1]
+        assert used.type == "tool_use"
+        assert used.input == {"city": "Paris"}
+        result: Any = {"type": "tool_result", "tool_use_id": used.id, "content": "rain", "is_error": True}
+        turns: Any = [*HELLO, {"role": "assistant", "content": made.content}, {"role": "user", "content": [result]}]
+        await client.messages.create(model="fast", max_tokens=7, messages=turns, tools=tools)
+    assert model.requests[1].messages[-1] == ToolResult("call_1", "rain", is_error=True)
+
+
+async def test_anthropic_structured_output() -> None:
+    schema: Any = {"type": "json_schema", "schema": {**CITY, "additionalProperties": False}}
+    async with anthropic_client('{"city": "Paris"}') as (client, model):
+        made = await client.messages.create(
+            model="fast", max_tokens=7, messages=HELLO, output_config={"format": schema}
+        )
+    assert made.content[0].text == '{"city": "Paris"}'  # type: ignore[union-attr]
+    assert model.requests[0].response_schema == schema["schema"]
+
+
+async def test_anthropic_images() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+    content: Any = [{"type": "image", "source": source}, {"type": "text", "text": "?"}]
+    async with anthropic_client("A hat.") as (client, model):
+        await client.messages.create(model="fast", max_tokens=7, messages=[{"role": "user", "content": content}])
+    assert model.requests[0].messages == (User([Image(Inline("aGk="), "image/png"), Text("?")]),)
+
+
+ANTHROPIC_ERRORS: list[tuple[ProviderError, type[anthropic.APIStatusError]]] = [
+    (InvalidRequestError("no"), anthropic.BadRequestError),
+    (ContextOverflowError("too long"), anthropic.BadRequestError),
+    (RateLimitError("slow", retry_after=7), anthropic.RateLimitError),
+    (OverloadedError("busy"), anthropic.InternalServerError),
+    (UnavailableError("down"), anthropic.InternalServerError),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("error", "expected"), ANTHROPIC_ERRORS)
+async def test_anthropic_errors(error: ProviderError, expected: type[anthropic.APIStatusError], stream: bool) -> None:
+    async with anthropic_client(error) as (client, _):
+        with pytest.raises(expected) as caught:
+            await client.messages.create(model="fast", max_tokens=7, messages=HELLO, stream=stream)
+    assert error.message in str(caught.value)
+
+
+async def test_anthropic_retries_what_may_be_retried_and_nothing_else() -> None:
+    slow = OverloadedError("busy", retry_after=0.01)
+    async with anthropic_client(slow, slow, "Yes", retries=2) as (client, model):
+        made = await client.messages.create(model="fast", max_tokens=7, messages=HELLO)
+        assert made.content[0].text == "Yes"  # type: ignore[union-attr]
+        assert len(model.requests) == 3
+        model.answers = [QuotaExceededError("no credit")]
+        with pytest.raises(anthropic.APIStatusError):
+            await client.messages.create(model="fast", max_tokens=7, messages=HELLO)
+        assert len(model.requests) == 4
+
+
+async def test_anthropic_stream_that_breaks_off() -> None:
+    async with anthropic_client(broken("Bonj", StreamInterruptedError("cut"))) as (client, _):
+        heard = []
+        caught: Exception | None = None
+        try:
+            async with client.messages.stream(model="fast", max_tokens=7, messages=HELLO) as stream:
+                async for text in stream.text_stream:
+                    heard.append(text)
+        except anthropic.APIStatusError as error:
+            caught = error
+    assert heard == ["Bonj"]
+    assert "cut" in str(caught)
+
+
+async def test_anthropic_counts_tokens_and_lists_models() -> None:
+    async with anthropic_client() as (client, model):
+        counted = await client.messages.count_tokens(model="fast", messages=HELLO)
+        assert counted.input_tokens == model.estimate_input_tokens("Hello")
+        assert [each.id async for each in client.models.list()] == ["fast"]
+
+
+# --- the model swapped behind them ------------------------------------------------------------------
+
+
+async def test_one_client_talks_to_any_model_by_its_name() -> None:
+    models: dict[str, Provider] = {"one": Listed("First."), "two": Listed("Second.")}
+    async with serving(create_app(models)) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client:
+        for name, answer in (("one", "First."), ("two", "Second.")):
+            made = await client.chat.completions.create(model=name, messages=HELLO)
+            assert made.choices[0].message.content == answer
