@@ -46,3 +46,53 @@ def types(records: Sequence[Record]) -> list[str]:
 def of(records: Sequence[Record], kind: str) -> list[Any]:
     """The payloads of one type."""
     return [record.payload for record in records if record.type == kind]
+
+
+# --- evidence ---------------------------------------------------------------------------------------
+
+ENDS = {"tool.observed", "tool.failed", "permission.denied", "tool_intent.rejected", "tool_intent.closed"}
+# What may come before each step of an intent.
+BEFORE = {
+    "tool_intent.validated": {"tool_intent.proposed"},
+    "tool_intent.rejected": {"tool_intent.proposed"},
+    "permission.requested": {"tool_intent.validated"},
+    "permission.granted": {"tool_intent.validated", "permission.requested"},
+    "permission.denied": {"tool_intent.validated", "permission.requested"},
+    "tool.started": {"permission.granted"},
+    "tool.observed": {"tool.started"},
+    "tool.failed": {"tool.started"},
+    "tool_intent.closed": {
+        "tool_intent.proposed", "tool_intent.validated", "permission.requested", "permission.granted", "tool.started",
+    },
+}  # fmt: skip
+
+
+def check_evidence(records: Sequence[Record], *, finished: bool = True) -> dict[str, list[str]]:
+    """Hold a session's records against the rules of the chain; return each intent's steps."""
+    by_id = {record.id: record for record in records}
+    steps: dict[str, list[Record]] = {}
+    for record in records:
+        assert record.parent is None or record.parent in by_id, "a parent comes first"
+        intent = record.data.get("intent_id") or (record.data["id"] if record.type == "tool_intent.proposed" else None)
+        if intent is None:
+            continue
+        before = steps.setdefault(intent, [])
+        if record.type == "tool_intent.proposed":
+            assert not before, "proposed once"
+        else:
+            assert before[-1].type in BEFORE[record.type], f"{record.type} after {before[-1].type}"
+            if record.type != "tool_intent.closed":
+                assert record.parent == before[-1].id, f"{record.type} follows from {before[-1].type}"
+        before.append(record)
+    found = {intent: types(chain) for intent, chain in steps.items()}
+    for chain in found.values():
+        assert sum(kind in ENDS for kind in chain) <= 1
+        if finished:
+            assert chain[-1] in ENDS, chain
+    if finished:
+        starts, ends = types(records).count("llm.call_started"), sum(r.type in CALL_ENDS for r in records)
+        assert starts == ends
+    return found
+
+
+CALL_ENDS = {"llm.call_completed", "llm.call_failed"}

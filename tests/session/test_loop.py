@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.log import SqliteLog
-from dragoman.permission import Policy, Rule
-from dragoman.session import Session
+import dragoman
+from dragoman.errors import MalformedToolCallError, ProviderError, RateLimitError
+from dragoman.events import Usage
+from dragoman.log import LogFullError, SqliteLog
+from dragoman.messages import Assistant, System, ToolCall, ToolResult, User
+from dragoman.middleware import Fallback
+from dragoman.permission import Decision, Policy, Rule
+from dragoman.prices import Match, PriceRow, PriceTable, cost
+from dragoman.replay import to_steps
+from dragoman.session import Session, SessionError
 from dragoman.tools import tool
 
-from ..listed import Listed
-from .playing import call, of, propose, types
+from ..listed import Listed, broken, reply, speak
+from .playing import call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqliteLog]:
-    with SqliteLog(tmp_path / "log.db") as opened:
-        yield opened
-
-
 ran: list[Any] = []
 
 
@@ -35,37 +37,479 @@ def look(word: str) -> str:
     return f"{word}: found"
 
 
+@tool(side_effect="write")
+async def note(text: str) -> str:
+    """Write something down."""
+    ran.append(text)
+    return "noted"
+
+
 @pytest.fixture(autouse=True)
-def nothing_ran() -> None:
+def _nothing_ran() -> None:
     ran.clear()
 
 
-async def test_one_call_and_an_answer(log: SqliteLog) -> None:
-    provider = Listed(propose(call("look", word="ox"), words="Let me look."), "An ox is an animal.")
-    session = Session(provider, [look], ALL, log, system="Be terse.")
+async def test_the_chain_of_a_run_is_the_one_the_page_draws(log: SqliteLog) -> None:
+    two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"), words="Let me look.")
+    policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
+    no = lambda proposal, verdict: Decision(False, "ann", "not today")
+    session = Session(Listed(two, "Done."), [look, note], policy, log, system="Be terse.", approve=no)
     outcome = await session.run("What is an ox?")
-    assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "An ox is an animal.", 2)
+    assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Done.", 2)
     records = list(log.read(session.id))
-    assert types(records) == [
-        "session.started",
-        "message.recorded",
-        "message.recorded",
-        "turn.started",
-        "llm.call_started",
-        "tool_intent.proposed",
+    page = (Path(dragoman.__file__).parents[2] / "docs/concepts/session.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `([\w.]+)` \|\s*`?(\w*)`?\s*\|\s*(\d*)\s*\|", page, re.MULTILINE)
+    assert len(rows) == 19
+    ids = {record.id: str(record.seq) for record in records}
+    drawn = [(str(r.seq), r.type, r.turn or "", ids.get(r.parent or "", "")) for r in records[:19]]
+    assert drawn == rows
+    assert types(records[19:]) == ["llm.call_started", "message.recorded", "llm.call_completed", "session.finished"]
+    assert ran == ["ox"]
+    assert log.verify().ok
+    check_evidence(records)
+    assert not [step.notes for step in to_steps(records) if step.notes]
+
+
+async def test_each_record_says_who_and_what(log: SqliteLog) -> None:
+    two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"))
+    policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
+    yes = lambda proposal, verdict: Decision(True, "ann", "go on", scope="session")
+    session = Session(Listed(two, "Done."), [look, note], policy, log, approve=yes)
+    await session.run("What is an ox?")
+    records = list(log.read(session.id))
+    by_rule, by_ann = [record for record in records if record.type == "permission.granted"]
+    assert (by_rule.actor, by_rule.payload.by, by_rule.payload.rule) == ("system", "policy", "reading")
+    assert (by_ann.actor, by_ann.payload.by, by_ann.payload.reason) == ("user", "ann", "go on")
+    assert by_ann.payload.scope == "session"
+    [first, _] = of(records, "tool_intent.validated")
+    assert (first.side_effect, first.paths) == ("read", ())
+    [started, _] = of(records, "tool.started")
+    assert started.input == {"word": "ox"}
+    assert started.context == {"side_effect": "read", "timeout": 120.0, "output_limit": 30000}
+    [begun] = of(records, "session.started")
+    assert (begun.goal, begun.provider, begun.model, begun.tools) == ("What is an ox?", "listed", "m", ("look", "note"))
+    assert [record.actor for record in records if record.type == "message.recorded"] == [
+        "user", "agent", "tool", "tool", "agent",
+    ]  # fmt: skip
+
+
+async def test_nothing_runs_before_the_record_of_it_is_on_disk(log: SqliteLog) -> None:
+    seen: list[list[str]] = []
+
+    @tool(side_effect="none")
+    def peek() -> str:
+        seen.append(types(list(log.read(session.id))))
+        return ""
+
+    session = Session(Listed(propose(call("peek")), "Done."), [peek], ALL, log)
+    await session.run("Go.")
+    assert seen[0][-5:] == [
         "message.recorded",
         "llm.call_completed",
         "tool_intent.validated",
         "permission.granted",
         "tool.started",
-        "tool.observed",
-        "message.recorded",
-        "turn.started",
-        "llm.call_started",
-        "message.recorded",
-        "llm.call_completed",
-        "session.finished",
     ]
-    assert log.verify().ok
-    assert ran == ["ox"]
-    assert of(records, "tool.observed")[0].content == "ox: found"
+
+
+async def test_a_log_that_cannot_be_written_stops_everything(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Listed(propose(call("look", word="ox")), "Done."), [look], ALL, log)
+    append = log.append
+
+    async def refuse(name: str, payload: Any, **facts: Any) -> Any:
+        if type(payload).__name__ == "ToolStarted":
+            raise LogFullError("no room")
+        return await append(name, payload, **facts)
+
+    monkeypatch.setattr(log, "append", refuse)
+    with pytest.raises(LogFullError):
+        await session.run("Go.")
+    assert ran == []
+
+
+async def test_the_model_sees_projected_messages_and_descriptions_only(log: SqliteLog) -> None:
+    provider = Listed(propose(call("look", word="ox"), words="Hm."), "Done.")
+    session = Session(provider, [look], ALL, log, system="Be terse.", config=dragoman.RuntimeConfig(temperature=0.5))
+    await session.run("What is an ox?")
+    first, second = provider.requests
+    assert list(first.messages) == [System("Be terse."), User("What is an ox?")]
+    assert list(second.messages[2:]) == [
+        Assistant("Hm.", tool_calls=[ToolCall("call_1", "look", {"word": "ox"})]),
+        ToolResult("call_1", "ox: found"),
+    ]
+    assert list(second.tools) == [look.description]
+    assert second.config.temperature == 0.5
+    assert session.messages[-1] == Assistant("Done.")
+
+
+async def test_a_message_is_canonical_only_when_we_have_added_what_a_provider_cannot_know(log: SqliteLog) -> None:
+    row = PriceRow(provider="listed", match=Match(equals=("m",)), input=Decimal(3), output=Decimal(15))
+    price = lambda usage, model: cost(usage, model, table=PriceTable((row,), version="v1"))
+    provider = Listed(propose(call("look", word="ox")), "Done.")
+    session = Session(provider, [look], ALL, log, price=price)
+    await session.run("Go.")
+    said = of(list(log.read(session.id)), "message.recorded")
+    first = said[1]
+    assert re.fullmatch(r"msg_[0-9A-Z]{26}", first.message_id)
+    assert len({each.message_id for each in said}) == len(said)
+    assert (first.routing.mode, first.routing.chosen) == ("default", "listed:m")
+    assert (first.usage.input_tokens, first.provider, first.model) == (10, "listed", "m")
+    [intent] = session.state.intents
+    assert first.tool_ids == {"call_1": intent}
+    assert re.fullmatch(r"tu_[0-9A-Z]{26}", intent)
+    assert (first.cost_usd, first.pricing_version) == (Decimal("0.000105"), "v1")
+    assert session.state.spent.cost_usd == Decimal("0.000210")
+
+
+async def test_an_unknown_price_is_said_and_is_not_zero(log: SqliteLog) -> None:
+    session = Session(Listed("Done."), (), ALL, log)
+    outcome = await session.run("Go.")
+    [_, said] = of(list(log.read(session.id)), "message.recorded")
+    assert said.cost_usd is None
+    assert said.cost_unknown
+    assert outcome.spent.cost_unknown == "listed:m"
+
+
+# --- several at once --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("effects", "together"), [(("read", "none"), True), (("read", "write"), False)])
+async def test_intents_overlap_only_if_all_of_them_read(log: SqliteLog, effects: Any, together: bool) -> None:
+    inside = 0
+    most = 0
+
+    both = asyncio.Event()
+
+    async def slow() -> str:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        if inside == 2:
+            both.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(both.wait(), 5 if together else 0.05)
+        inside -= 1
+        return "x"
+
+    tools = [tool(name=name, side_effect=effect)(slow) for name, effect in zip("ab", effects, strict=True)]
+    calls = propose(call("a", call_id="1"), call("b", call_id="2"))
+    session = Session(Listed(calls, "Done."), tools, ALL, log)
+    await session.run("Go.")
+    assert most == (2 if together else 1)
+    results = [message for message in session.messages if isinstance(message, ToolResult)]
+    assert [result.tool_call_id for result in results] == ["1", "2"]  # shown in the order they were proposed
+    check_evidence(list(log.read(session.id)))
+
+
+async def test_one_of_several_that_cannot_be_recorded_stops_them_all(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = log.append
+
+    async def refuse(name: str, payload: Any, **facts: Any) -> Any:
+        if type(payload).__name__ == "ToolStarted" and payload.input == {"word": "b"}:
+            raise LogFullError("no room")
+        return await append(name, payload, **facts)
+
+    monkeypatch.setattr(log, "append", refuse)
+    calls = propose(call("look", call_id="1", word="a"), call("look", call_id="2", word="b"))
+    with pytest.raises(LogFullError):
+        await Session(Listed(calls, "Done."), [look], ALL, log).run("Go.")
+    assert "b" not in ran
+
+
+# --- what went wrong, each in its own words ---------------------------------------------------------
+
+
+async def test_a_denial_is_a_decision_and_no_error_of_a_tool(log: SqliteLog) -> None:
+    provider = Listed(propose(call("note", text="rm -rf /")), "I may not.")
+    session = Session(provider, [note], Policy([Rule("deny", tool="note", reason="no notes")]), log)
+    await session.run("Go.")
+    records = list(log.read(session.id))
+    assert ran == []
+    assert not [record for record in records if record.type.startswith("tool.")]
+    assert of(records, "tool_intent.proposed")[0].input == {"text": "rm -rf /"}  # the evidence stays
+    [denied] = of(records, "permission.denied")
+    assert (denied.by, denied.reason) == ("policy", "no notes")
+    assert provider.requests[1].messages[-1] == ToolResult("call_1", "Not run: permission denied by policy: no notes")
+
+
+async def test_without_a_rule_and_without_anybody_to_ask_nothing_runs(log: SqliteLog) -> None:
+    session = Session(Listed(propose(call("look", word="ox")), "Oh."), [look], None, log)
+    await session.run("Go.")
+    [denied] = of(list(log.read(session.id)), "permission.denied")
+    assert (denied.by, denied.reason) == ("nobody", "there is nobody to ask")
+    assert ran == []
+
+
+async def test_what_a_tool_raises_is_what_it_said(log: SqliteLog) -> None:
+    @tool(side_effect="read")
+    def fail() -> None:
+        raise ValueError("no such thing")
+
+    session = Session(Listed(propose(call("fail")), "Oh."), [fail], ALL, log)
+    await session.run("Go.")
+    [seen] = of(list(log.read(session.id)), "tool.observed")
+    assert (seen.content, seen.is_error) == ("ValueError: no such thing", True)
+
+
+async def test_a_tool_out_of_time_failed_and_observed_nothing(log: SqliteLog) -> None:
+    @tool(side_effect="read", timeout=0.01)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    session = Session(Listed(propose(call("hang")), "Oh."), [hang], ALL, log)
+    await session.run("Go.")
+    records = list(log.read(session.id))
+    [failed] = of(records, "tool.failed")
+    assert (failed.kind, failed.message) == ("timeout", "no end after 0.01 s")
+    assert not of(records, "tool.observed")
+    assert session.messages[-2].is_error  # type: ignore[union-attr]
+
+
+async def test_what_cannot_be_recorded_is_not_passed_on(log: SqliteLog) -> None:
+    @tool(side_effect="read")
+    def odd() -> Any:
+        return dragoman.tools.Observation("fine", details={"x": float("nan")})
+
+    session = Session(Listed(propose(call("odd")), "Oh."), [odd], ALL, log)
+    await session.run("Go.")
+    [failed] = of(list(log.read(session.id)), "tool.failed")
+    assert failed.kind == "unreadable"
+    assert "cannot be recorded" in failed.message
+
+
+async def test_a_providers_error_is_recorded_and_raised_and_the_session_goes_on_later(log: SqliteLog) -> None:
+    provider = Listed(broken("Half a", RateLimitError("slow down", status=429)), "Done.")
+    session = Session(provider, [look], ALL, log)
+    with pytest.raises(RateLimitError):
+        await session.run("Go.")
+    records = list(log.read(session.id))
+    assert types(records)[-3:] == ["message.recorded", "llm.call_failed", "session.finished"]
+    half = records[-3].payload
+    assert (half.message.text, half.in_context, half.finish_reason) == ("Half a", False, "error")
+    failed = records[-2].payload
+    assert (failed.error_class, failed.status) == ("rate_limit", 429)
+    assert records[-1].payload.outcome == "failed"
+    assert not of(records, "tool.failed")
+    assert (await session.run()).text == "Done."
+    assert list(provider.requests[1].messages) == [User("Go.")]
+    check_evidence(list(log.read(session.id)))
+
+
+MALFORMED = [
+    ("reboot", '{"now": true}', "no tool of this name was offered", True),
+    ("look", '{"word": 7}', "violate the tool's schema", True),
+    ("look", '{"word": "o', "not a JSON object", False),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "why", "shown"), MALFORMED)
+async def test_an_unusable_call_is_asked_for_again(
+    log: SqliteLog, name: str, arguments: str, why: str, shown: bool
+) -> None:
+    def bad(out: Any) -> None:
+        out.tool_start(1, "call_9", name)
+        out.tool_input(1, arguments)
+
+    provider = Listed(
+        speak(call("look", word="ox"), bad, finish="tool_calls"), propose(call("look", word="ass")), "Done."
+    )
+    session = Session(provider, [look], ALL, log)
+    assert (await session.run("Go.")).outcome == "completed"
+    assert ran == ["ass"]  # nothing of the unsound reply ran, not even its sound half
+    records = list(log.read(session.id))
+    [failed] = of(records, "llm.call_failed")
+    assert why in failed.error_message_redacted
+    [closed] = of(records, "tool_intent.closed")
+    assert closed.reason == "another call of the same reply could not be used"
+    told = list(provider.requests[1].messages[1:])
+    if shown:
+        assert [message.is_error for message in told[1:]] == [True, True]  # type: ignore[union-attr]
+        assert why in told[-1].text  # type: ignore[union-attr]
+    else:
+        assert len(told) == 1
+        assert why in told[0].text  # type: ignore[union-attr]
+    check_evidence(records)
+
+
+async def test_a_model_that_never_makes_a_sound_call_is_given_up(log: SqliteLog) -> None:
+    session = Session(Listed(propose(call("reboot")), repeat=True), [look], ALL, log)
+    with pytest.raises(MalformedToolCallError):
+        await session.run("Go.")
+    assert types(list(log.read(session.id))).count("llm.call_failed") == 3
+
+
+async def test_an_intent_nobody_checked_is_checked_here(log: SqliteLog) -> None:
+    """A provider of somebody else may propose what was never offered."""
+
+    def unchecked(request: Any) -> Any:
+        loose = dragoman.Tool("look", "", {"type": "object"})
+        free = dragoman.Request([User("x")], [dragoman.Tool("fly"), loose], request_id=request.request_id)
+        return propose(call("fly", call_id="1"), call("look", call_id="2", word=7))(free)
+
+    session = Session(Listed(unchecked, "Oh."), [look], ALL, log)
+    await session.run("Go.")
+    records = list(log.read(session.id))
+    first, second = of(records, "tool_intent.rejected")
+    assert (first.problem, second.problem) == ("unknown_tool", "invalid_arguments")
+    assert not of(records, "permission.granted")
+    assert ran == []
+    check_evidence(records)
+
+
+@pytest.mark.parametrize(
+    ("finish", "outcome"), [("stop", "completed"), ("length", "exhausted"), ("content_filter", "failed")]
+)
+async def test_how_the_last_reply_ended_decides_how_the_session_did(log: SqliteLog, finish: str, outcome: str) -> None:
+    session = Session(Listed(reply("So.", finish=finish)), (), ALL, log)
+    assert (await session.run("Go.")).outcome == outcome
+
+
+# --- other models -----------------------------------------------------------------------------------
+
+
+async def test_a_swap_is_planned_recorded_and_keeps_the_calls_apart(log: SqliteLog) -> None:
+    one = Listed(propose(call("look", word="ox")), name="one", model="m1")
+    two = Listed(propose(call("look", word="ass")), name="two", model="m2")
+    session = Session(one, [look], ALL, log)
+    await session.step("Go.")
+    plan = await session.swap(two, "a second opinion")
+    assert plan.target == "two:m2"
+    await session.step()
+    one.answers.append("Done.")
+    await session.swap(one, "and back")
+    await session.step()
+    [first, second] = session.state.intents
+    ids = [[c.id for m in r.messages if isinstance(m, Assistant) for c in m.tool_calls] for r in two.requests]
+    assert ids == [[first]]  # the other provider's call goes by our own id ...
+    last = one.requests[-1].messages
+    assert [c.id for m in last if isinstance(m, Assistant) for c in m.tool_calls] == ["call_1", second]
+    assert [m.tool_call_id for m in last if isinstance(m, ToolResult)] == ["call_1", second]
+    swapped = of(list(log.read(session.id)), "model.swapped")
+    assert [(s.from_, s.to, s.reason) for s in swapped] == [
+        ("one:m1", "two:m2", "a second opinion"),
+        ("two:m2", "one:m1", "and back"),
+    ]
+    said = [each for each in of(list(log.read(session.id)), "message.recorded") if each.routing]
+    assert [each.routing.mode for each in said] == ["default", "manual", "manual"]
+
+
+async def test_a_swap_says_what_is_lost_or_refuses(log: SqliteLog) -> None:
+    from dragoman.transport import FixtureTransport
+
+    thinking = lambda out: out.thinking("hm")
+    session = Session(Listed(speak(thinking, call("look", word="ox"), finish="tool_calls")), [look], ALL, log)
+    await session.step("Go.")
+    settings: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "transport": FixtureTransport()}
+    small = dragoman.connect("s", capabilities={"max_context_tokens": 1}, **settings)
+    with pytest.raises(dragoman.InvalidRequestError, match="do not fit its window of 1"):
+        await session.swap(small)
+    assert session.provider.name == "listed"
+    await session.swap(dragoman.connect("m", wire="anthropic", **settings))
+    [swapped] = of(list(log.read(session.id)), "model.swapped")
+    assert swapped.losses
+
+
+async def test_a_fallback_leaves_evidence(log: SqliteLog) -> None:
+    bad, good = Listed(RateLimitError("no"), name="bad"), Listed("Done.", name="good", model="g")
+    good.answers = [lambda request: [*_spoken_by("good", request)]]
+    held: list[Session] = []
+    provider = Fallback([bad, good], on_event=lambda event: held[0].note(event))
+    session = Session(provider, (), ALL, log)
+    held.append(session)
+    await session.run("Go.")
+    records = list(log.read(session.id))
+    [switched] = of(records, "routing.switched")
+    assert (switched.from_, switched.to) == ("bad:m", "good:g")
+    assert of(records, "message.recorded")[1].provider == "good"
+
+
+async def test_a_fallback_that_tells_nobody_leaves_evidence_too(log: SqliteLog) -> None:
+    bad, good = Listed(RateLimitError("no"), name="bad"), Listed(name="good", model="g")
+    good.answers = [lambda request: [*_spoken_by("good", request)]]
+    session = Session(Fallback([bad, good]), (), ALL, log)
+    await session.run("Go.")
+    [switched] = of(list(log.read(session.id)), "routing.switched")
+    assert (switched.from_, switched.to) == ("fallback:m", "good:g")
+
+
+def _spoken_by(name: str, request: Any) -> Any:
+    out = dragoman.events.Assembler(request_id=request.request_id, model=request.model, provider=name)
+    out.start()
+    out.text("Done.")
+    out.usage(Usage(1, 1))
+    out.finish("stop")
+    return out.take()
+
+
+# --- manners ----------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_is_over_needs_another_goal(log: SqliteLog) -> None:
+    session = Session(Listed("One.", "Two."), (), ALL, log)
+    await session.run("First.")
+    with pytest.raises(SessionError, match="another goal"):
+        await session.run()
+    assert (await session.run("Second.")).text == "Two."
+    records = list(log.read(session.id))
+    assert types(records).count("session.resumed") == 1
+    assert types(records).count("session.started") == 1
+
+
+async def test_a_new_session_needs_a_goal_a_log_and_a_name_of_its_own(log: SqliteLog) -> None:
+    with pytest.raises(ValueError, match="log: a session without a log"):
+        Session(Listed(), (), ALL)
+    with pytest.raises(SessionError, match="needs a goal"):
+        await Session(Listed(), (), ALL, log).run()
+    with pytest.raises(ValueError, match="goal: is empty"):
+        await Session(Listed(), (), ALL, log).run("")
+    with pytest.raises(ValueError, match=r"tools\[0\]: int cannot be run"):
+        Session(Listed(), [3], ALL, log)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="tools: two are named 'look'"):
+        Session(Listed(), [look, look], ALL, log)
+    await Session(Listed("Hi."), (), ALL, log, session_id="s1").run("Go.")
+    with pytest.raises(SessionError, match="already; use Session"):
+        await Session(Listed("Hi."), (), ALL, log, session_id="s1").run("Go.")
+
+
+async def test_one_thing_at_a_time(log: SqliteLog) -> None:
+    gate = asyncio.Event()
+    session = Session(Listed([gate]), (), ALL, log)
+    running = asyncio.ensure_future(session.run("Go."))
+    while not log.sessions() or session.state.call is None:
+        await asyncio.sleep(0)
+    for work in (session.run("Again."), session.step(), session.close_open_intents("no"), session.swap(Listed())):
+        with pytest.raises(SessionError, match="running"):
+            await work
+    await session.cancel()
+    assert (await running).outcome == "cancelled"
+
+
+async def test_watchers_hear_everything_and_cannot_do_harm(log: SqliteLog) -> None:
+    heard: list[Any] = []
+
+    def bad(event: Any) -> None:
+        heard.append(event)
+        raise RuntimeError("no")
+
+    session = Session(Listed("Hello."), (), ALL, log, on_record=bad, on_event=bad)
+    assert (await session.run("Go.")).text == "Hello."
+    kinds = [event.type for event in heard]
+    assert [kind for kind in kinds if kind == "text.delta"] == ["text.delta"] * 2
+    assert "session.finished" in kinds
+
+
+async def test_a_session_opens_a_log_by_its_path(tmp_path: Path) -> None:
+    async with Session(Listed("Hi."), (), ALL, tmp_path / "log.db", session_id="s1") as session:
+        await session.run("Go.")
+    with SqliteLog(tmp_path / "log.db", readonly=True) as log:
+        assert log.verify().ok
+        assert types(list(log.read("s1")))[0] == "session.started"
+
+
+async def test_an_error_before_anything_is_sent_is_recorded_too(log: SqliteLog) -> None:
+    session = Session(Listed(capabilities={"supports_tools": False}), [look], ALL, log)
+    with pytest.raises(ProviderError):
+        await session.run("Go.")
+    assert types(list(log.read(session.id)))[-2:] == ["llm.call_failed", "session.finished"]

@@ -78,6 +78,9 @@ class Budget(Struct, frozen=True, omit_defaults=True):
 
 def _read_money(given: Any) -> Decimal:
     try:
-        return Decimal(str(given))
+        money = Decimal(str(given))
     except InvalidOperation:
-        raise ValueError(f"budget.cost_usd: must be a number, not {given!r}") from None
+        money = Decimal("NaN")
+    if not money.is_finite():
+        raise ValueError(f"budget.cost_usd: must be a number, not {given!r}")
+    return money

@@ -15,12 +15,13 @@ from typing import Any, Literal, Self, TypeAlias
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError, scrub
+from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError
 from ..events import Event, Response, ToolIntent, ToolUseEnd, Usage
 from ..log import (
     EventLog,
     LlmCallStarted,
     LogCorruptError,
+    LogError,
     MessageRecorded,
     ModelSwapped,
     Payload,
@@ -35,7 +36,8 @@ from ..log import (
     open_log,
     to_payload,
 )
-from ..messages import LossWarning, Message, RuntimeConfig, System, ToolResult, User, new_ulid
+from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolResult, User, new_ulid
+from ..middleware.observe import redact
 from ..permission import Approver, Gate, Policy
 from ..prices import Unpriced
 from ..prices import cost as price_of
@@ -283,28 +285,44 @@ class Session:
             self._task.cancel()
 
     async def _drive(self, goal: str | User | None, *, once: bool) -> Step:
+        begun = False
         try:
             await self._begin(goal)
-            while True:
-                excess = self.budget.find_excess(self.state.spent)
-                if excess is not None:
-                    await self._write(excess)
-                    said = excess.detail or f"the budget of {excess.limit} {excess.unit} is used up"
-                    return Step(self.state.spent.turns, None, (), await self._finish("exhausted", said))
-                step = await self._turn()
-                if once or step.outcome is not None:
-                    return step
+            begun = True
+            step = await self._advance()
+            while not once and step.outcome is None:
+                step = await self._advance()
         except asyncio.CancelledError:
             return await self._wind_up()
-        except ProviderError as error:
-            await self._close_open("the session failed before it came to this")
-            await self._finish("failed", f"{error.kind}: {scrub(error.message)}")
+        except LogError:
+            raise  # and nothing more can be written
+        except Exception as error:
+            if begun:
+                word = error.kind if isinstance(error, ProviderError) else type(error).__name__
+                await self._close_open("the session failed before it came to this")
+                await self._finish("failed", redact(f"{word}: {error}"[:2000]))
             raise
+        return step
+
+    async def _advance(self) -> Step:
+        """Do one turn, unless the session is at its end."""
+        if self._has_answered():
+            said = self.state.messages[-1].finish_reason or "stop"
+            return Step(self.state.spent.turns, None, (), await self._conclude(said))
+        excess = self.budget.find_excess(self.state.spent)
+        if excess is None:
+            return await self._turn()
+        await self._write(excess)
+        detail = excess.detail or f"the budget of {excess.limit} {excess.unit} is used up"
+        return Step(self.state.spent.turns, None, (), await self._finish("exhausted", detail))
 
     async def _wind_up(self) -> Step:
         stop = self._stop
         ending, reason = (stop.ending, stop.reason) if stop else ("cancelled", "the task that ran it was cancelled")
-        if self.state.root is not None:
+        over = self.state.finished  # it may have come to its end while it was being stopped
+        if over is not None:
+            outcome = self._outcome(over.outcome, over.detail)
+        elif self.state.root is not None:
             await self._close_open(reason)
             if ending == "exhausted":
                 await self._write(self.budget.time_exceeded())
@@ -325,13 +343,19 @@ class Session:
         if self.state.root is None:
             await self._start(goal)
             return
+        if goal is None and self.state.finished is not None and self._has_answered():
+            raise SessionError("the model has answered; give the session another goal")
         if self._loaded or self.state.finished is not None:
             self._loaded = False
             await self._take_up("another goal" if goal is not None else "to go on")
+        if goal is None and not any(isinstance(said.message, User) for said in self.state.messages):
+            goal = self.state.goal  # it ended before its first message was written
         if goal is not None:
-            await self._write(MessageRecorded(_as_user(goal), message_id=new_message_id()))
-        elif self.state.messages and not isinstance(self.state.messages[-1].message, User | ToolResult):
-            raise SessionError("the model has answered; give the session another goal")
+            await self._open_conversation(_as_user(goal))
+
+    def _has_answered(self) -> bool:
+        last = self.state.messages[-1].message if self.state.messages else None
+        return isinstance(last, Assistant) and not last.tool_calls
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
@@ -343,7 +367,10 @@ class Session:
         metadata = {"budget": to_builtins(self.budget, enc_hook=str), "policy": repr(self.policy), **self._metadata}
         names = tuple([tool.name for tool in self.tools])
         await self._write(SessionStarted(message.text, self.provider.model, self.provider.name, names, metadata))
-        if self._system:
+        await self._open_conversation(message)
+
+    async def _open_conversation(self, message: User) -> None:
+        if self._system and not self.state.messages:
             await self._write(MessageRecorded(System(self._system), message_id=new_message_id()))
         await self._write(MessageRecorded(message, message_id=new_message_id()))
 
@@ -360,20 +387,20 @@ class Session:
         dangling = tuple([kept.intent.id for kept in state.open_intents])
         ended = state.finished.outcome if state.finished is not None else "interrupted"
         await self._write(SessionResumed(state.last_seq, dangling, f"{why}; it was {ended}"))
-        if state.call is not None:
-            await self._close_call(state.call)
         await self._close_open("the session ended before this came to an end")
 
-    async def _close_call(self, call: OpenCall) -> None:
-        """Say what is known of a call to the model during which the session ended."""
+    async def _close_call(self, call: OpenCall, reason: str) -> None:
+        """Say what is known of a call to the model during which the session was stopped."""
         said = call.reply
         if said is not None and said.finish_reason in STOP_REASONS:
             await self._write(record_completed(said), parent=call.record, turn=call.turn)
             return
-        failed = record_failed(call.started, None, "the session ended before the reply was recorded")
+        failed = record_failed(call.started, None, f"its end was not recorded: {reason}")
         await self._write(failed, parent=call.record, turn=call.turn)
 
     async def _close_open(self, reason: str) -> tuple[str, ...]:
+        if self.state.call is not None:
+            await self._close_call(self.state.call, reason)
         found = self.state.open_intents
         for kept in found:
             closed = ToolIntentClosed(kept.intent.id, reason, kept.intent.tool_name)
@@ -410,14 +437,14 @@ class Session:
             await self._pipeline.process(intents, turn)
             await self._answer_calls()
             return Step(number, response, tuple(intents))
-        return Step(number, response, (), await self._conclude(response))
+        return Step(number, response, (), await self._conclude(response.finish_reason))
 
-    async def _conclude(self, response: Response) -> Outcome:
-        if response.finish_reason == "stop":
+    async def _conclude(self, finish_reason: str) -> Outcome:
+        if finish_reason == "stop":
             return await self._finish("completed")
-        if response.finish_reason == "length":
+        if finish_reason == "length":
             return await self._finish("exhausted", "the model's reply was cut off at its token limit")
-        return await self._finish("failed", f"the reply ended with {response.finish_reason}")
+        return await self._finish("failed", f"the reply ended with {finish_reason}")
 
     async def _ask(self, turn: str, parent: str) -> tuple[Response, list[ToolIntent]]:
         """Call the model once. Its intents are recorded as they come, before anybody can act on them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Context
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -38,6 +39,7 @@ __all__ = ["IntentState", "OpenCall", "Stage", "State", "reduce_records"]
 Stage: TypeAlias = Literal[
     "proposed", "validated", "granted", "started", "observed", "failed", "denied", "rejected", "closed"
 ]
+_EXACT = Context(prec=100)  # money is added, never rounded
 _ENDS = frozenset({"observed", "failed", "denied", "rejected", "closed"})
 
 
@@ -130,7 +132,7 @@ class State:
             if payload.cost_usd is None:
                 self.spent.cost_unknown = f"{payload.provider}:{payload.model}"
             else:
-                self.spent.cost_usd += payload.cost_usd
+                self.spent.cost_usd = _EXACT.add(self.spent.cost_usd, payload.cost_usd)
 
     def _follow_intent(self, record: Record, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))

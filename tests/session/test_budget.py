@@ -1,0 +1,118 @@
+"""Limits that end a session in good order."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from dragoman.events import Usage
+from dragoman.log import SqliteLog
+from dragoman.permission import Policy, Rule
+from dragoman.prices import Match, PriceRow, PriceTable, Unpriced, cost
+from dragoman.session import Budget, Session, Spending
+from dragoman.tools import tool
+
+from ..listed import Listed
+from .playing import call, check_evidence, of, propose, types
+
+ALL = Policy([Rule("allow")])
+ROW = PriceRow(provider="listed", match=Match(equals=("m",)), input=Decimal(1000), output=Decimal(1000))
+price = lambda usage, model: cost(usage, model, table=PriceTable((ROW,), version="v1"))
+
+
+@tool(side_effect="none")
+def ping() -> str:
+    """Say pong."""
+    return "pong"
+
+
+@pytest.mark.parametrize(
+    ("budget", "name", "used", "turns"),
+    [
+        (Budget(steps=3), "turns", 3, 3),
+        (Budget(tokens=31), "tokens", 45, 3),  # 15 a turn: the turn that reaches the limit is finished
+        (Budget(tokens=30), "tokens", 30, 2),
+        (Budget(cost_usd="0.03"), "cost", Decimal("0.030"), 2),
+        (Budget(cost_usd=0.031), "cost", Decimal("0.045"), 3),
+    ],
+)
+async def test_a_budget_ends_a_session_in_good_order(
+    log: SqliteLog, budget: Budget, name: str, used: Any, turns: int
+) -> None:
+    session = Session(Listed(propose(call("ping")), repeat=True), [ping], ALL, log, budget=budget, price=price)
+    outcome = await session.run("Go.")
+    assert (outcome.outcome, outcome.spent.turns) == ("exhausted", turns)
+    assert outcome.detail is not None
+    assert "used up" in outcome.detail
+    records = list(log.read(session.id))
+    [exceeded] = of(records, "budget.exceeded")
+    assert (exceeded.budget, exceeded.used) == (name, used)
+    assert types(records)[-3:] == ["message.recorded", "budget.exceeded", "session.finished"]
+    check_evidence(records)
+
+
+async def test_time_ends_whatever_is_going_on(log: SqliteLog) -> None:
+    session = Session(Listed([asyncio.Event()]), (), ALL, log, budget=Budget(seconds=0.02))
+    outcome = await session.run("Go.")
+    assert (outcome.outcome, outcome.detail) == ("exhausted", "the time of 0.02 s is used up")
+    records = list(log.read(session.id))
+    assert types(records)[-3:] == ["llm.call_failed", "budget.exceeded", "session.finished"]
+    assert of(records, "budget.exceeded")[0].budget == "time"
+    check_evidence(records)
+
+
+async def test_money_is_not_spent_where_the_price_is_unknown(log: SqliteLog) -> None:
+    session = Session(Listed("Hi."), (), ALL, log, budget=Budget(cost_usd=1))
+    with pytest.raises(ValueError, match=r"budget.cost_usd: the price of listed:m is not known"):
+        await session.run("Go.")
+    assert not log.sessions()
+
+
+async def test_a_cost_that_turns_out_unknown_ends_the_session(log: SqliteLog) -> None:
+    uncounted = lambda usage, model: price(usage, model) if usage.output_tokens is not None else Unpriced("not counted")
+    provider = Listed(propose(call("ping"), usage=Usage()), repeat=True)
+    session = Session(provider, [ping], ALL, log, budget=Budget(cost_usd=1), price=uncounted)
+    outcome = await session.run("Go.")
+    assert (outcome.outcome, outcome.spent.turns) == ("exhausted", 1)
+    assert "not known" in (outcome.detail or "")
+
+
+async def test_uncounted_tokens_are_estimated(log: SqliteLog) -> None:
+    provider = Listed(propose(call("ping"), usage=Usage()), repeat=True)
+    session = Session(provider, [ping], ALL, log, budget=Budget(tokens=40))
+    outcome = await session.run("Go and do whatever it is that has to be done.")
+    assert outcome.outcome == "exhausted"
+    assert outcome.spent.turns < 5
+
+
+async def test_a_session_goes_on_with_a_larger_budget(log: SqliteLog) -> None:
+    provider = Listed(propose(call("ping")), propose(call("ping")), "Done.")
+    session = Session(provider, [ping], ALL, log, session_id="s1", budget=Budget(steps=1))
+    assert (await session.run("Go.")).outcome == "exhausted"
+    again = await Session.resume(provider, [ping], ALL, log, "s1", budget=Budget(steps=9))
+    assert (await again.run()).text == "Done."
+    check_evidence(list(log.read("s1")))
+
+
+@pytest.mark.parametrize(
+    ("facts", "complaint"),
+    [
+        ({"steps": 0}, "budget.steps: must be above 0"),
+        ({"steps": 1.5}, "budget.steps: must be a whole number"),
+        ({"tokens": -1}, "budget.tokens: must be above 0"),
+        ({"cost_usd": "much"}, "budget.cost_usd: must be a number"),
+        ({"cost_usd": "NaN"}, "budget.cost_usd: must be"),
+        ({"seconds": 0}, "budget.seconds: must be above 0"),
+        ({"steps": True}, "budget.steps: must be above 0"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(facts: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Budget(**facts)
+
+
+def test_no_limit_is_never_reached() -> None:
+    assert Budget().find_excess(Spending(10**9, 10**12, Decimal(10**9), "x")) is None

@@ -1,0 +1,167 @@
+"""Taken up again from the log, after an end at any point: nothing runs twice, nothing stays open."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dragoman.log import LogCorruptError, SqliteLog
+from dragoman.messages import Assistant, ToolResult
+from dragoman.permission import Policy, Rule
+from dragoman.session import Session, SessionError, reduce_records
+from dragoman.tools import tool
+from dragoman.validate import build_request, check_request
+
+from ..listed import Listed
+from .playing import call, check_evidence, of, propose, types
+
+ALL = Policy([Rule("allow")])
+ran: list[str] = []
+
+
+@tool(side_effect="read")
+async def look(word: str) -> str:
+    """Look a word up."""
+    ran.append(word)
+    return f"{word}: found"
+
+
+@tool(side_effect="write")
+async def note(text: str) -> str:
+    """Write something down."""
+    ran.append(text)
+    return "noted"
+
+
+def script() -> Listed:
+    return Listed(
+        propose(call("look", call_id="1", word="a"), call("look", call_id="2", word="b"), words="Hm."),
+        propose(call("note", call_id="1", text="c"), call("look", call_id="2", word="d")),
+        "Done.",
+        name="p",
+    )
+
+
+class Story:
+    """A whole run, and its beginnings."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with SqliteLog(path) as log:
+            asyncio.run(Session(script(), [look, note], ALL, log, session_id="s1").run("Go."))
+            self.records = list(log.read("s1"))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("story") / "story.db")
+
+
+def cut(story: Story, length: int, path: Path) -> SqliteLog:
+    """A log in which the session goes no further than so many records."""
+    source = sqlite3.connect(story.path)
+    target = sqlite3.connect(path)
+    source.backup(target)
+    target.execute("DELETE FROM records WHERE seq > ?", (length,))
+    target.commit()
+    target.close()
+    source.close()
+    return SqliteLog(path)
+
+
+LENGTH = 42
+
+
+def test_the_story_is_this_long(story: Story) -> None:
+    assert len(story.records) == LENGTH
+
+
+@pytest.mark.parametrize("length", range(1, LENGTH))
+async def test_taken_up_after_every_record(length: int, tmp_path: Path, story: Story) -> None:
+    ran.clear()
+    with cut(story, length, tmp_path / "cut.db") as log:
+        before = list(log.read("s1"))
+        dangling = [kept.intent.id for kept in reduce_records(before).open_intents]
+        provider = Listed("And so on.", name="p")
+        session = await Session.resume(provider, [look, note], ALL, log, "s1")
+        outcome = await session.run()
+        assert outcome.text == ("Done." if length >= LENGTH - 2 else "And so on.")
+        records = list(log.read("s1"))
+        assert log.verify().ok
+        assert ran == []  # nothing that was proposed before is run now
+        steps = check_evidence(records)
+        [resumed] = of(records, "session.resumed")
+        assert (resumed.after, list(resumed.open_intents)) == (length, dangling)
+        assert sorted(each.intent_id for each in of(records, "tool_intent.closed")) == sorted(dangling)
+        assert all(chain.count("tool.started") <= 1 for chain in steps.values())
+        for asked in provider.requests:
+            check_request(build_request(asked.messages, [], None, None, None, model="m"))
+
+
+async def test_what_ran_before_the_end_is_shown_and_what_may_have_run_is_said(tmp_path: Path, story: Story) -> None:
+    observed = next(r.seq for r in story.records if r.type == "tool.observed")
+    with cut(story, observed, tmp_path / "cut.db") as log:
+        provider = Listed("Well.", name="p")
+        session = await Session.resume(provider, [look, note], ALL, log, "s1")
+        await session.run()
+        first, second = [m for m in provider.requests[0].messages if isinstance(m, ToolResult)]
+        results = {first.text, second.text}
+        assert any(text.endswith(": found") for text in results)
+        assert any("the session ended before this came to an end" in text for text in results)
+    started = next(r.seq for r in story.records if r.type == "tool.started" and r.data["tool_name"] == "note")
+    with cut(story, started, tmp_path / "later.db") as log:
+        provider = Listed("Well.", name="p")
+        session = await Session.resume(provider, [look, note], ALL, log, "s1")
+        await session.run()
+        last = [m for m in provider.requests[0].messages if isinstance(m, ToolResult)][-2]
+        assert last.text.startswith("Interrupted, and what it did is not known")
+
+
+async def test_the_state_of_a_log_is_the_state_of_the_session_that_wrote_it(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        session = Session(script(), [look, note], ALL, log, session_id="s1")
+        for _ in range(3):
+            await session.step("Go." if not log.sessions() else None)
+            read = reduce_records(log.read("s1"))
+            assert read.messages == session.state.messages
+            assert read.spent == session.state.spent
+            assert list(read.intents) == list(session.state.intents)
+            assert [k.stage for k in read.intents.values()] == [k.stage for k in session.state.intents.values()]
+            for name in ("p", "another"):
+                assert read.project(name) == session.state.project(name)
+                for intent in read.intents:
+                    told = read.ids.to_provider(name, intent)
+                    assert told == session.state.ids.to_provider(name, intent)
+                    assert read.ids.to_intent(name, told) == intent
+
+
+async def test_a_broken_chain_is_not_taken_up(tmp_path: Path, story: Story) -> None:
+    path = tmp_path / "cut.db"
+    cut(story, 20, path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE records SET payload = replace(payload, 'ox', 'ax') || ' ' WHERE seq = 7")
+    connection.commit()
+    connection.close()
+    with SqliteLog(path) as log, pytest.raises(LogCorruptError, match="is not taken up"):
+        await Session.resume(Listed("x"), [], ALL, log, "s1")
+
+
+async def test_a_session_that_is_not_there_is_not_taken_up(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log, pytest.raises(SessionError, match="there is no session 's9'"):
+        await Session.resume(Listed("x"), [], ALL, log, "s9")
+
+
+async def test_taken_up_with_another_provider_that_is_on_record(tmp_path: Path, story: Story) -> None:
+    with cut(story, LENGTH, tmp_path / "cut.db") as log:
+        other = Listed("Well.", name="other", model="x")
+        session = await Session.resume(other, [look, note], ALL, log, "s1")
+        await session.run("And?")
+        said = of(list(log.read("s1")), "message.recorded")[-1]
+        assert said.routing.mode == "manual"
+        assert "another provider than p:m" in said.routing.reason
+        calls = [c.id for m in other.requests[0].messages if isinstance(m, Assistant) for c in m.tool_calls]
+        assert calls == list(session.state.intents)  # all by our own ids
+        assert types(list(log.read("s1")))[-1] == "session.finished"
