@@ -478,15 +478,21 @@ class Session:
             async for event in stream:
                 self._tell(event)
                 if isinstance(event, ToolUseEnd):
-                    heard.append(event)
-                    if event.intent is not None:
-                        await self._write(event.intent, parent=parent, turn=turn)
+                    heard.append(self._with_own_id(event))
+                    if (intent := heard[-1].intent) is not None:
+                        await self._write(intent, parent=parent, turn=turn)
         except asyncio.CancelledError:
             # End it well: what had arrived is evidence too.
             await stream.cancel()
             async for _ in stream:
                 pass
             raise
+
+    def _with_own_id(self, end: ToolUseEnd) -> ToolUseEnd:
+        """An intent's id is ours: one that a provider made and made before, as a replayed one does, is renewed."""
+        if end.intent is None or end.intent.id not in self.state.intents:
+            return end
+        return replace(end, intent=replace(end.intent, id=f"tu_{new_ulid()}"))
 
     # --- what was said ------------------------------------------------------------------------------
 

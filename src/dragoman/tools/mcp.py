@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
+from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
@@ -122,31 +124,34 @@ class McpServer:
                 await asyncio.gather(asking, return_exceptions=True)
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                client = await self._connect(stack)
-                self.tools = [self._tool(found) for found in await _list(client)]
-                self._client = client
+        # What the program says on standard error is not for our terminal, and is told if it does not start.
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
+            try:
+                async with contextlib.AsyncExitStack() as stack:
+                    client = await self._connect(stack, complaints)
+                    self.tools = [self._tool(found) for found in await _list(client)]
+                    self._client = client
+                    if not ready.done():
+                        ready.set_result(None)
+                    await self._leave.wait()
+            except Exception as error:
                 if not ready.done():
-                    ready.set_result(None)
-                await self._leave.wait()
-        except Exception as error:
-            if not ready.done():
-                failure = ToolFailure("not_started", f"{self.label}: {_innermost(error)}")
-                failure.__cause__ = error
-                ready.set_exception(failure)
+                    message = f"{self.label}: {_innermost(error)}{_read_end(complaints)}"
+                    failure = ToolFailure("not_started", message)
+                    failure.__cause__ = error
+                    ready.set_exception(failure)
 
-    async def _connect(self, stack: contextlib.AsyncExitStack) -> Any:
+    async def _connect(self, stack: contextlib.AsyncExitStack, complaints: TextIO) -> Any:
         # Half a second of imports, which only those who use such a server should pay.
         try:
-            from mcp import Client, StdioServerParameters
+            from mcp import Client, StdioServerParameters, stdio_client
         except ImportError:
             raise ToolFailure("not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'") from None
         if isinstance(self._target, str):
             return await stack.enter_async_context(Client(self._target))
         command, *rest = self._target
         parameters = StdioServerParameters(command=os.fspath(command), args=rest, env=self._env, cwd=self._cwd)
-        return await stack.enter_async_context(Client(parameters))
+        return await stack.enter_async_context(Client(stdio_client(parameters, errlog=complaints)))
 
     def _tool(self, found: Any) -> McpTool:
         description = Tool(self._prefix + found.name, found.description or "", dict(found.input_schema))
@@ -204,6 +209,13 @@ def _observe(result: Any) -> Observation:
         text = "\n".join([block.text for block in blocks if isinstance(block, Text)])
         return Observation(text, bool(result.is_error), details=details)
     return Observation(tuple(blocks), bool(result.is_error), details=details)
+
+
+def _read_end(complaints: TextIO) -> str:
+    complaints.flush()
+    complaints.seek(0)
+    text = " ".join(complaints.read()[-500:].split())
+    return f". It says: {scrub(text)}" if text else ""
 
 
 def _innermost(error: BaseException) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +42,6 @@ class Finished(Struct, frozen=True):
     stdout_bytes: int
     stderr_bytes: int
     truncated: bool
-    killed: bool = False
 
 
 class _Kept:
@@ -85,53 +86,80 @@ async def run_process(
     limit: int = DEFAULT_OUTPUT_LIMIT,
 ) -> Finished:
     """Run a program to its end, in a process group of its own that does not outlive it or the call."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=cwd,
-            env=dict(env if env is not None else clean_environment()),
-            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise ToolFailure("not_started", f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
     kept = _Kept(limit), _Kept(limit)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    reading = asyncio.gather(_read(process.stdout, kept[0]), _read(process.stderr, kept[1]), _write(process, stdin))
-    try:
-        code = await process.wait()
-        # A program left in the background may hold the pipes open for ever.
-        await asyncio.wait([reading], timeout=_GRACE)
-    finally:
-        killed = process.returncode is None
-        _kill_group(process.pid)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        if killed:
-            await asyncio.shield(process.wait())
-        process._transport.close()  # type: ignore[attr-defined]  # else its pipes are closed by the collector
+    async with contextlib.AsyncExitStack() as stack:
+        # Pipes of ours: of its own, asyncio would wait until every program in the background closed them too.
+        pipes = [await stack.enter_async_context(_pipe(each)) for each in kept]
+        process = await _start(argv, cwd, env, stdin, [pipe.write_end for pipe in pipes])
+        for pipe in pipes:
+            pipe.close_write_end()
+        try:
+            code = await process.wait()
+            await asyncio.wait([pipe.ended for pipe in pipes], timeout=_GRACE)
+        finally:
+            _kill_group(process.pid)
+            if process.returncode is None:
+                await asyncio.shield(process.wait())
     out, err = kept
     return Finished(code, out.text(), err.text(), out.total, err.total, out.is_cut or err.is_cut)
 
 
-async def _read(stream: asyncio.StreamReader, kept: _Kept) -> None:
-    while data := await stream.read(65536):
-        kept.add(data)
+async def _start(
+    argv: Sequence[str],
+    cwd: str | Path | None,
+    env: Mapping[str, str] | None,
+    stdin: bytes | None,
+    outputs: Sequence[int],
+) -> asyncio.subprocess.Process:
+    with tempfile.TemporaryFile() as given:  # a file, because a program may read as late as it likes
+        given.write(stdin or b"")
+        given.seek(0)
+        try:
+            return await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=cwd,
+                env=dict(env if env is not None else clean_environment()),
+                stdin=given if stdin is not None else asyncio.subprocess.DEVNULL,
+                stdout=outputs[0],
+                stderr=outputs[1],
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ToolFailure("not_started", f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
 
 
-async def _write(process: asyncio.subprocess.Process, data: bytes | None) -> None:
-    if process.stdin is None or data is None:
-        return
+class _Pipe(asyncio.Protocol):
+    """The end of a pipe that we read."""
+
+    def __init__(self, kept: _Kept, write_end: int) -> None:
+        self.write_end = write_end
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._kept = kept
+        self._open = True
+
+    def data_received(self, data: bytes) -> None:
+        self._kept.add(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def close_write_end(self) -> None:
+        if self._open:
+            self._open = False
+            os.close(self.write_end)
+
+
+@contextlib.asynccontextmanager
+async def _pipe(kept: _Kept) -> AsyncIterator[_Pipe]:
+    read_end, write_end = os.pipe()
+    pipe = _Pipe(kept, write_end)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(read_end, "rb", 0))
     try:
-        process.stdin.write(data)
-        await process.stdin.drain()
-        process.stdin.close()
-        await process.stdin.wait_closed()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it did not want it
+        yield pipe
+    finally:
+        pipe.close_write_end()
+        transport.close()
 
 
 def _kill_group(pid: int) -> None:

@@ -1,0 +1,162 @@
+"""Below the core nothing can run a tool: not by what it imports, and not when it is handed one that is armed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import Fallback, InvalidRequestError, Observe, Provider, RateLimit, Retry
+from dragoman.middleware import Record
+from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.tools import FunctionTool, ProcessTool, Toolbox, workspace_tools
+from dragoman.tools.runtime import ExecutableTool, Observation
+from dragoman.transport import FixtureTransport
+
+from ..listed import Listed
+from ..test_layers import LAYERS, PACKAGE, read_package
+from .playing import call, propose
+
+CORE = ("permission", "tools", "session")
+BELOW = LAYERS[: LAYERS.index("permission")]
+
+
+def reachable(layers: list[str]) -> dict[str, set[str]]:
+    """Every layer that each file of these layers leads to, through whatever imports."""
+    modules = read_package(PACKAGE)
+    known = {module.name for module in modules}
+    edges = {module.name: {target for _, _, target in module.imports(known)} for module in modules}
+    found: dict[str, set[str]] = {}
+    for module in modules:
+        if module.layer not in layers:
+            continue
+        seen: set[tuple[str, ...]] = set()
+        waiting = [module.name]
+        while waiting:
+            name = waiting.pop()
+            # Importing a module runs the front of every folder above it, the package's own apart.
+            for each in [name[:depth] for depth in range(1, len(name) + 1)]:
+                if each not in seen:
+                    seen.add(each)
+                    waiting += edges.get(each, ())
+        found[module.path.as_posix()] = {name[0] for name in seen if name}
+    return found
+
+
+def test_nothing_below_the_core_leads_to_it() -> None:
+    found = reachable(BELOW)
+    assert len(found) > 60
+    assert not {path: layers & set(CORE) for path, layers in found.items() if layers & set(CORE)}
+
+
+def test_the_search_finds_a_way_where_there_is_one() -> None:
+    assert all("tools" in layers for layers in reachable(["session"]).values() if layers)
+    assert "tools" in reachable(["session"])["session/loop.py"]
+
+
+def test_nothing_below_the_core_loads_it() -> None:
+    program = (
+        "import importlib, pkgutil, sys, dragoman\n"
+        f"for name in {BELOW!r}:\n"
+        "    module = importlib.import_module(f'dragoman.{name}')\n"
+        "    for found in pkgutil.walk_packages(getattr(module, '__path__', ()), module.__name__ + '.'):\n"
+        "        if 'otel' not in found.name and 'redis' not in found.name: importlib.import_module(found.name)\n"
+        f"print([name for name in sys.modules if name.split('.')[:2] in [['dragoman', core] for core in {CORE!r}]])\n"
+    )
+    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- armed ------------------------------------------------------------------------------------------
+
+fired: list[str] = []
+
+
+class Bomb(ExecutableTool):
+    """A tool that must not run."""
+
+    async def execute(self, arguments: Any) -> Observation:
+        fired.append(self.name)
+        raise AssertionError("it ran")
+
+
+def bash(command: str) -> str:
+    """Run a command."""
+    fired.append(command)
+    raise AssertionError("it ran")
+
+
+ARMED = Toolbox([FunctionTool(bash), Bomb(dragoman.Tool("boom"))])
+CALL = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"bash","arguments":"{\\"command\\":\\"ls\\"}"}},{"index":1,"id":"c2","function":{"name":"boom","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'  # noqa: E501
+
+
+def over_http() -> Provider:
+    transport = FixtureTransport(*[(200, {"content-type": "text/event-stream"}, [CALL])] * 2)
+    return dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport)
+
+
+def listed() -> Provider:
+    return Listed(propose(call("bash", call_id="1", command="ls"), call("boom", call_id="2")), repeat=True)
+
+
+def simulated() -> Provider:
+    return ScriptedProvider(Answer(tool_calls=[Call("bash", {"command": "ls"}), Call("boom")]))
+
+
+def recorded(tmp_path: Path) -> Provider:
+    return Record(listed(), tmp_path / "cassettes")
+
+
+KINDS: dict[str, Callable[[Path], Provider]] = {
+    "http": lambda _: over_http(),
+    "listed": lambda _: listed(),
+    "sim": lambda _: simulated(),
+    "retry": lambda _: Retry(listed()),
+    "fallback": lambda _: Fallback([listed(), simulated()]),
+    "limited": lambda _: RateLimit(listed(), max_concurrency=1),
+    "observed": lambda _: Observe(listed(), lambda event: None),
+    "recorded": recorded,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_provider_fires_an_armed_tool(kind: str, tmp_path: Path) -> None:
+    fired.clear()
+    async with KINDS[kind](tmp_path) as model:
+        stream = model.stream("Go.", ARMED.describe())
+        events = [event async for event in stream]
+        proposed = [
+            event.intent.tool_name for event in events if isinstance(event, dragoman.ToolUseEnd) and event.intent
+        ]
+        assert proposed == ["bash", "boom"]
+        assert fired == []
+
+
+@pytest.mark.parametrize("offered", [list(ARMED), [bash], [FunctionTool(bash)], ARMED])
+async def test_a_provider_takes_no_tool_that_can_run(offered: Any) -> None:
+    fired.clear()
+    for model in (listed(), simulated(), over_http()):
+        with pytest.raises((InvalidRequestError, ValueError, TypeError)):
+            await model.complete("Go.", offered)
+    assert fired == []
+
+
+def test_a_description_holds_nothing_that_can_run(tmp_path: Path) -> None:
+    tools = Toolbox(
+        [Bomb(dragoman.Tool("boom")), *workspace_tools(tmp_path), ProcessTool(dragoman.Tool("p"), ["true"])]
+    )
+
+    def walk(value: Any) -> None:
+        assert not callable(value)
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+            walk(inner)
+
+    for description in tools.describe():
+        assert type(description) is dragoman.Tool
+        walk([getattr(description, name) for name in description.__struct_fields__])

@@ -1,0 +1,155 @@
+"""The article's running example, end to end, with real files and real programs: the exact chain of events."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.log import SqliteLog
+from dragoman.messages import ToolResult
+from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
+from dragoman.provider import Provider
+from dragoman.replay import to_steps
+from dragoman.session import Session
+from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.tools import workspace_tools
+
+from ..listed import Listed
+from .playing import call, check_evidence, of, propose, types
+
+GOAL = "Help me figure out why this project's tests are failing and fix it."
+TESTS = f"{sys.executable} -m unittest -q test_add"
+OLD, NEW = "return a + b + 1", "return a + b"
+
+# words, then the calls as (tool, arguments)
+SCRIPT: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
+    ("I will run the tests first to see the current failure.", [("bash", {"command": TESTS})]),
+    ("", [("read_file", {"path": "test_add.py"}), ("read_file", {"path": "add.py"})]),
+    ("add() is off by one.", [("edit_file", {"path": "add.py", "old": OLD, "new": NEW})]),
+    ("", [("bash", {"command": TESTS})]),
+    ("The tests pass: add() had been off by one.", []),
+]
+
+
+def listed() -> Provider:
+    answers: list[Any] = []
+    for words, calls in SCRIPT:
+        said = [call(name, call_id=f"call_{at}", **arguments) for at, (name, arguments) in enumerate(calls)]
+        answers.append(propose(*said, words=words) if said else words)
+    return Listed(*answers)
+
+
+def simulated() -> Provider:
+    answers = [
+        Answer(words, tool_calls=[Call(name, arguments) for name, arguments in calls]) for words, calls in SCRIPT
+    ]
+    return ScriptedProvider(*answers)
+
+
+ASKED = ["turn.started", "llm.call_started"]
+SAID = ["message.recorded", "llm.call_completed"]
+RAN = ["tool_intent.validated", "permission.granted", "tool.started", "tool.observed"]
+CHAIN = [
+    "session.started", "message.recorded",
+    *ASKED, "tool_intent.proposed", *SAID, *RAN, "message.recorded",
+    *ASKED, "tool_intent.proposed", "tool_intent.proposed", *SAID,
+    # the two reads run at once: their eight records come in an order of their own
+    *["|"] * 8, "message.recorded", "message.recorded",
+    *ASKED, "tool_intent.proposed", *SAID,
+    "tool_intent.validated", "permission.requested", "permission.granted", "tool.started", "tool.observed",
+    "message.recorded",
+    *ASKED, "tool_intent.proposed", *SAID, *RAN, "message.recorded",
+    *ASKED, *SAID, "session.finished",
+]  # fmt: skip
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "add.py").write_text(f"def add(a, b):\n    {OLD}\n")
+    (folder / "test_add.py").write_text(
+        "import unittest\nfrom add import add\n\n\nclass Add(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(add(2, 2), 4)\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("provider", [listed, simulated])
+async def test_a_failing_test_is_found_read_mended_and_green(
+    log: SqliteLog, workspace: Path, provider: Callable[[], Provider]
+) -> None:
+    policy = Policy(
+        [
+            Rule("allow", side_effect=["none", "read"], name="reading"),
+            Rule("allow", tool="bash", arguments={"command": f"{sys.executable} -m unittest*"}, name="tests"),
+        ]
+    )
+    asked: list[Proposal] = []
+
+    async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
+        asked.append(proposal)
+        assert (workspace / "add.py").read_text().count(OLD) == 1  # not before it is allowed
+        return Decision(True, "ann", "looks right")
+
+    session = Session(provider(), workspace_tools(workspace), policy, log, approve=approve)
+    outcome = await session.run(GOAL)
+    assert (outcome.outcome, outcome.text) == ("completed", SCRIPT[-1][0])
+    assert (workspace / "add.py").read_text() == f"def add(a, b):\n    {NEW}\n"
+
+    records = list(log.read(session.id))
+    begin = CHAIN.index("|")
+    assert sorted(types(records)[begin : begin + 8]) == sorted(RAN * 2)
+    assert types(records)[:begin] == CHAIN[:begin]
+    assert types(records)[begin + 8 :] == CHAIN[begin + 8 :]
+    steps = check_evidence(records)
+    assert [chain[-1] for chain in steps.values()] == ["tool.observed"] * 5
+    assert not [step.notes for step in to_steps(records) if step.notes]
+    assert log.verify().ok
+
+    first, *reads, edit, last = of(records, "tool.observed")
+    assert (first.exit_code, first.is_error) == (1, True)
+    assert "5 != 4" in first.content
+    assert any(OLD in read.content for read in reads)
+    assert f"-    {OLD}\n+    {NEW}" in edit.content
+    assert (last.exit_code, last.is_error) == (0, False)
+    grants = of(records, "permission.granted")
+    assert [(grant.by, grant.rule) for grant in grants if grant.tool_name == "bash"] == [("policy", "tests")] * 2
+    [by_ann] = [grant for grant in grants if grant.by == "ann"]
+    assert (by_ann.tool_name, by_ann.reason) == ("edit_file", "looks right")
+    assert [(each.tool_name, each.paths, each.side_effect) for each in asked] == [("edit_file", ("add.py",), "write")]
+    started = of(records, "tool.started")[0]
+    assert started.context["cwd"] == str(workspace)
+    assert started.context["sandbox"].startswith(("bubblewrap", "none ("))
+
+
+async def test_the_same_story_without_anybody_to_approve(log: SqliteLog, workspace: Path) -> None:
+    policy = Policy([Rule("allow", side_effect=["none", "read", "execute"])])
+    session = Session(simulated(), workspace_tools(workspace), policy, log)
+    await session.run(GOAL)
+    assert OLD in (workspace / "add.py").read_text()
+    records = list(log.read(session.id))
+    [denied] = of(records, "permission.denied")
+    assert (denied.tool_name, denied.by) == ("edit_file", "nobody")
+    assert of(records, "tool.observed")[-1].exit_code == 1  # and the tests still fail, which is on record too
+    shown = [message for message in session.messages if isinstance(message, ToolResult)]
+    assert "Not run: permission denied" in shown[3].text
+
+
+async def test_a_replayed_intent_gets_an_id_of_its_own(log: SqliteLog, workspace: Path) -> None:
+    policy = Policy([Rule("allow", side_effect=["read"])])
+    answer = Answer(tool_calls=[Call("read_file", {"path": "add.py"})])
+    for goal in ("First.", "Second."):  # the simulator begins its ids anew
+        provider = ScriptedProvider(answer, "Done.", seed=7)
+        tools = workspace_tools(workspace)
+        if goal == "First.":
+            await Session(provider, tools, policy, log, session_id="s1").run(goal)
+        else:
+            session = await Session.resume(provider, tools, policy, log, "s1")
+            await session.run(goal)
+    steps = check_evidence(list(log.read("s1")))
+    assert len(steps) == 2

@@ -1,0 +1,261 @@
+"""Rules, and what becomes of an action they do not settle."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.permission import Decision, Gate, Policy, Proposal, Rule
+from dragoman.registry.config import ConfigError
+
+
+def bash(command: str) -> Proposal:
+    return Proposal("bash", {"command": command}, "execute")
+
+
+def edit(*paths: str) -> Proposal:
+    return Proposal("edit_file", {"path": paths[0] if paths else "?", "n": 3}, "write", paths)
+
+
+MATCHES = [
+    (Rule("allow"), bash("ls"), True),
+    (Rule("allow", "bash"), bash("ls"), True),
+    (Rule("allow", "ba?h"), bash("ls"), True),
+    (Rule("allow", "re:ba.*|zsh"), bash("ls"), True),
+    (Rule("allow", "bash*"), Proposal("rebash", {}), False),
+    (Rule("allow", side_effect=["read", "none"]), bash("ls"), False),
+    (Rule("allow", side_effect=["execute"]), bash("ls"), True),
+    (Rule("allow", side_effect="execute"), bash("ls"), True),  # type: ignore[arg-type]
+    (Rule("allow", arguments={"command": "pytest*"}), bash("pytest -q tests"), True),
+    (Rule("allow", arguments={"command": "pytest*"}), bash("python -m pytest"), False),
+    (Rule("allow", arguments={"command": "re:git (status|diff)"}), bash("git diff"), True),
+    (Rule("allow", arguments={"command": "re:git (status|diff)"}), bash("git diff; ls"), False),
+    (Rule("allow", arguments={"commande": "*"}), bash("ls"), False),
+    (Rule("allow", arguments={"n": "3"}), edit("a"), True),
+    (Rule("deny", arguments={"command": "*rm *"}), bash("cd /\nrm -rf ."), True),
+    # a rule that allows does not let a command become two
+    *[
+        (Rule("allow", arguments={"command": "pytest*"}), bash(f"pytest {more}"), False)
+        for more in ("; ls", "&& ls", "| sh", "> x", "< x", "$(ls)", "`ls`", "\nls", "\r", "& ls", "\\\nls", "(ls)")
+    ],
+    (Rule("deny", arguments={"command": "pytest*"}), bash("pytest; ls"), True),
+    (Rule("allow", path="src/**"), edit("src/a/b.py"), True),
+    (Rule("allow", path="src/*"), edit("src/a/b.py"), False),
+    (Rule("allow", path="src/*"), edit("src/a.py"), True),
+    (Rule("allow", path="**/*.py"), edit("a.py"), True),
+    (Rule("allow", path="**/*.py"), edit("x/y/a.py"), True),
+    (Rule("allow", path="src/**"), edit("srcs/a.py"), False),
+    (Rule("allow", path="src/**"), bash("ls"), False),  # a rule about paths does not allow what names none
+    (Rule("allow", path="src/**"), edit("src/a", ".git/config"), False),
+    (Rule("deny", path=".git/**"), edit("src/a", ".git/config"), True),
+    (Rule("deny", path=".git/**"), bash("rm .git/config"), False),
+    (Rule("ask", path="*.md"), edit("a.md"), True),
+]
+
+
+@pytest.mark.parametrize(("rule", "proposal", "expected"), MATCHES)
+def test_what_a_rule_is_about(rule: Rule, proposal: Proposal, expected: bool) -> None:
+    assert rule.matches(proposal) is expected
+
+
+def test_the_strictest_rule_holds_whatever_the_order() -> None:
+    rules = [Rule("allow", name="all"), Rule("ask", "bash", name="shell"), Rule("deny", path=".git/**", name="git")]
+    for order in (rules, rules[::-1]):
+        policy = Policy(order)
+        assert policy.judge(Proposal("look", {})).action == "allow"
+        assert policy.judge(bash("ls")).rule == "shell"
+        assert policy.judge(edit(".git/x")).action == "deny"
+
+
+def test_what_no_rule_is_about_is_asked_or_denied() -> None:
+    assert Policy().judge(bash("ls")).action == "ask"
+    assert Policy(default="deny").judge(bash("ls")).action == "deny"
+
+
+words = st.sampled_from(["bash", "edit", "look", "*", "b*"])
+effects = st.lists(st.sampled_from(["none", "read", "write", "execute", "network"]), max_size=2)
+paths = st.sampled_from([None, "**", "src/**", ".git/*"])
+rules = st.builds(Rule, st.sampled_from(["allow", "ask", "deny"]), words, effects, st.just({}), paths)
+proposals = st.builds(
+    Proposal,
+    st.sampled_from(["bash", "edit", "look"]),
+    st.just({}),
+    st.sampled_from(["none", "read", "write", "execute", "network"]),
+    st.lists(st.sampled_from(["src/a", ".git/x", "b"]), max_size=2).map(tuple),
+)
+STRICTNESS = ("allow", "ask", "deny")
+
+
+@given(st.lists(rules, max_size=4), rules, proposals)
+def test_another_rule_never_makes_it_laxer_unless_it_allows(before: list[Rule], more: Rule, proposal: Proposal) -> None:
+    old, new = Policy(before).judge(proposal), Policy([*before, more]).judge(proposal)
+    if more.action != "allow":
+        assert STRICTNESS.index(new.action) >= STRICTNESS.index(old.action) or old.rule is None
+    assert Policy([more, *before]).judge(proposal).action == new.action
+    if new.action == "allow":
+        assert any(rule.action == "allow" and rule.matches(proposal) for rule in [*before, more])
+
+
+# --- refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "complaint"),
+    [
+        ({"action": "permit"}, "action: must be allow, ask or deny"),
+        ({"action": "allow", "side_effect": ["reed"]}, "side_effect: must be of none, read"),
+        ({"action": "allow", "tool": "re:("}, "tool: 're:\\(' is not a regular expression"),
+        ({"action": "allow", "arguments": {"x": 3}}, "arguments.x: must be text"),
+        ({"action": "allow", "arguments": {"x": "re:["}}, "arguments.x: .* is not a regular expression"),
+        ({"action": "deny", "path": "/etc"}, "path: must be a pattern below the workspace"),
+        ({"action": "deny", "path": "a/../b"}, "path: must be a pattern below the workspace"),
+        ({"action": "deny", "path": ""}, "path: must be a pattern below the workspace"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused_by_field(facts: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Rule(**facts)
+
+
+def test_a_policy_that_allows_by_default_is_refused() -> None:
+    with pytest.raises(ValueError, match="default: must be ask or deny"):
+        Policy(default="allow")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"rules\[0\]: must be a Rule, not str"):
+        Policy(["allow"])  # type: ignore[list-item]
+
+
+GOOD = """\
+default: deny
+rules:
+  - {action: allow, side_effect: [none, read]}
+  - action: ask
+    tool: edit_file
+    path: "src/**"
+    reason: changes are looked at
+  - {action: allow, side_effect: network, name: net}
+  - {action: allow, tool: bash, arguments: {command: "pytest*"}, name: tests}
+"""
+
+
+def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD)
+    policy = Policy.load(path)
+    assert policy.default == "deny"
+    assert policy.rules == (
+        Rule("allow", side_effect=["none", "read"]),
+        Rule("ask", "edit_file", path="src/**", reason="changes are looked at"),
+        Rule("allow", side_effect=["network"], name="net"),
+        Rule("allow", "bash", arguments={"command": "pytest*"}, name="tests"),
+    )
+    as_json = tmp_path / "policy.json"
+    as_json.write_text('{"rules": [{"action": "allow", "tool": "look"}]}')
+    assert Policy.load(as_json).rules == (Rule("allow", "look"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("default: allow", ":1: default: must be ask or deny"),
+        ("rulez: []", ":1: rulez: unknown key"),
+        ("rules: 3", ":1: rules: must be a list"),
+        ("rules:\n  - allow", r":1: rules: rules\[0\]: must be a mapping"),
+        ("rules:\n  - {tool: bash}", r":2: rules\[0\].action: is missing"),
+        ("rules:\n  - {action: allow}\n  - {action: permit}", r":3: rules\[1\].action: must be allow, ask or deny"),
+        ("rules:\n  - {action: allow, tol: bash}", r":2: rules\[0\].tol: unknown key"),
+        ("rules:\n  - action: allow\n    path: ../x", r":3: rules\[0\].path: must be a pattern below"),
+        ("rules:\n  - action: allow\n    side_effect: [reed]", r":3: rules\[0\].side_effect: must be of none"),
+        ("rules:\n  - {action: allow, action: deny}", "there twice"),
+        ("rules: [", ":"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_line(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=complaint):
+        Policy.load(path)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Policy.load(tmp_path / "none.yaml")
+
+
+# --- asking -----------------------------------------------------------------------------------------
+
+
+async def decide(gate: Gate, proposal: Proposal) -> Decision:
+    verdict, decision = gate.settle(proposal)
+    return decision if decision is not None else await gate.ask(proposal, verdict)
+
+
+async def test_rules_settle_without_asking() -> None:
+    def never(*_: object) -> bool:
+        raise AssertionError("asked")
+
+    gate = Gate(Policy([Rule("allow", "look", name="a"), Rule("deny", "bash", reason="no", name="d")]), never)
+    assert await decide(gate, Proposal("look", {})) == Decision(True, "policy", "", "a")
+    assert await decide(gate, bash("ls")) == Decision(False, "policy", "no", "d")
+
+
+async def test_nobody_to_ask_is_a_no() -> None:
+    assert await decide(Gate(Policy()), bash("ls")) == Decision(False, "nobody", "there is nobody to ask")
+
+
+async def _later(answer: Any) -> Any:
+    await asyncio.sleep(0)
+    return answer
+
+
+ANSWERS: list[tuple[Any, bool, str]] = [
+    (lambda p, v: True, True, "user"),
+    (lambda p, v: False, False, "user"),
+    (lambda p, v: None, False, "user"),
+    (lambda p, v: "yes", False, "user"),  # only a clear yes is one
+    (lambda p, v: 1, False, "user"),
+    (lambda p, v: Decision(True, "ann", "fine"), True, "ann"),
+    (lambda p, v: _later(True), True, "user"),
+    (lambda p, v: _later(Decision(False, "bob")), False, "bob"),
+    (lambda p, v: 1 / 0, False, "nobody"),
+]
+
+
+@pytest.mark.parametrize(("approve", "allowed", "by"), ANSWERS)
+async def test_only_a_clear_yes_is_one(approve: Any, allowed: bool, by: str) -> None:
+    decision = await decide(Gate(Policy(), approve), bash("ls"))
+    assert (decision.allowed, decision.by) == (allowed, by)
+
+
+async def test_a_yes_for_the_session_is_asked_for_once_and_overrules_no_denial() -> None:
+    asked: list[str] = []
+
+    def approve(proposal: Proposal, verdict: Any) -> Decision:
+        asked.append(proposal.input["command"])
+        return Decision(True, "ann", scope="session")
+
+    gate = Gate(Policy([Rule("deny", arguments={"command": "*rm *"})]), approve)
+    for command in ("ls", "cat x", "rm x"):
+        decision = await decide(gate, bash(command))
+        assert decision.allowed is (command != "rm x")
+    assert asked == ["ls"]
+    assert not (await decide(Gate(gate.policy), bash("ls"))).allowed  # and only in that session
+
+
+async def test_a_person_is_asked_one_thing_at_a_time() -> None:
+    asking = 0
+
+    async def approve(proposal: Proposal, verdict: Any) -> Decision:
+        nonlocal asking
+        asking += 1
+        assert asking == 1
+        await asyncio.sleep(0)
+        asking -= 1
+        return Decision(True, "ann")
+
+    gate = Gate(Policy(), approve)
+    assert all(d.allowed for d in await asyncio.gather(*[decide(gate, bash(str(n))) for n in range(5)]))

@@ -1,0 +1,61 @@
+"""A server of tools, spoken to over standard input and output."""
+
+import asyncio
+import os
+import sys
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ImageContent, TextContent
+
+server = MCPServer("tools of a test")
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool()
+def fail() -> str:
+    """Fail."""
+    raise ToolError("no such thing")
+
+
+@server.tool()
+def show() -> list[TextContent | ImageContent]:
+    """Show a picture."""
+    picture = ImageContent(type="image", data="iVBORw0KGgo=", mime_type="image/png")
+    return [TextContent(type="text", text="a picture"), picture]
+
+
+@server.tool()
+def keys() -> str:
+    """Tell what the environment holds."""
+    return " ".join(sorted(os.environ))
+
+
+@server.tool()
+def vanish() -> str:
+    """End the server in the middle of a call."""
+    os._exit(3)
+
+
+@server.tool()
+async def sleep() -> str:
+    """Take too long."""
+    await asyncio.sleep(600)
+    return "late"
+
+
+@server.tool()
+def talk() -> str:
+    """Say a lot."""
+    return "word " * 10_000
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--broken"]:
+        sys.exit("it does not start")
+    server.run("stdio")

@@ -1,0 +1,123 @@
+"""A real server of the Model Context Protocol, over standard input and output."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.log import SqliteLog
+from dragoman.messages import Image, Inline, Text
+from dragoman.permission import Policy, Rule
+from dragoman.session import Session
+from dragoman.tools import McpServer, Toolbox, ToolFailure
+
+from ..listed import Listed
+from ..session.playing import call, of, propose
+
+pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+
+COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
+    # Opened and closed by different tasks on purpose: a fixture is one, and a session's caller may be.
+    monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
+    settings: dict[str, Any] = {"env": {"MINE": "1"}, "timeout": 20, "output_limit": 1000}
+    server = McpServer(COMMAND, side_effects={"add": "none"}, **settings)
+    await server.open()
+    yield server
+    await server.close()
+
+
+async def test_the_tools_of_a_server(server: McpServer, tmp_path: Path) -> None:
+    """One server for everything that leaves it whole: to start one takes a second."""
+    await check_calls(server)
+    await check_session(server, tmp_path)
+    sleep = next(tool for tool in server.tools if tool.name == "sleep")
+    sleep.timeout = 0.2
+    with pytest.raises(ToolFailure, match=r"no end after 0.2 s"):
+        await Toolbox(server.tools).execute("sleep", {})
+    seen = await Toolbox(server.tools).execute("keys", {})
+    assert "MINE" in str(seen.content)
+    assert "DRAGOMAN_API_KEY" not in str(seen.content)
+
+
+async def check_calls(server: McpServer) -> None:
+    tools = {tool.name: tool for tool in server.tools}
+    assert set(tools) == {"add", "fail", "show", "keys", "vanish", "sleep", "talk"}
+    assert tools["add"].side_effect == "none"
+    assert tools["keys"].side_effect == "execute"  # what nobody vouched for counts as the worst
+    assert tools["add"].description.parameters["required"] == ["a", "b"]
+    assert tools["add"].context() == {"server": sys.executable, "remote_name": "add"}
+    box = Toolbox(server.tools)
+    seen = await box.execute("add", {"a": 2, "b": 3})
+    assert (seen.content, seen.is_error) == ("5", False)
+    rejection = box.validate("add", {"a": "two", "b": 3})
+    assert rejection is not None
+    assert rejection[0] == "invalid_arguments"
+    seen = await box.execute("fail", {})
+    assert seen.is_error
+    assert "no such thing" in str(seen.content)
+    seen = await box.execute("show", {})
+    assert seen.content == (Text("a picture"), Image(Inline("iVBORw0KGgo="), "image/png"))
+    seen = await box.execute("talk", {})
+    assert seen.truncated
+    assert "left out here" in str(seen.content)
+
+
+async def test_a_server_that_vanishes_is_a_failure_and_no_observation(server: McpServer) -> None:
+    box = Toolbox(server.tools)
+    with pytest.raises(ToolFailure) as caught:
+        await box.execute("vanish", {})
+    assert caught.value.kind in ("lost", "crashed")
+    with pytest.raises(ToolFailure):
+        await box.execute("add", {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize("target", [[*COMMAND, "--broken"], ["/no/such/server"]])
+async def test_a_server_that_does_not_start_is_said(target: list[str]) -> None:
+    with pytest.raises(ToolFailure) as caught:
+        async with McpServer(target):
+            pass
+    assert caught.value.kind == "not_started"
+    assert ("it does not start" in caught.value.message) is (target[-1] == "--broken")
+
+
+@pytest.mark.parametrize(("target", "said"), [("python server.py", "must be a URL, or a list"), ([], "is empty")])
+def test_a_target_that_is_none_is_refused(target: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        McpServer(target)  # type: ignore[arg-type]
+
+
+async def check_session(server: McpServer, tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        provider = Listed(propose(call("add", a=2, b=3)), "5.")
+        session = Session(provider, server.tools, Policy([Rule("allow", side_effect=["none"])]), log)
+        assert (await session.run("What is 2 + 3?")).text == "5."
+        records = list(log.read(session.id))
+        assert of(records, "tool.observed")[0].content == "5"
+        assert of(records, "tool.started")[0].context["remote_name"] == "add"
+
+
+def test_the_extra_is_loaded_only_when_a_server_is_opened() -> None:
+    program = "import sys, dragoman.session, dragoman.tools; print('mcp' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert done.stdout.strip() == "False"
+
+
+async def test_without_the_extra_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ToolFailure, match=r"pip install 'dragoman\[mcp\]'"):
+        await McpServer(COMMAND).open()

@@ -1,0 +1,354 @@
+"""Functions and programs as tools: checked, timed, limited, and told as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.messages import Image, Inline, Text, Tool
+from dragoman.tools import (
+    FunctionTool,
+    Observation,
+    ProcessTool,
+    Toolbox,
+    ToolFailure,
+    clean_environment,
+    gather_tools,
+    limit_output,
+    tool,
+)
+from dragoman.tools.process import run_process
+from dragoman.tools.runtime import cut_text
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: int = 0
+
+
+def add(point: Point, by: Annotated[int, "how much"] = 1) -> int:
+    """Add to a point."""
+    return point.x + point.y + by
+
+
+async def run(made: FunctionTool | ProcessTool, **arguments: Any) -> Observation:
+    box = Toolbox([made])
+    rejection = box.validate(made.name, arguments)
+    assert rejection is None, rejection
+    return await box.execute(made.name, arguments)
+
+
+# --- functions --------------------------------------------------------------------------------------
+
+
+async def test_a_function_gets_values_of_its_types() -> None:
+    seen = await run(FunctionTool(add), point={"x": 1, "y": 2}, by=3)
+    assert (seen.content, seen.is_error) == ("6", False)
+    assert seen.duration_ms is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, '"point" is a required property'),
+        ({"point": {"x": "1"}}, "is not of type"),
+        ({"point": {"x": 1}, "by": 1.5}, "1.5 is not"),
+        ({"point": {"x": 1}, "bye": 1}, "there is no argument 'bye'; the tool takes by, point"),
+    ],
+)
+def test_arguments_are_checked_before_anything_runs(arguments: Any, complaint: str) -> None:
+    rejection = Toolbox([FunctionTool(add)]).validate("add", arguments)
+    assert rejection is not None
+    assert rejection[0] == "invalid_arguments"
+    assert complaint in rejection[1]
+
+
+def test_a_tool_that_is_not_there() -> None:
+    assert Toolbox().validate("fly", {}) == ("unknown_tool", "there is no tool named 'fly'")
+
+
+RETURNS: list[tuple[Any, Any]] = [
+    ("text", "text"),
+    ("", ""),
+    (None, "null"),
+    ({"a": [1, 2.5]}, '{"a":[1,2.5]}'),
+    (Point(1), '{"x":1,"y":0}'),
+    (Text("a"), (Text("a"),)),
+    ([Text("a"), Text("b")], (Text("a"), Text("b"))),
+    (Observation("so", is_error=True), "so"),
+]
+
+
+@pytest.mark.parametrize(("value", "content"), RETURNS)
+async def test_what_a_function_returns_is_told_as_it_is(value: Any, content: Any) -> None:
+    assert (await run(FunctionTool(lambda: value, name="f"))).content == content
+
+
+async def test_what_is_no_json_is_not_made_up() -> None:
+    with pytest.raises(ToolFailure) as caught:
+        await run(FunctionTool(lambda: object(), name="f"))
+    assert caught.value.kind == "unreadable"
+
+
+def leave() -> None:
+    sys.exit(3)
+
+
+def end_early() -> None:
+    raise StopIteration
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (leave, "RuntimeError: it raised SystemExit"),
+        (end_early, "RuntimeError: it raised StopIteration"),
+    ],
+)
+async def test_what_a_function_raises_is_what_it_said(function: Any, said: str) -> None:
+    seen = await run(FunctionTool(function, name="f"))
+    assert (seen.content, seen.is_error) == (said, True)
+
+
+async def test_a_plain_function_does_not_hold_up_the_loop() -> None:
+    inside = threading.Event()
+    turn = asyncio.Event()
+
+    def wait() -> str:
+        loop.call_soon_threadsafe(turn.set)
+        assert inside.wait(30)
+        return threading.current_thread().name
+
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(run(FunctionTool(wait)))
+    await turn.wait()
+    inside.set()
+    assert (await running).content == "dragoman-tool"
+
+
+async def test_out_of_time() -> None:
+    stop = threading.Event()
+
+    async def politely() -> None:
+        await asyncio.Event().wait()
+
+    for function, word in ((politely, "no end after 0.01 s"), (lambda: stop.wait(30), "may still be running")):
+        made = FunctionTool(function, name="f", timeout=0.01)
+        with pytest.raises(ToolFailure) as caught:
+            await run(made)
+        assert caught.value.kind == "timeout"
+        assert word in caught.value.message
+    stop.set()
+
+
+async def test_a_timeout_of_the_tools_own_is_its_own() -> None:
+    async def slow() -> None:
+        raise TimeoutError("the database")
+
+    seen = await run(FunctionTool(slow))
+    assert (seen.content, seen.is_error) == ("TimeoutError: the database", True)
+
+
+def test_the_decorator_and_the_worst_that_is_assumed() -> None:
+    @tool
+    def one() -> None: ...
+
+    @tool(side_effect="read", name="second", timeout=None)
+    async def two() -> None: ...
+
+    assert (one.name, one.side_effect, one.interruptible) == ("one", "execute", False)
+    assert (two.name, two.side_effect, two.interruptible, two.timeout) == ("second", "read", True, None)
+    box = gather_tools([one, two, add])
+    assert [each.side_effect for each in box] == ["execute", "read", "execute"]
+    assert gather_tools(box) is box
+
+
+@pytest.mark.parametrize(
+    ("facts", "complaint"),
+    [
+        ({"side_effect": "reads"}, "side_effect: must be of"),
+        ({"timeout": 0}, "timeout: must be seconds above 0"),
+        ({"output_limit": 10}, "output_limit: must be at least 200"),
+    ],
+)
+def test_a_tool_that_makes_no_sense_is_refused(facts: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        FunctionTool(add, **facts)
+
+
+def test_a_schema_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"p.parameters is not a valid JSON Schema"):
+        ProcessTool(Tool("p", "", {"type": "objekt"}), ["true"])
+
+
+# --- output -----------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=600), st.integers(200, 400))
+def test_a_text_is_whole_or_says_what_is_missing(text: str, limit: int) -> None:
+    cut, missing = cut_text(text, limit)
+    assert len(cut) <= limit
+    if len(text) <= limit:
+        assert (cut, missing) == (text, 0)
+    else:
+        head, _, tail = cut.partition(f"\n[... {missing} of {len(text)} characters left out here")
+        tail = tail.partition("...]\n")[2]
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert len(head) + len(tail) + missing == len(text)
+
+
+def test_what_is_left_out_can_be_held_against_the_whole() -> None:
+    whole = "x" * 5000
+    seen = limit_output(Observation(whole), 1000)
+    assert seen.truncated
+    assert seen.details["sha256"] == hashlib.sha256(whole.encode()).hexdigest()
+    assert seen.details["left_out_characters"] == 5000 - 900
+    short = Observation("fine")
+    assert limit_output(short, 1000) is short
+
+
+def test_half_a_character_is_replaced_and_that_is_said() -> None:
+    seen = limit_output(Observation("a\ud800b"), 1000)
+    assert seen.content == "a?b"
+    assert seen.details == {"replaced_characters": 1}
+    assert not seen.truncated
+
+
+def test_blocks_share_a_limit_and_a_picture_is_there_or_not() -> None:
+    small, large = Image(Inline("A" * 10), "image/png"), Image(Inline("A" * 9_000_000), "image/png")
+    seen = limit_output(Observation((Text("x" * 900), Text("y" * 900), small, large)), 1000)
+    assert seen.truncated
+    first, second, third, fourth = seen.content
+    assert (first, third) == (Text("x" * 900), small)
+    assert "left out here" in second.text  # type: ignore[union-attr]
+    assert fourth == Text("[image of 9000000 characters left out: the limit is 8388608]")
+
+
+# --- programs ---------------------------------------------------------------------------------------
+
+SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}}}
+PYTHON = [sys.executable, "-c"]
+
+
+def program(code: str, *rest: str, **settings: Any) -> ProcessTool:
+    return ProcessTool(Tool("p", "", SCHEMA), [*PYTHON, code, *rest], **settings)
+
+
+async def test_a_program_is_told_code_output_and_complaints() -> None:
+    code = "import sys; print('out', sys.argv[1:]); print('err', file=sys.stderr); sys.exit(3)"
+    seen = await run(program(code, "{word}", "n={n}"), word="a; ls $HOME", n=4)
+    assert seen.content == "exit code: 3\n--- stdout\nout ['a; ls $HOME', 'n=4']\n\n--- stderr\nerr\n"
+    assert (seen.exit_code, seen.is_error, seen.truncated) == (3, True, False)
+    assert seen.details == {"stdout_bytes": 27, "stderr_bytes": 4}
+
+
+async def test_a_program_gets_its_input_as_json() -> None:
+    seen = await run(program("import sys; print(sys.stdin.read())", stdin="json"), word="ü", n=1)
+    assert '{"word":"ü","n":1}' in seen.content
+
+
+async def test_a_program_that_reads_nothing_does_no_harm() -> None:
+    seen = await run(program("pass", stdin="json"), word="x" * 1_000_000)
+    assert seen.exit_code == 0
+
+
+async def test_a_program_does_not_see_our_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
+    seen = await run(program("import os; print(dict(os.environ))", env={"MINE": "1"}))
+    assert "k-secret" not in seen.content
+    assert "'MINE': '1'" in seen.content
+    assert "PATH" in clean_environment()
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("--force", "word: must not begin with a dash"),
+        ("a\0b", "word: must not contain a NUL"),
+        (None, "word: is needed"),
+    ],
+)
+def test_an_argument_is_not_an_option(word: Any, complaint: str) -> None:
+    box = Toolbox([program("pass", "{word}")])
+    assert box.validate("p", {} if word is None else {"word": word}) == ("invalid_arguments", complaint)
+    assert Toolbox([program("pass", "--word={word}")]).validate("p", {"word": "-x"}) is None
+    assert Toolbox([program("pass", "{word}", options=True)]).validate("p", {"word": "-x"}) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [("ls -l", "must be a list"), ([], "must be a list"), (["ls", "{path}"], r"\{path\} is not a parameter of 'p'")],
+)
+def test_a_command_that_is_none_is_refused(command: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        ProcessTool(Tool("p", "", SCHEMA), command)
+
+
+async def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(ToolFailure) as caught:
+        await run(ProcessTool(Tool("p"), ["/no/such/program"]))
+    assert (caught.value.kind, caught.value.message) == ("not_started", "/no/such/program: No such file or directory")
+
+
+async def test_much_output_costs_little_and_says_so() -> None:
+    code = "import sys\nfor n in range(200000): sys.stdout.write('line %d ü\\n' % n)"
+    seen = await run(program(code, output_limit=2000))
+    assert seen.truncated
+    assert isinstance(seen.content, str)
+    assert len(seen.content) <= 2000
+    assert "line 0 ü" in seen.content
+    assert "line 199999 ü" in seen.content
+    assert "bytes left out here" in seen.content
+    assert "\ufffd" not in seen.content
+
+
+async def gone(pid: int) -> None:
+    """Wait until a process has ended; the one who would collect it may not be us."""
+    async with asyncio.timeout(20):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+async def test_nothing_is_left_running(how: str, tmp_path: Path) -> None:
+    sign = tmp_path / "started"
+    code = (
+        "import subprocess, sys, time, pathlib\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(sign)!r}).write_text(str(child.pid))\n"
+        "time.sleep(600)"
+    )
+    made = program(code, timeout=30)
+    running = asyncio.ensure_future(run(made))
+    while not sign.exists() or not sign.read_text():
+        await asyncio.sleep(0.01)
+    if how == "cancel":
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    else:
+        box = Toolbox([program(code.replace(str(sign), str(sign) + "2"), timeout=0.5)])
+        with pytest.raises(ToolFailure, match=r"no end after 0.5 s"):
+            await box.execute("p", {})
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    await gone(int(sign.read_text()))
+
+
+async def test_a_program_left_in_the_background_does_not_hold_us_up() -> None:
+    shell = "sleep 600 & echo $!"
+    done = await asyncio.wait_for(run_process(["/bin/sh", "-c", shell]), 20)
+    assert done.exit_code == 0
+    await gone(int(done.stdout))

@@ -1,0 +1,318 @@
+"""Five tools that stay in their folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.tools import Observation, PathError, Sandbox, Toolbox, Workspace, find_sandbox, workspace_tools
+from dragoman.tools import sandbox as sandbox_module
+from dragoman.tools.workspace import MAX_FILE, BashTool
+
+SECRET = "the secret of the outside"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A workspace with ways out of it, and something outside to be found."""
+    folder = tmp_path / "work"
+    (folder / "src" / "deep").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text(SECRET)
+    (folder / "a.txt").write_text("one\ntwo\nthree\n")
+    (folder / "src" / "b.py").write_text("import os\nprint('Two')\n")
+    (folder / "src" / "deep" / "c.py").write_text("x = 1\n")
+    (folder / "link.txt").symlink_to(tmp_path / "outside" / "secret.txt")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / "inner").symlink_to(folder / "src")
+    (folder / "loop").symlink_to(folder / "loop")
+    return folder
+
+
+async def call(root: Path, name: str, **arguments: Any) -> Observation:
+    box = Toolbox(workspace_tools(root))
+    rejection = box.validate(name, arguments)
+    if rejection is not None:
+        return Observation(f"rejected: {rejection[1]}", is_error=True)
+    return await box.execute(name, arguments)
+
+
+# --- staying in -------------------------------------------------------------------------------------
+
+WAYS_OUT = [
+    "../outside/secret.txt",
+    "src/../../outside/secret.txt",
+    "src/..",
+    "..",
+    "/etc/passwd",
+    "link.txt",
+    "link/secret.txt",
+    "link",
+    "inner/b.py",
+    "loop",
+    "src/\0",
+    "./link/./secret.txt",
+    "link//secret.txt",
+]
+
+
+@pytest.mark.parametrize("path", WAYS_OUT)
+async def test_no_way_leads_out(root: Path, path: str) -> None:
+    outside = root.parent / "outside"
+    before = sorted(outside.iterdir())
+    calls = [
+        ("read_file", {"path": path}),
+        ("list_files", {"path": path}),
+        ("search", {"path": path, "text": "secret"}),
+        ("edit_file", {"path": path, "old": "secret", "new": "x"}),
+        ("edit_file", {"path": f"{path}/new.txt", "old": "", "new": "x"}),
+    ]
+    for name, arguments in calls:
+        seen = await call(root, name, **arguments)
+        assert seen.is_error, (name, path, seen.content)
+        assert str(seen.content).startswith("rejected: path: "), seen.content
+        assert SECRET not in str(seen.content)
+        # and where the check is passed by, because somebody moved something meanwhile, the opening refuses
+        late = await Toolbox(workspace_tools(root)).execute(name, arguments)
+        assert late.is_error
+        assert SECRET not in str(late.content)
+    assert sorted(outside.iterdir()) == before
+    assert (outside / "secret.txt").read_text() == SECRET
+
+
+parts = st.lists(
+    st.sampled_from(["..", ".", "", "src", "link", "inner", "deep", "a.txt", "new", "/", "link.txt"]), max_size=5
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(parts)
+def test_whatever_the_path_what_is_read_is_inside(root: Path, parts: list[str]) -> None:
+    workspace = Workspace(root)
+    try:
+        data = workspace.read("/".join(parts))
+    except PathError:
+        return
+    located = root / workspace.locate("/".join(parts))
+    assert located.resolve().is_relative_to(root)
+    assert located.read_bytes() == data
+
+
+async def test_links_are_named_and_not_followed(root: Path) -> None:
+    seen = await call(root, "list_files")
+    assert "link (link, not followed)" in str(seen.content)
+    assert "secret.txt" not in str(seen.content)
+    assert str((await call(root, "search", text="secret")).content) == "(none)"
+
+
+async def test_what_is_no_ordinary_file_is_not_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(root / "pipe")
+    monkeypatch.chdir(root)  # the path of a socket may not be long
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("sock")
+        for path in ("pipe", "src", "."):
+            seen = await call(root, "read_file", path=path)
+            assert "is not an ordinary file" in str(seen.content)
+        assert (await call(root, "read_file", path="sock")).is_error
+
+
+def test_a_folder_that_is_none_is_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match=r"workspace: .* is not a folder"):
+        Workspace(root / "a.txt")
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+async def test_reading_a_file_by_lines(root: Path) -> None:
+    seen = await call(root, "read_file", path="a.txt")
+    assert seen.content == "     1\tone\n     2\ttwo\n     3\tthree"
+    seen = await call(root, "read_file", path=str(root / "a.txt"), first_line=2, lines=1)
+    assert seen.content == "     2\ttwo\n[lines 2 to 2 of 3]"
+    assert seen.details == {"lines": 3, "bytes": 14}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("bin", b"\xff\xfe\x00", "is not UTF-8 text"),
+        ("large", b"x" * (MAX_FILE + 1), "is the most that is read"),
+        ("none", None, "No such file or directory"),
+    ],
+)
+async def test_what_cannot_be_read_is_said(root: Path, name: str, data: bytes | None, said: str) -> None:
+    if data is not None:
+        (root / name).write_bytes(data)
+    seen = await call(root, "read_file", path=name)
+    assert seen.is_error
+    assert said in str(seen.content)
+
+
+async def test_listing_and_searching(root: Path) -> None:
+    (root / ".git").mkdir()
+    (root / ".git" / "config").write_text("Two")
+    assert (await call(root, "list_files", pattern="*.py")).content == ".git/ (not entered)\nsrc/b.py\nsrc/deep/c.py"
+    assert (await call(root, "list_files", path="src")).content == "src/b.py\nsrc/deep/c.py"
+    assert (await call(root, "search", text="Two")).content == "src/b.py:2: print('Two')"
+    both = (await call(root, "search", text="two", ignore_case=True)).content
+    assert both == "a.txt:2: two\nsrc/b.py:2: print('Two')"
+    assert (await call(root, "search", text="two", path="a.txt")).content == "a.txt:2: two"
+    assert (await call(root, "search", text="x = 1", pattern="*.txt")).content == "(none)"
+    assert (await call(root, "search", text="")).is_error
+    assert (await call(root, "search", text=".*")).content == "(none)"  # it is not a pattern
+
+
+async def test_many_are_cut_and_that_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.tools.workspace.MAX_FILES", 2)
+    monkeypatch.setattr("dragoman.tools.workspace.MAX_MATCHES", 1)
+    listed, found = await call(root, "list_files"), await call(root, "search", text="o")
+    assert listed.truncated
+    assert found.truncated
+    assert "[more than 2" in str(listed.content)
+    assert str(found.content).endswith("[more than 1 lines: look for something rarer]")
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+async def test_an_edit_is_a_diff(root: Path) -> None:
+    (root / "a.txt").chmod(0o640)
+    seen = await call(root, "edit_file", path="a.txt", old="two", new="2")
+    assert str(seen.content).endswith("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three")
+    assert (root / "a.txt").read_text() == "one\n2\nthree\n"
+    assert stat.S_IMODE((root / "a.txt").stat().st_mode) == 0o640
+
+
+async def test_line_ends_stay_as_they_are(root: Path) -> None:
+    (root / "dos.txt").write_bytes(b"one\r\ntwo\r\n")
+    await call(root, "edit_file", path="dos.txt", old="two", new="2")
+    assert (root / "dos.txt").read_bytes() == b"one\r\n2\r\n"
+
+
+@pytest.mark.parametrize(("old", "count"), [("o", 2), ("four", 0)])
+async def test_an_edit_that_is_not_clear_changes_nothing(root: Path, old: str, count: int) -> None:
+    before = (root / "a.txt").read_text()
+    seen = await call(root, "edit_file", path="a.txt", old=old, new="!")
+    assert seen.is_error
+    assert f"occurs {count} times" in str(seen.content)
+    assert (root / "a.txt").read_text() == before
+
+
+async def test_a_new_file_and_never_over_an_old_one(root: Path) -> None:
+    seen = await call(root, "edit_file", path="new/folder/x.txt", old="", new="héllo")
+    assert seen.content == "made new/folder/x.txt: 6 bytes"
+    assert (root / "new/folder/x.txt").read_text() == "héllo"
+    seen = await call(root, "edit_file", path="a.txt", old="", new="!")
+    assert seen.is_error
+    assert "File exists" in str(seen.content)
+    assert (root / "a.txt").read_text() == "one\ntwo\nthree\n"
+    assert not list(root.glob(".a.txt*"))
+
+
+async def test_a_second_name_of_a_file_outside_is_not_written_through(root: Path) -> None:
+    outside = root.parent / "outside" / "secret.txt"
+    os.link(outside, root / "hard.txt")
+    await call(root, "edit_file", path="hard.txt", old="secret", new="X")
+    assert outside.read_text() == SECRET
+    assert "X" in (root / "hard.txt").read_text()
+
+
+def test_the_side_effects_and_paths_are_declared(root: Path) -> None:
+    tools = {tool.name: tool for tool in workspace_tools(root)}
+    assert {name: tool.side_effect for name, tool in tools.items()} == {
+        "read_file": "read",
+        "list_files": "read",
+        "search": "read",
+        "edit_file": "write",
+        "bash": "execute",
+    }
+    assert tools["edit_file"].locate({"path": "./src//b.py"}) == ("src/b.py",)
+    assert tools["list_files"].locate({}) == (".",)
+    assert tools["read_file"].context() == {"workspace": str(root)}
+
+
+# --- bash -------------------------------------------------------------------------------------------
+
+
+async def test_a_command_runs_in_the_workspace_without_our_keys(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
+    seen = await call(root, "bash", command="pwd; cat a.txt; echo key=$DRAGOMAN_API_KEY; exit 4")
+    assert seen.exit_code == 4
+    assert str(root) in str(seen.content)
+    assert "key=\n" in str(seen.content)
+    assert (await call(root, "bash", command="a\0b")).content == "rejected: command: must not contain a NUL"
+
+
+def test_without_bubblewrap_that_is_said(root: Path) -> None:
+    bare = BashTool(Workspace(root), sandbox=Sandbox(None, "bubblewrap is not installed"))
+    assert bare.context() == {"cwd": str(root), "sandbox": "none (bubblewrap is not installed)", "network": True}
+    assert "network" not in bare.description.description
+
+
+def test_with_bubblewrap_only_the_workspace_is_writable_and_the_network_is_gone(root: Path) -> None:
+    confined = Sandbox("/usr/bin/bwrap", "")
+    tool = BashTool(Workspace(root), sandbox=confined)
+    assert tool.context() == {"cwd": str(root), "sandbox": "bubblewrap", "network": False}
+    argv = confined.wrap(["bash", "-c", "ls"], root)
+    assert argv[:4] == ["/usr/bin/bwrap", "--ro-bind", "/", "/"]
+    at = argv.index("--bind")
+    assert argv[at : at + 3] == ["--bind", str(root), str(root)]
+    assert argv.index("--tmpfs") < at  # a workspace below /tmp is put back
+    assert "--unshare-all" in argv
+    assert "--share-net" not in argv
+    assert "--share-net" in confined.wrap(["ls"], root, network=True)
+    assert argv[-4:] == ["--", "bash", "-c", "ls"]
+
+
+def test_secrets_of_the_home_are_hidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = root.parent / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".netrc").write_text("x")
+    monkeypatch.setenv("HOME", str(home))
+    argv = Sandbox("bwrap", "").wrap(["ls"], root)
+    assert argv[argv.index(str(home / ".ssh")) - 1] == "--tmpfs"
+    assert argv[argv.index(str(home / ".netrc")) - 1] == "/dev/null"
+
+
+@pytest.mark.parametrize(
+    ("script", "label"),
+    [
+        ("exit 0", "bubblewrap"),
+        ("echo 'No permissions to create new namespace' >&2; exit 1", "none (bubblewrap does not work here: No perm"),
+        (None, "none (bubblewrap is not installed)"),
+    ],
+)
+def test_bubblewrap_is_tried_before_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, label: str
+) -> None:
+    if script is not None:
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sandbox_module, "find_sandbox", find_sandbox)
+    find_sandbox.cache_clear()
+    try:
+        assert find_sandbox().label.startswith(label)
+    finally:
+        find_sandbox.cache_clear()
+
+
+@pytest.mark.skipif(
+    find_sandbox().program is None, reason="bubblewrap does not work here: its arguments are tested above"
+)
+async def test_a_confined_command_writes_nowhere_else(root: Path) -> None:
+    outside = root.parent / "outside" / "new.txt"
+    seen = await call(root, "bash", command=f"echo x > ok.txt; echo x > {outside}")
+    assert (root / "ok.txt").exists()
+    assert not outside.exists()
+    assert seen.is_error
+    code = "import socket; socket.create_connection(('127.0.0.1', 1))"
+    assert "Network is unreachable" in str((await call(root, "bash", command=f'{sys.executable} -c "{code}"')).content)
