@@ -11,6 +11,7 @@ One typed contract over language models, in layers; each imports only from those
     middleware  prices  log             providers around providers; what a call cost; what happened
     registry                            names to providers
     permission  tools  session          who may do what; what can be run; the only loop there is
+    replay  trace                       a run read again; the same in a browser
     sync  local  cli                    for people without an event loop; a model in a box; the command
 """
 
@@ -89,6 +90,7 @@ if TYPE_CHECKING:  # what type checkers read; a program loads each name when it 
     from .prices import Cost, PriceTable, cost, reprice
     from .provider import EventStream, Provider, connect, plan
     from .registry import Registry
+    from .replay import ReplayProvider
     from .session import Budget, Session
     from .transport import HttpTransport, Timeouts
     from .validate import parse_messages
@@ -136,6 +138,7 @@ __all__ = [
     "Record",
     "RedactedThinking",
     "Registry",
+    "ReplayProvider",
     "Request",
     "Response",
     "Retry",
@@ -254,6 +257,7 @@ _PLACES = {
     "connect": "provider",
     "plan": "provider",
     "Registry": "registry",
+    "ReplayProvider": "replay",
     "Budget": "session",
     "Session": "session",
     "HttpTransport": "transport",

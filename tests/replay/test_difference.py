@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from dragoman.events import ToolIntent
-from dragoman.log import LlmCallCompleted, MessageRecorded, Payload, ToolObserved
+from dragoman.log import LlmCallCompleted, MessageRecorded, Payload, ToolObserved, ToolStarted
 from dragoman.log.record import draft_record, link_record
 from dragoman.messages import Assistant
 from dragoman.replay import Step, compare_runs, find_differences, to_steps
@@ -103,3 +103,14 @@ def test_a_long_run_is_compared_too() -> None:
     long = steps(STORY) * 100
     changes = compare_runs(long, [*long[:-1], long[0]])
     assert [change.kind for change in changes] == ["only_a", "only_b"]
+
+
+def test_what_ran_at_the_same_time_has_no_order() -> None:
+    def seen(number: int) -> ToolObserved:
+        return ToolObserved(f"tu_{number}", "look", str(number))
+
+    proposed = [intent(1, "look", {"word": "ox"}), intent(2, "look", {"word": "yak"})]
+    begun = [ToolStarted("tu_1", "look", {"word": "ox"}), ToolStarted("tu_2", "look", {"word": "yak"})]
+    one, two = steps([*proposed, *begun, seen(1), seen(2)]), steps([*proposed, *begun[::-1], seen(2), seen(1)])
+    assert compare_runs(one, two) == ()
+    assert compare_runs(one, steps([*proposed, *begun, seen(1), ToolObserved("tu_2", "look", "1")])) != ()

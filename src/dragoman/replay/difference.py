@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any, Literal
 
 import msgspec
@@ -96,8 +96,11 @@ class Change(Struct, frozen=True):
 
 
 def compare_runs(a: Iterable[Step], b: Iterable[Step]) -> tuple[Change, ...]:
-    """Where two runs differ, in order; ids and durations do not count. Nothing means that they are the same."""
-    left, right = list(a), list(b)
+    """Where two runs differ, in order; nothing means that they are the same.
+
+    Ids and durations do not count, nor in which order things came that were done at the same time.
+    """
+    left, right = _untangle(a), _untangle(b)
     keys = [[_key(step) for step in steps] for steps in (left, right)]
     start = 0
     while start < min(len(left), len(right)) and keys[0][start] == keys[1][start]:
@@ -108,6 +111,18 @@ def compare_runs(a: Iterable[Step], b: Iterable[Step]) -> tuple[Change, ...]:
         if tag != "equal":
             changes += _pair(left[start + i1 : start + i2], right[start + j1 : start + j2])
     return tuple(changes)
+
+
+def _untangle(steps: Iterable[Step]) -> list[Step]:
+    """The steps with those of proposals that ran at the same time put one proposal after the other."""
+    order: dict[str, int] = {}
+    untangled: list[Step] = []
+    for is_tool, group in groupby(steps, key=lambda step: step.intent is not None):
+        found = list(group)
+        for step in found:
+            order.setdefault(step.intent or "", len(order))
+        untangled += sorted(found, key=lambda step: order[step.intent or ""]) if is_tool else found
+    return untangled
 
 
 def _key(step: Step) -> bytes:

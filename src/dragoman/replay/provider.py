@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from ..errors import (
     AuthenticationError,
-    CallCancelledError,
     ContextOverflowError,
     InvalidRequestError,
     InvalidResponseError,
@@ -50,7 +49,10 @@ from ..log import (
     LlmCallStarted,
     MessageRecorded,
     Record,
+    SessionFinished,
+    SessionResumed,
     SessionStarted,
+    TurnStarted,
 )
 from ..messages import Assistant, Message, Request, Text, Thinking, ToolCall, new_ulid
 from ..provider import Provider
@@ -58,14 +60,13 @@ from .difference import Difference, find_differences
 
 __all__ = ["ReplayMismatch", "ReplayProvider"]
 
-_ERRORS: dict[str, type[ProviderError]] = {
+_KINDS: dict[str, type[ProviderError]] = {
     "auth": AuthenticationError,
     "rate_limit": RateLimitError,
     "network": NetworkError,
     "server_error": UnavailableError,
     "invalid_request": InvalidRequestError,
     "context_overflow": ContextOverflowError,
-    "cancelled": CallCancelledError,
     "other": InvalidResponseError,
 }
 
@@ -94,8 +95,9 @@ class ReplayProvider(Provider):
     """Answers each call with what the model answered in the run ``session``, in order.
 
     A call whose conversation differs from the recorded one raises ``ReplayMismatch`` with the first
-    difference, and so does one call too many. Attempts that were retried are passed over; a call that
-    failed for good fails again. Intents keep their ids. Nothing is sent anywhere.
+    difference, and so does one call too many. A call that failed for good fails again; attempts that
+    were retried, and calls that somebody cancelled or the process did not survive, are passed over.
+    Intents keep their ids. Nothing is sent anywhere.
     """
 
     def __init__(self, log: EventLog, session: str) -> None:
@@ -110,8 +112,9 @@ class ReplayProvider(Provider):
 
     def _read(self, records: Iterable[Record]) -> None:
         calls: dict[str, _Call] = {}
+        interrupted = False
         self._messages: list[Message] = []
-        self._intents: dict[tuple[str, str], ToolIntent] = {}
+        self._intents: dict[str, ToolIntent] = {}
         self._tools: tuple[str, ...] = ()
         for record in records:
             payload = record.payload
@@ -119,7 +122,13 @@ class ReplayProvider(Provider):
                 self.name, self.model = payload.provider or "", payload.model or ""
                 self._tools = payload.tools
             elif isinstance(payload, ToolIntent):
-                self._intents[payload.source.request_id, payload.provider_call_id] = payload
+                self._intents[payload.id] = payload
+            elif isinstance(payload, SessionResumed | TurnStarted):
+                interrupted = isinstance(payload, SessionResumed)
+            elif isinstance(payload, SessionFinished):
+                _forget_cut(calls, payload)
+            elif isinstance(payload, LlmCallFailed) and (interrupted or payload.error_class == "cancelled"):
+                calls.pop(payload.request_id or "", None)  # it was cut off from outside, and was no answer
             elif isinstance(payload, MessageRecorded | LlmCallStarted | LlmCallCompleted | LlmCallFailed):
                 self._read_call(payload, calls)
         # A call that was started and neither answered nor failed is one the process did not survive.
@@ -161,8 +170,8 @@ class ReplayProvider(Provider):
                 self.session, number, f"the log holds {made} call{'s' * (made != 1)} and this is one more"
             )
         call = self._recorded[self._asked]
-        recorded = {"messages": _plain(self._messages[: call.context])}
-        asked: dict[str, Any] = {"messages": _plain(request.messages)}
+        recorded: dict[str, Any] = {"messages": _to_plain(self._messages[: call.context])}
+        asked: dict[str, Any] = {"messages": _to_plain(request.messages)}
         if self._tools:
             recorded["tools"], asked["tools"] = sorted(self._tools), sorted([tool.name for tool in request.tools])
         difference = next(find_differences(recorded, asked), None)
@@ -172,19 +181,62 @@ class ReplayProvider(Provider):
         return call
 
 
-def _plain(messages: Sequence[Message]) -> Any:
+def _forget_cut(calls: dict[str, _Call], end: SessionFinished) -> None:
+    """A call during which the session was stopped, by somebody or by its clock, did not fail of itself."""
+    last = next(reversed(calls), None)
+    if last is not None and calls[last].failure is not None and end.outcome in ("cancelled", "exhausted"):
+        del calls[last]
+
+
+def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The conversation as data, with each call and its result under the call's number.
+
+    Ids are names that a session may change on the way to a provider, as where one repeats itself.
+    """
     # Through JSON and back, as the recorded ones came: a tuple and a list are the same there.
-    return msgspec.json.decode(msgspec.json.encode(messages))
+    plain: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(messages))
+    waiting: list[tuple[str, str]] = []
+    count = 0
+    for message in plain:
+        if message["role"] == "assistant":
+            for block in [block for block in message["content"] if block["type"] == "tool_call"]:
+                count += 1
+                waiting.append((block["id"], f"call {count}"))
+                block["id"] = f"call {count}"
+        elif message["role"] == "tool":
+            found = next((pair for pair in waiting if pair[0] == message["tool_call_id"]), None)
+            if found is not None:
+                waiting.remove(found)
+                message["tool_call_id"] = found[1]
+    return plain
 
 
 def _to_error(failure: LlmCallFailed | None, request: Request) -> ProviderError:
     if failure is None:
         return InvalidResponseError("the log does not say how this call ended", request_id=request.request_id)
-    kind = _ERRORS.get(failure.error_class, InvalidResponseError)
-    return kind(
-        failure.error_message_redacted, status=failure.status, provider=failure.provider, model=failure.model,
-        request_id=request.request_id,
-    )  # fmt: skip
+    where, words = f"{failure.provider}/{failure.model}: ", failure.error_message_redacted
+    placed = words.startswith(where)
+    words = words.removeprefix(where)
+    kind = _find_kind(failure.error_class, words)
+    if kind.advice and words.endswith(kind.advice):
+        words = words.removesuffix(kind.advice).rstrip().removesuffix(".")
+    words = words.removesuffix(f" (HTTP {failure.status})")
+    error = kind(words, status=failure.status, request_id=request.request_id)
+    if placed:
+        error.provider, error.model = failure.provider, failure.model
+    return error
+
+
+def _find_kind(error_class: str, words: str) -> type[ProviderError]:
+    """The class of an error: the record has the family's name, and the message ends with the advice of one of it."""
+    family = [kind for kind in _walk(ProviderError) if kind.error_class == error_class and kind.advice]
+    return next((kind for kind in family if words.endswith(kind.advice)), _KINDS.get(error_class, InvalidResponseError))
+
+
+def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _walk(each)
 
 
 # --- a recorded reply as events ---------------------------------------------------------------------
@@ -200,7 +252,7 @@ class _Address(Struct, frozen=True):
 def _say(
     reply: MessageRecorded,
     completed: LlmCallCompleted | None,
-    intents: dict[tuple[str, str], ToolIntent],
+    intents: dict[str, ToolIntent],
     request: Request,
 ) -> Iterator[Event]:
     to = _Address(reply.message_id or f"msg_{new_ulid()}", request.request_id)
@@ -214,7 +266,7 @@ def _say(
             signature = block.continuity.signature if block.continuity is not None else None
             yield ThinkingDelta(to.message_id, to.request_id, index, block.text, signature)
         elif isinstance(block, ToolCall):
-            intent = intents.get((reply.request_id or "", block.id)) or _find_intent(reply, block, intents)
+            intent = _find_intent(reply, block, intents)
             yield from _propose(to, index, block, intent, reply)
     yield MessageComplete(
         to.message_id, to.request_id, reply.finish_reason or "stop", content, _usage(reply, completed),
@@ -222,12 +274,13 @@ def _say(
     )  # fmt: skip
 
 
-def _find_intent(
-    reply: MessageRecorded, block: ToolCall, intents: dict[tuple[str, str], ToolIntent]
-) -> ToolIntent | None:
-    """An intent by the message's own map: where a provider repeats an id, the call's was minted anew."""
+def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]) -> ToolIntent | None:
+    """The intent of a call: by the message's own map, since a provider may call two calls of a reply the same."""
     wanted = reply.tool_ids.get(block.id)
-    return next((intent for intent in intents.values() if intent.id == wanted), None) if wanted else None
+    if wanted is not None:
+        return intents.get(wanted)
+    named = [intent for intent in intents.values() if intent.provider_call_id == block.id]
+    return next((intent for intent in named if intent.source.request_id == reply.request_id), None)
 
 
 def _propose(

@@ -297,6 +297,7 @@ function placeInProposal(step, data) {
   const [stage, how, word, tone] = MEANS[step.type] || [0, "done", null, null];
   proposal.stages[stage].className = how;
   if (step.type === "tool.observed") proposal.stages[2].className = "done";
+  if (step.type === "tool_intent.closed" && proposal.stages[2].className === "now") proposal.stages[2].className = "stopped";
   if (word) {
     const error = step.type === "tool.observed" && data.is_error;
     proposal.chip.textContent = error ? "observed an error" : word;

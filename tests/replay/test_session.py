@@ -1,0 +1,178 @@
+"""Real sessions, replayed: nothing runs again, and a run that is made again is the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli import main
+from dragoman.errors import RateLimitError
+from dragoman.log import SqliteLog
+from dragoman.permission import Policy, Rule
+from dragoman.provider import Provider
+from dragoman.replay import ReplayMismatch, ReplayProvider, compare_runs, count_totals, read_steps
+from dragoman.session import Session
+from dragoman.tools import Toolbox, tool
+from dragoman.trace import Reader
+
+from ..listed import Listed
+from ..session.playing import call, propose
+
+POLICY = Policy([Rule("deny", tool="erase"), Rule("allow")])
+armed = False
+ran: list[str] = []
+
+
+def touch(word: str) -> None:
+    assert not armed, "a tool ran while its run was only being replayed"
+    ran.append(word)
+
+
+@tool(side_effect="read")
+def look(word: str) -> str:
+    """Look a word up."""
+    touch(word)
+    return f"{word}: found"
+
+
+@tool(side_effect="write")
+def write(word: str) -> str:
+    """Write a word down."""
+    touch(word)
+    return "written"
+
+
+@tool(side_effect="execute")
+def erase(word: str) -> str:
+    """Erase everything."""
+    touch(word)
+    return "gone"
+
+
+TOOLS = [look, write, erase]
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    global armed
+    armed = False
+    ran.clear()
+    yield
+    armed = False
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqliteLog]:
+    with SqliteLog(tmp_path / "log.db") as log:
+        yield log
+
+
+def answers() -> list[Any]:
+    """A run with reading at once, a denial, a call that is none and is asked for again, and a repeated id."""
+    return [
+        propose(call("look", word="ox", call_id="a"), call("look", word="yak", call_id="b"), words="Looking."),
+        propose(call("erase", word="all", call_id="a")),
+        propose(call("write", wrong=1, call_id="c")),
+        propose(call("write", word="ox", call_id="c")),
+        "Done.",
+    ]
+
+
+async def run(provider: Provider, log: SqliteLog, name: str, **settings: Any) -> Any:
+    return await Session(provider, TOOLS, POLICY, log, session_id=name, system="Be terse.", **settings).run("Go")
+
+
+async def test_a_run_made_again_from_its_log_is_the_same_run(log: SqliteLog) -> None:
+    first = await run(Listed(*answers()), log, "first")
+    assert (first.outcome, first.text) == ("completed", "Done.")
+    done = list(ran)
+    assert sorted(done) == ["ox", "ox", "yak"]
+    provider = ReplayProvider(log, "first")
+    second = await run(provider, log, "second")
+    assert (second.outcome, second.text, provider.remaining) == ("completed", "Done.", 0)
+    changes = compare_runs(read_steps(log, "first"), read_steps(log, "second"))
+    assert changes == ()
+    assert [step.notes for step in read_steps(log, "second") if step.notes] == []
+    assert log.verify().ok
+
+
+async def test_a_run_that_goes_another_way_is_told_where(log: SqliteLog) -> None:
+    await run(Listed(*answers()), log, "first")
+    stricter = Session(
+        ReplayProvider(log, "first"), TOOLS, Policy([Rule("deny")]), log, session_id="second", system="Be terse."
+    )
+    with pytest.raises(ReplayMismatch) as caught:
+        await stricter.run("Go")
+    assert caught.value.call == 2
+    assert caught.value.difference is not None
+    assert caught.value.difference.path.startswith("messages[3].")
+
+
+async def test_a_failure_is_the_same_failure(log: SqliteLog) -> None:
+    with pytest.raises(RateLimitError):
+        await run(Listed(RateLimitError("slow down", status=429)), log, "first")
+    with pytest.raises(RateLimitError) as caught:
+        await run(ReplayProvider(log, "first"), log, "second")
+    assert (caught.value.message, caught.value.status) == ("slow down", 429)
+    assert compare_runs(read_steps(log, "first"), read_steps(log, "second")) == ()
+
+
+async def test_a_call_that_was_cancelled_is_passed_over(log: SqliteLog) -> None:
+    never = asyncio.Event()
+    session = Session(Listed([never]), TOOLS, POLICY, log, session_id="first")
+    task = asyncio.create_task(session.run("Go"))
+    while not any(record.type == "llm.call_started" for record in log.read("first")):
+        await asyncio.sleep(0)
+    assert await session.cancel()
+    assert (await task).outcome == "cancelled"
+    assert ReplayProvider(log, "first").remaining == 0
+    again = await Session.resume(Listed("Fine."), TOOLS, POLICY, log, "first")
+    assert (await again.run()).text == "Fine."
+    provider = ReplayProvider(log, "first")
+    assert provider.remaining == 1
+    assert (await provider.complete("Go", [each.description for each in TOOLS])).text == "Fine."
+
+
+async def test_replaying_sets_nothing_off(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tool is armed, and every way there could be to run one."""
+    await run(Listed(*answers()), log, "first")
+    await run(ReplayProvider(log, "first"), log, "second")
+    before = list(ran)
+
+    def bomb(*_: Any, **__: Any) -> Any:
+        raise AssertionError("replaying set off a bomb")
+
+    global armed
+    armed = True
+    monkeypatch.setattr(Toolbox, "execute", bomb)
+    monkeypatch.setattr(subprocess, "Popen", bomb)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", bomb)
+    assert list(read_steps(log, "first"))
+    assert compare_runs(read_steps(log, "first"), read_steps(log, "second")) == ()
+    assert count_totals(log, "first").ran == 3
+    reader = Reader(log)
+    assert reader.read_page("first")["steps"]
+    assert reader.check_chain("first")["ok"]
+    for words in (["replay", "first"], ["replay", "first", "--diff", "second"], ["log", "show", "first"]):
+        result = CliRunner().invoke(main, [*words, "--log", str(log.path)])
+        assert result.exit_code == 0, result.output
+    provider = ReplayProvider(log, "first")
+    messages = [record.payload.message for record in log.read("first") if record.type == "message.recorded"]  # type: ignore[union-attr]
+    await provider.complete(messages[:2], [each.description for each in TOOLS])
+    assert ran == before
+
+
+def test_there_is_no_way_from_here_to_a_tool() -> None:
+    program = (
+        "import sys, dragoman.replay, dragoman.trace\n"
+        "print([name for name in sys.modules if name.startswith(('dragoman.tools', 'dragoman.session'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
