@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from typing import Any
 
 import psutil
 
@@ -19,9 +20,9 @@ async def main(base: str, streams: int, keep_raw: bool) -> None:
     process = psutil.Process()
     held = [model.stream("Hi") for _ in range(streams)]
 
-    async def read(stream: object, events: int) -> None:
+    async def read(stream: Any, events: int) -> None:
         count = 0
-        async for _ in stream:  # type: ignore[attr-defined]
+        async for _ in stream:
             count += 1
             if count == events:
                 return

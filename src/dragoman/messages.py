@@ -23,6 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 __all__ = [
+    "NO_CONFIG",
     "Assistant",
     "AssistantBlock",
     "Continuity",
@@ -405,7 +406,7 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
         _freeze(self, "stop_sequences")
 
 
-_NO_CONFIG = RuntimeConfig()
+NO_CONFIG = RuntimeConfig()
 
 
 class LossWarning(Struct, frozen=True):
@@ -424,7 +425,7 @@ class Request(Struct, frozen=True):
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
-    config: RuntimeConfig = _NO_CONFIG
+    config: RuntimeConfig = NO_CONFIG
     response_schema: dict[str, Any] | None = None
     tool_choice: ToolChoice | None = None
     model: str = ""
@@ -434,8 +435,10 @@ class Request(Struct, frozen=True):
     metadata: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _freeze(self, "messages")
-        _freeze(self, "tools")
+        if type(self.messages) is list:
+            _freeze(self, "messages")
+        if type(self.tools) is list:
+            _freeze(self, "tools")
 
 
 # --- ids ------------------------------------------------------------------------------------------
@@ -444,14 +447,19 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as the UL
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _lock = threading.Lock()
 _last = 0
+_stem = (0, "")  # all but the last four letters of an id that was written, with their number
 
 
 def new_ulid() -> str:
     """Mint a ULID: sortable by time, and strictly increasing within this process."""
-    global _last
+    global _last, _stem
     fresh = (time.time_ns() // 1_000_000) << 80 | random.getrandbits(80)  # reseeded by Python after a fork
     with _lock:
         # A second id in the same millisecond, or a clock set back, continues from the last one.
         _last = fresh if fresh >> 80 > _last >> 80 else _last + 1
         value = _last
-    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+    upper, stem = _stem
+    if upper != value >> 20:  # else it is of the same millisecond, and only its end is new
+        upper, stem = value >> 20, "".join([_PAIRS[value >> shift & 1023] for shift in range(120, 10, -10)])
+        _stem = upper, stem
+    return stem + _PAIRS[value >> 10 & 1023] + _PAIRS[value & 1023]

@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Literal, Self, final
-from weakref import WeakValueDictionary
+from typing import Any, Literal, Self, TypeAlias, final
+from weakref import ref
 
 import msgspec
 from msgspec.structs import replace
@@ -40,6 +42,8 @@ from .wire import CODECS, Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapP
 __all__ = ["SCHEMES", "EventStream", "HttpProvider", "Messages", "Provider", "connect", "plan"]
 
 log = logging.getLogger("dragoman")
+
+_NOTHING_KNOWN = Capabilities()
 
 Messages = Any
 """Text, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
@@ -76,17 +80,19 @@ class Provider(ABC):
         """Ask, wait for the whole reply, and return it. One call to the model; nothing is executed."""
         request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=False)
         began = time.perf_counter()
-        with _Waiting(self._calls(), request.request_id) as waiting:
-            heard: list[Event] = []
-            try:
-                async for batch in self._batches(request):
-                    heard += [event for event in batch if type(event) is MessageComplete or type(event) is MessageStart]
-            except asyncio.CancelledError:
-                waiting.absorb()
-                raise self._cancelled(request) from None
-        response = fold(heard)
+        waiting = _Waiting(self._calls(), request.request_id)
+        heard: list[Event] = []
+        try:
+            async for batch in self._batches(request):
+                heard += [event for event in batch if type(event) is MessageComplete or type(event) is MessageStart]
+        except asyncio.CancelledError:
+            waiting.absorb()
+            raise self._cancelled(request) from None
+        finally:
+            waiting.end()
+        response = fold(heard, (time.perf_counter() - began) * 1000)
         parsed = _as_instance(response, response_schema, request)
-        return replace(response, latency_ms=(time.perf_counter() - began) * 1000, parsed=parsed)
+        return response if parsed is response.parsed else replace(response, parsed=parsed)
 
     def stream(
         self,
@@ -104,7 +110,8 @@ class Provider(ABC):
 
     async def cancel(self, request_id: str) -> bool:
         """Abort a call in flight; ``False`` if there is none of this id. Calling it again does no harm."""
-        call = self._calls().get(request_id)
+        known = self._calls().get(request_id)
+        call = known() if known is not None else None
         return await call.cancel() if call is not None else False
 
     def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
@@ -129,8 +136,8 @@ class Provider(ABC):
 
     # inside
 
-    async def _batches(self, request: Request) -> AsyncIterator[list[Event]]:
-        """The events in the portions they arrive in."""
+    async def _batches(self, request: Request, partial: Partial | None = None) -> AsyncIterator[list[Event]]:
+        """The events in the portions they arrive in; ``partial`` is told who makes them, if one assembler does."""
         source = self.events(request)
         try:
             async for event in source:
@@ -138,11 +145,11 @@ class Provider(ABC):
         finally:
             await _close(source)
 
-    def _calls(self) -> WeakValueDictionary[str, EventStream | _Waiting]:
+    def _calls(self) -> _Calls:
         """Calls in flight by request id. Weak: a stream that was dropped is not in flight."""
-        calls: WeakValueDictionary[str, EventStream | _Waiting] | None = self.__dict__.get("_in_flight")
+        calls: _Calls | None = self.__dict__.get("_in_flight")
         if calls is None:
-            calls = self.__dict__["_in_flight"] = WeakValueDictionary()
+            calls = self.__dict__["_in_flight"] = {}
         return calls
 
     def _request(
@@ -162,6 +169,8 @@ class Provider(ABC):
         return request
 
     def _refuse_known(self, request: Request) -> None:
+        if self.capabilities == _NOTHING_KNOWN:
+            return
         estimate = None
         if self.capabilities.known("max_context_tokens") is not None:
             # An estimate can be a third too high; only what is surely too long is refused unasked.
@@ -226,6 +235,9 @@ def plan(messages: Messages, target: Provider) -> SwapPlan:
 # --- calls in flight ------------------------------------------------------------------------------
 
 
+_Calls: TypeAlias = "dict[str, ref[EventStream | _Waiting]]"
+
+
 class _Interruptible:
     """Something a task waits in and another may stop, without touching cancellations from outside.
 
@@ -254,23 +266,18 @@ class _Interruptible:
 class _Waiting(_Interruptible):
     """A ``complete()`` in flight."""
 
-    def __init__(self, calls: WeakValueDictionary[str, Any], request_id: str) -> None:
+    def __init__(self, calls: _Calls, request_id: str) -> None:
         self._calls = calls
         self._request_id = request_id
-        self._done = False
-
-    def __enter__(self) -> Self:
         self._task = asyncio.current_task()
-        self._calls[self._request_id] = self
-        return self
+        calls[request_id] = ref(self)
 
-    def __exit__(self, *_: object) -> None:
-        self._done = True
+    def end(self) -> None:
         self._task = None
         self._calls.pop(self._request_id, None)
 
     async def cancel(self) -> bool:
-        if self._done or self._interrupting:
+        if self._task is None or self._interrupting:
             return False
         self._interrupt()
         return True
@@ -289,14 +296,14 @@ class EventStream(_Interruptible):
         self._provider = provider
         self._request = request
         self._schema = schema
-        self._source = provider._batches(request)
         self._partial = Partial()
+        self._source = provider._batches(request, self._partial)
         self._batch: list[Event] = []  # what arrived together
         self._at = 0  # how much of it was handed out
         self._ended = False
         self._began = time.perf_counter()
-        self._calls = provider._calls()
-        self._calls[request.request_id] = self
+        self._calls = calls = provider._calls()
+        calls[request.request_id] = ref(self, lambda _: calls.pop(request.request_id, None))
 
     def __aiter__(self) -> Self:
         return self
@@ -356,15 +363,17 @@ class EventStream(_Interruptible):
         await self.aclose()
 
     def _finish(self, complete: MessageComplete) -> None:
-        response = fold([*self._partial.opening(self._batch), complete])
+        latency = (time.perf_counter() - self._began) * 1000
+        response = fold([*self._partial.opening(self._batch), complete], latency)
         with contextlib.suppress(StructuredOutputError):
             response = replace(response, parsed=_as_instance(response, self._schema, self._request))
-        self.response = replace(response, latency_ms=(time.perf_counter() - self._began) * 1000)
+        self.response = response
 
     async def _close_well(self) -> None:
         self._end()
-        self._partial.extend(self._batch[: self._at])
-        self._batch = self._partial.close(self.request_id, self._provider.model, self._provider.name)
+        said, unsaid = self._batch[: self._at], self._batch[self._at :]
+        self._partial.extend(said)
+        self._batch = self._partial.close(self.request_id, self._provider.model, self._provider.name, unsaid)
         self._at = 0
         await _close(self._source)
 
@@ -402,6 +411,7 @@ class HttpProvider(Provider):
         self._transport = transport
         self._timeouts = timeouts or Timeouts()
         self._on_loss = on_loss
+        self._issuer = Issuer(codec.wire, codec.issuer_vendor, model)
         self._key = Secret(api_key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
         if api_key:
@@ -416,25 +426,8 @@ class HttpProvider(Provider):
         finally:
             await _close(source)
 
-    async def _batches(self, request: Request) -> AsyncIterator[list[Event]]:
-        try:
-            while True:
-                codec = self.codec
-                encoded = self._encode(codec, request)
-                sending = self._transport.send(encoded.http, self._credentials, self._timeouts, stream=request.stream)
-                async with sending as reply:
-                    if reply.status >= 300:
-                        self._learn(codec, await self._refusal(codec, reply), request)
-                        continue
-                    decoder = codec.decoder(request, self._assembler(request, encoded))
-                    async for batch in _decode(reply, decoder):
-                        yield batch
-                    if decoder.error is not None:
-                        raise decoder.error
-                    return
-        except ProviderError as error:
-            # Without the frames below: they hold the reply, and some servers repeat the key in it.
-            raise self._annotate(error, request).with_traceback(None) from error.__cause__
+    def _batches(self, request: Request, partial: Partial | None = None) -> AsyncIterator[list[Event]]:
+        return _Answer(self, request, partial)
 
     async def ready(self) -> None:
         questions = self.codec.ready()
@@ -455,8 +448,20 @@ class HttpProvider(Provider):
 
     # inside
 
-    async def _refusal(self, codec: Codec, reply: Reply) -> ProviderError:
-        return codec.error(reply.status, reply.headers, await reply.read(), time.time())
+    async def _send(self, request: Request) -> tuple[AbstractAsyncContextManager[Reply], Reply, Decoder]:
+        """Ask until the answer is no refusal that something can be learned from."""
+        while True:
+            codec = self.codec
+            encoded = self._encode(codec, request)
+            sending = self._transport.send(encoded.http, self._credentials, self._timeouts, stream=request.stream)
+            reply = await sending.__aenter__()
+            if reply.status < 300:
+                return sending, reply, codec.decoder(request, self._assembler(request, encoded))
+            try:
+                body = await reply.read()
+            finally:
+                await sending.__aexit__(*sys.exc_info())
+            self._learn(codec, codec.error(reply.status, reply.headers, body, time.time()), request)
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
         """Remember what a server refused by name and ask without it from now on; anything else is raised.
@@ -485,7 +490,7 @@ class HttpProvider(Provider):
             request_id=request.request_id,
             model=request.model or self.model,
             provider=self.name,
-            issuer=Issuer(self.codec.wire, self.codec.issuer_vendor, self.model),
+            issuer=self._issuer,
             expected=Expectation(request),
             warnings=encoded.warnings,
             structured_path=encoded.structured_path,
@@ -500,22 +505,75 @@ class HttpProvider(Provider):
         return error
 
 
-async def _decode(reply: Reply, decoder: Decoder) -> AsyncIterator[list[Event]]:
-    """The events of a reply, as its bytes come."""
-    try:
-        while chunk := await reply.receive():
-            events = decoder.feed(chunk)
-            chunk = b""  # not kept while the caller looks at what was in it
+class _Answer:
+    """What comes back for one request: an async iterator over the events of each read.
+
+    Not a generator: the event loop keeps a register of those, and that is dear where a whole call
+    is a few hundred microseconds. Dropped halfway, it closes its socket by the exchange that it holds.
+    """
+
+    def __init__(self, provider: HttpProvider, request: Request, partial: Partial | None) -> None:
+        self._provider = provider
+        self._request = request
+        self._partial = partial
+        self._sending: AbstractAsyncContextManager[Reply] | None = None
+        self._reply: Reply | None = None
+        self._decoder: Decoder | None = None
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Event]:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            events = await self._next()
+        except ProviderError as error:
+            await self._leave(error)
+            # Without the frames below: they hold the reply, and some servers repeat the key in it.
+            error = self._provider._annotate(error, self._request)
+            raise error.with_traceback(None) from error.__cause__
+        except BaseException as error:
+            await self._leave(error)
+            raise
+        if not events:
+            await self._leave(None)
+            raise StopAsyncIteration
+        return events
+
+    async def aclose(self) -> None:
+        await self._leave(GeneratorExit())
+
+    async def _next(self) -> list[Event]:
+        """The events of the next read that has any; none at the end."""
+        reply, decoder = self._reply, self._decoder
+        if reply is None or decoder is None:
+            self._sending, reply, decoder = await self._provider._send(self._request)
+            self._reply, self._decoder = reply, decoder
+            if self._partial is not None:
+                self._partial.follow(decoder.out)
+        else:
+            reply.touch()  # the caller has seen what came before
+        try:
+            while not decoder.done:
+                chunk = await reply.receive()
+                events = decoder.feed(chunk) if chunk else decoder.end()
+                if events:
+                    return events
+        except ProviderError as error:
+            events = decoder.fail(error)
             if events:
-                yield events
-                reply.touch()
-            if decoder.done:
-                return
-        events = decoder.end()
-    except ProviderError as error:
-        events = decoder.fail(error)
-    if events:
-        yield events
+                return events
+        if decoder.error is not None:
+            raise decoder.error
+        return []
+
+    async def _leave(self, error: BaseException | None) -> None:
+        self._over = True
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            await sending.__aexit__(type(error) if error is not None else None, error, None)
 
 
 def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:

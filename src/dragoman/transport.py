@@ -11,6 +11,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -130,6 +131,7 @@ class HttpTransport(Transport):
         if ca is not None:
             self._ssl = ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
         self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether a connection serves once
+        self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -187,16 +189,23 @@ class HttpTransport(Transport):
             headers={"user-agent": "dragoman"},
         )
 
+    def _connecting(self, seconds: float | None) -> aiohttp.ClientTimeout:
+        """The one deadline that is left to the HTTP library."""
+        limit = self._limits.get(seconds)
+        if limit is None:
+            limit = self._limits[seconds] = self._aiohttp.ClientTimeout(total=None, sock_connect=seconds)
+        return limit
+
     def _proxy_for(self, url: str) -> str | None:
         if self._proxy != "env":
             return self._proxy
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        if host == "localhost" or host.startswith("127.") or host == "::1":
+        if _is_loopback(url):
             return None
         # Loaded when it is needed: with it come http.client, email and most of a package's import time.
         from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
+        parts = urlsplit(url)
+        host = parts.hostname or ""
         proxies = getproxies_environment()
         return None if proxy_bypass_environment(host, proxies) else proxies.get(parts.scheme) or proxies.get("all")
 
@@ -218,6 +227,12 @@ class HttpTransport(Transport):
         if isinstance(error, ValueError):
             return NetworkError("the request could not be sent: the address or a header is malformed")
         return NetworkError("the connection was lost before the reply")
+
+
+@lru_cache(maxsize=64)
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def _without_frames(error: BaseException) -> BaseException:
@@ -251,28 +266,35 @@ class _Exchange(Reply):
         self._credentials = credentials
         self._clock = clock
         self._single = single
+        self._response: aiohttp.ClientResponse | None = None
         self.touch = clock.touch  # type: ignore[method-assign]
 
     async def __aenter__(self) -> Reply:
         transport, request, clock = self._transport, self._request, self._clock
         aiohttp = transport._aiohttp
         session = transport._open(request.url, single=self._single)
+        clock.start()
         try:
-            async with clock.head():
-                # The key is merged inside the call, so that it is in no local variable of ours.
-                self._response = await session.request(
-                    request.method,
-                    request.url,
-                    data=request.body or None,
-                    headers={
-                        **request.headers,
-                        **{name: key.reveal() or "" for name, key in self._credentials.items()},
-                    },
-                    allow_redirects=False,
-                    proxy=transport._proxy_for(request.url),
-                    timeout=clock.connecting(aiohttp),
-                )
+            # The key is merged inside the call, so that it is in no local variable of ours.
+            self._response = await session.request(
+                request.method,
+                request.url,
+                data=request.body or None,
+                headers={
+                    **request.headers,
+                    **{name: key.reveal() or "" for name, key in self._credentials.items()},
+                },
+                allow_redirects=False,
+                proxy=transport._proxy_for(request.url),
+                timeout=transport._connecting(clock.timeouts.connect),
+            )
+        except asyncio.CancelledError:
+            clock.stop()
+            if clock.absorb():
+                raise clock.expiry() from None
+            raise
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            clock.stop()
             raise transport._translate(error, clock) from _without_frames(error)
         self.status = self._response.status
         self.headers = self._response.headers
@@ -286,7 +308,14 @@ class _Exchange(Reply):
                 await self._drain()
         finally:
             self._clock.stop()
+            assert self._response is not None
             self._response.close()  # gives a connection whose body was read to the end back to the pool
+
+    def __del__(self) -> None:
+        # A stream that was dropped rather than closed. The timer would keep its socket open until it fires.
+        self._clock.stop()
+        if self._response is not None:
+            self._response.close()
 
     async def receive(self) -> bytes:
         clock = self._clock
@@ -319,18 +348,38 @@ class _Exchange(Reply):
 
 
 class _Clock:
-    """The deadlines of one call: one timer, however many chunks."""
+    """The deadlines of one call: one timer, however many chunks.
+
+    What runs out before the head of the reply is there cancels the waiting task, which takes the
+    cancellation back as ``asyncio.timeout`` does; later it closes the connection.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts, *, stream: bool) -> None:
+        self.timeouts = timeouts
+        self.reading = False
+        self.expired: Deadline | None = None
         self._loop = loop
-        self._timeouts = timeouts
         self._stream = stream
         self._began = self._touched = loop.time()
         self._spoke = False
         self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._response: aiohttp.ClientResponse | None = None
-        self.reading = False
-        self.expired: Deadline | None = None
+
+    def start(self) -> None:
+        """Begin to watch this task wait for the head of the reply."""
+        self._task = asyncio.current_task()
+        self._others = self._task.cancelling() if self._task is not None else 0
+        self._schedule()
+
+    def absorb(self) -> bool:
+        """Was it the clock alone that cancelled the task? Then the cancellation is taken back."""
+        return self.expired is not None and self._task is not None and self._task.uncancel() <= self._others
+
+    def watch(self, response: aiohttp.ClientResponse) -> None:
+        """Go on with the body."""
+        self._task = None
+        self._response = response
 
     def touch(self) -> None:
         self._touched = self._loop.time()
@@ -339,22 +388,6 @@ class _Clock:
             self.stop()
             self._schedule()
 
-    def head(self) -> asyncio.Timeout:
-        """A limit for the wait until the head of the reply is there."""
-        which, when = self._next()
-        self.expired = which
-        return asyncio.timeout_at(when)
-
-    def connecting(self, library: Any) -> Any:
-        """The one deadline that is left to the HTTP library."""
-        return library.ClientTimeout(total=None, sock_connect=self._timeouts.connect)
-
-    def watch(self, response: aiohttp.ClientResponse) -> None:
-        """Begin to watch the body."""
-        self.expired = None
-        self._response = response
-        self._schedule()
-
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -362,20 +395,19 @@ class _Clock:
 
     def expiry(self) -> TimedOutError:
         which = self.expired or "total"
-        seconds = getattr(self._timeouts, which)
+        seconds = getattr(self.timeouts, which)
         return TimedOutError(f"the {which} deadline of {seconds} s passed", which=which)
 
     def _next(self) -> tuple[Deadline, float | None]:
-        limits: list[tuple[float, Deadline]] = []
-        if self._timeouts.total is not None:
-            limits.append((self._began + self._timeouts.total, "total"))
-        if self._stream and not self._spoke and self._timeouts.first_event is not None:
-            limits.append((self._began + self._timeouts.first_event, "first_event"))
-        if self._stream and self._spoke and self._timeouts.idle is not None:
-            limits.append((self._touched + self._timeouts.idle, "idle"))
-        if not limits:
-            return "total", None
-        when, which = min(limits)
+        limits = self.timeouts
+        which: Deadline = "total"
+        when = None if limits.total is None else self._began + limits.total
+        if self._stream:
+            seconds = limits.idle if self._spoke else limits.first_event
+            if seconds is not None:
+                sooner = (self._touched if self._spoke else self._began) + seconds
+                if when is None or sooner <= when:
+                    which, when = "idle" if self._spoke else "first_event", sooner
         return which, when
 
     def _schedule(self) -> None:
@@ -393,6 +425,8 @@ class _Clock:
                 self.expired = which
                 if self._response is not None:
                     self._response.close()
+                elif self._task is not None:
+                    self._task.cancel()
                 return
         self._schedule()
 

@@ -932,3 +932,29 @@ def test_an_end_without_a_beginning_adds_nothing() -> None:
     start = MessageStart("msg", "req", "m1")
     partial = partial_of([start, ToolUseEnd("msg", "req", 0, "x", {}, None, "cancelled")])
     assert partial.close("req", "m1", "acme") == [MessageComplete("msg", "req", "cancelled", (), model="m1")]
+
+
+@given(some.verbs(), st.sampled_from(["stop", "fail", "open"]))
+def test_a_follower_of_the_assembler_closes_as_one_that_kept_everything(verbs: list[some.Verb], ending: str) -> None:
+    out = say(make(), verbs)
+    if ending != "open":
+        end(out, ending)
+    events = out.take()
+    for at in range(1, len(events) + 1):
+        following = Partial()
+        following.follow(out)
+        assert following.opening() == [events[0]]
+        following.extend(events[:at])
+        closing = following.close("req", "m1", "acme", events[at:])
+        assert closing == partial_of(events[:at]).close("req", "m1", "acme")
+
+
+def test_a_follower_of_an_assembler_that_nobody_heard() -> None:
+    out = make()
+    out.text("a")
+    following = Partial()
+    following.follow(out)
+    start, complete = following.close("req", "m2", "acme", out.take())
+    assert isinstance(start, MessageStart)
+    assert start.model == "m2"
+    assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m2")

@@ -77,11 +77,11 @@ class Spy:
         self.calls = 0
         ask = provider._batches
 
-        def batches(request: Any) -> Any:
+        def batches(request: Any, *rest: Any) -> Any:
             self.calls += 1
-            return ask(request)
+            return ask(request, *rest)
 
-        provider._batches = batches  # type: ignore[method-assign]
+        provider._batches = batches  # type: ignore[method-assign, assignment]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -63,36 +64,50 @@ class AssemblerError(RuntimeError):
 
 
 # Fragments of a block are joined once there are this many, so that a long reply costs the bytes of
-# its text rather than an object per chunk.
-_JOIN_AT = 256
+# its text rather than an object per chunk. What was joined stays as it is: strings that grow would
+# leave holes in memory, many of them where many streams grow side by side.
+_RUN = 128
 
 
 class _Block:
     """One block under construction."""
 
     __slots__ = (
-        "call_id", "continuity", "count", "ended", "first", "index", "kind", "last",
-        "name", "pieces", "problem", "provider_id", "said", "spoken", "value", "whole",
+        "call_id", "continuity", "count", "end", "ended", "first", "index", "kind", "last", "name",
+        "pieces", "problem", "provider_id", "runs", "said", "signatures", "spoken", "value", "whole",
     )  # fmt: skip
 
     def __init__(self, kind: type, index: int, offset: int) -> None:
         self.kind = kind
         self.index = index
-        self.pieces: list[str] = []
+        self.pieces: list[str] = []  # some runs of joined fragments, then single ones
+        self.runs = 0
         self.count = 0  # fragments received
         self.said = 0  # of ``pieces``, how many were handed out
         self.spoken = False  # has its turn come?
         self.ended = False  # has the wire, or the next block, closed it?
         self.first = self.last = offset
         self.continuity: Continuity | None = None
+        self.signatures: list[str] = []  # those that were handed out
         self.whole: AssistantBlock | None = None
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
         self.problem: tuple[Problem, str] | None = None
+        self.end: ToolUseEnd | None = None
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    def join(self) -> None:
+        """Make one run of the fragments since the last."""
+        self.pieces[self.runs :] = ["".join(self.pieces[self.runs :])]
+        self.runs += 1
+
+    def told(self, unsaid: int) -> str:
+        """The text that was handed out, but for its last ``unsaid`` characters."""
+        text = "".join(self.pieces[: self.said])
+        return text[: len(text) - unsaid]
 
     def is_complete(self) -> bool:
         """May another block begin? Text always allows it; a call only once its input is an object."""
@@ -130,6 +145,7 @@ class Assembler:
         new_id: Callable[[], str] = new_ulid,
     ) -> None:
         self.offset = 0
+        self.started = False  # has the message begun?
         self.kept: Raw | None = None
         self.error: ProviderError | None = None
         self.complete: MessageComplete | None = None
@@ -152,9 +168,9 @@ class Assembler:
         self._usage = Usage()
 
     @property
-    def started(self) -> bool:
-        """Has the message begun?"""
-        return self._start is not None
+    def opening(self) -> MessageStart | None:
+        """The event that began the message."""
+        return self._start
 
     @property
     def response(self) -> Response | None:
@@ -181,6 +197,28 @@ class Assembler:
         events, self._out = self._out, []
         return events
 
+    def recap(self, unsaid: Sequence[Event]) -> list[Event]:
+        """What was handed out, with one delta for each block, when ``unsaid`` was taken last and was not."""
+        if self._start is None or self._start in unsaid:
+            return []
+        sizes: Counter[int] = Counter()
+        hidden: Counter[tuple[type, int]] = Counter()  # beginnings, ends and signatures that nobody saw
+        for event in unsaid:
+            if type(event) is TextDelta or type(event) is ThinkingDelta:
+                sizes[event.content_block_index] += len(event.text)
+            elif type(event) is ToolUseInputDelta:
+                sizes[event.content_block_index] += len(event.partial_json)
+            elif type(event) is ToolUseStart or type(event) is ToolUseEnd:
+                hidden[type(event), event.content_block_index] += 1
+            if type(event) is ThinkingDelta and event.signature is not None:
+                hidden[ThinkingDelta, event.content_block_index] += 1
+        told: list[Event] = [self._start]
+        for block in self._blocks:
+            told += self._retell(block, block.told(sizes[block.index]), hidden)
+        if self.complete is not None and self.complete not in unsaid:
+            told.append(self.complete)
+        return told
+
     # verbs of a running message
 
     def start(self, model: str | None = None) -> None:
@@ -190,14 +228,15 @@ class Assembler:
         self._model = model or self._model
         self._message_id = "msg_" + self._new_id()
         self._start = MessageStart(self._message_id, self._request_id, self._model, self._provider)
+        self.started = True
         self._out.append(self._start)
 
     def text(self, piece: str) -> None:
         """More text; after a call or thinking it opens a new block."""
+        if not piece:
+            return
         block = self._tail
         if block is None or block.kind is not Text or block.ended:
-            if not piece:
-                return
             block = self._open(Text)
         if block is not self._head:
             self._add(block, piece)
@@ -206,16 +245,16 @@ class Assembler:
         self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
         pieces = block.pieces
         pieces.append(piece)
-        if len(pieces) > _JOIN_AT:
-            pieces[:] = ["".join(pieces)]
+        if len(pieces) - block.runs > _RUN:
+            block.join()
         block.said = len(pieces)
 
     def thinking(self, piece: str) -> None:
         """More thinking."""
+        if not piece:
+            return
         block = self._tail
         if block is None or block.kind is not Thinking or block.ended:
-            if not piece:
-                return
             block = self._open(Thinking)
         self._add(block, piece)
 
@@ -282,12 +321,12 @@ class Assembler:
     def finish(self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None) -> None:
         """The reply is whole. Unsound calls or text set ``error`` here and never make an intent."""
         self._close_all(None, cut=reason not in ("stop", "tool_calls"))
-        unsound = next((block for block in self._blocks if block.problem), None)
+        unsound = [block for block in self._tools.values() if block.problem is not None]
         parsed = None
         if reason in ("error", "cancelled"):
             pass  # a degraded reply is surfaced as it is
-        elif unsound is not None:
-            self.error = self._unsound_call(unsound, reason)
+        elif unsound:
+            self.error = self._unsound_call(unsound[0], reason)
             reason = reason if reason == "length" else "error"
         elif not self._tools and reason in ("stop", "length"):
             parsed = self._read_structured(reason)
@@ -335,10 +374,9 @@ class Assembler:
         block.last = self.offset
         if block is self._head:
             self._say(block, piece)
+            if len(pieces) - block.runs > _RUN:
+                block.join()
             block.said = len(pieces)
-            if block.said > _JOIN_AT:
-                pieces[:] = ["".join(pieces)]
-                block.said = 1
 
     def _advance(self) -> None:
         """Let the block whose turn it is speak; close it and go on while it is over."""
@@ -379,7 +417,23 @@ class Assembler:
     def _say_signature(self, block: _Block) -> None:
         if block.continuity is not None and block.continuity.signature is not None:
             signature = block.continuity.signature
+            block.signatures.append(signature)
             self._out.append(ThinkingDelta(self._message_id, self._request_id, block.index, "", signature))
+
+    def _retell(self, block: _Block, text: str, hidden: Counter[tuple[type, int]]) -> list[Event]:
+        told: list[Event] = []
+        here = (self._message_id, self._request_id, block.index)
+        if block.kind is Text and text:
+            told.append(TextDelta(*here, text))
+        elif block.kind is Thinking:
+            seen = block.signatures[: len(block.signatures) - hidden[ThinkingDelta, block.index]]
+            if text or seen:
+                told.append(ThinkingDelta(*here, text, seen[-1] if seen else None))
+        elif block.kind is ToolCall and block.spoken and not hidden[ToolUseStart, block.index]:
+            told += [ToolUseStart(*here, block.call_id, block.name), ToolUseInputDelta(*here, block.call_id, text)]
+            if block.end is not None and not hidden[ToolUseEnd, block.index]:
+                told.append(block.end)
+        return told
 
     def _close_all(self, problem: Literal["cancelled", "interrupted"] | None, *, cut: bool = False) -> None:
         """Close every block in order; ``cut`` says that the last one may be short."""
@@ -415,10 +469,10 @@ class Assembler:
         word, detail = block.problem or (None, None)
         intent = None if word else self._intent(block, text)
         final = block.value or {}
-        end = ToolUseEnd(
+        block.end = ToolUseEnd(
             self._message_id, self._request_id, block.index, block.call_id, final, intent, word, detail
         )  # fmt: skip
-        self._out.append(end)
+        self._out.append(block.end)
 
     def _judge(self, block: _Block, text: str) -> tuple[Problem, str] | None:
         if block.value is None:
@@ -497,21 +551,30 @@ class Partial:
     """Follows a stream as it is delivered, so that it can be closed well wherever it is cut off."""
 
     def __init__(self) -> None:
+        self._assembler: Assembler | None = None
         self._start: MessageStart | None = None
         self._complete = False
         self._blocks: list[AssistantBlock] = []
         self._pieces: list[str] = []
+        self._runs = 0
         self._open: TextDelta | ThinkingDelta | ToolUseStart | None = None
         self._signature: str | None = None
 
+    def follow(self, assembler: Assembler) -> None:
+        """The events come from ``assembler``, which knows what was said: it need not be kept twice."""
+        self._assembler = assembler
+
     def opening(self, events: Sequence[Event] = ()) -> list[MessageStart]:
         """The ``message.start`` seen so far or among ``events``, if any."""
-        if self._start is not None:
-            return [self._start]
+        start = self._start if self._assembler is None else self._assembler.opening
+        if start is not None:
+            return [start]
         return [event for event in events if type(event) is MessageStart]
 
     def extend(self, events: Sequence[Event]) -> None:
         """Take note of events that were handed out."""
+        if self._assembler is not None:
+            return
         for event in events:
             kind = type(event)
             if kind is TextDelta or kind is ThinkingDelta:
@@ -535,13 +598,17 @@ class Partial:
             self._open = event
         pieces = self._pieces
         pieces.append(event.text)
-        if len(pieces) > _JOIN_AT:
-            pieces[:] = ["".join(pieces)]
+        if len(pieces) - self._runs > _RUN:
+            pieces[self._runs :] = ["".join(pieces[self._runs :])]
+            self._runs += 1
         if type(event) is ThinkingDelta:
             self._signature = event.signature or self._signature
 
-    def close(self, request_id: str, model: str, provider: str) -> list[Event]:
-        """The events that end the stream as cancelled; none if it had ended."""
+    def close(self, request_id: str, model: str, provider: str, unsaid: Sequence[Event] = ()) -> list[Event]:
+        """The events that end the stream as cancelled, ``unsaid`` not handed out; none if it had ended."""
+        if self._assembler is not None:
+            said, self._assembler = self._assembler.recap(unsaid), None
+            self.extend(said)
         if self._complete:
             return []
         closing: list[Event] = []
@@ -568,7 +635,7 @@ class Partial:
             unread = end.problem in ("malformed", "cancelled", "interrupted")
             arguments = (end.final_input or value) if unread else end.final_input
             self._blocks.append(ToolCall(end.tool_use_id, self._open.tool_name, arguments))
-        self._open, self._pieces = None, []
+        self._open, self._pieces, self._runs = None, [], 0
 
     def _shut(self, *, replayable: bool = True) -> None:
         """Turn the open text or thinking into a block."""
@@ -578,4 +645,4 @@ class Partial:
         elif isinstance(opened, ThinkingDelta):
             known = self._signature is not None or not replayable
             self._blocks.append(Thinking(text, Continuity(self._signature, replayable=replayable) if known else None))
-        self._open, self._pieces, self._signature = None, [], None
+        self._open, self._pieces, self._runs, self._signature = None, [], 0, None

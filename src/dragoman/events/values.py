@@ -105,18 +105,18 @@ class ToolIntent(Struct, frozen=True):
 class Raw:
     """The provider's own bytes, decoded only when somebody looks."""
 
-    __slots__ = ("_decode", "_pieces", "_value")
+    __slots__ = ("_pieces", "_value", "decode")
 
     def __init__(self, pieces: Sequence[bytes], decode: Callable[[bytes], Any]) -> None:
+        self.decode = decode
         self._pieces: Sequence[bytes] | None = pieces
-        self._decode = decode
         self._value: Any = None
 
     @property
     def value(self) -> Any:
         """The parsed JSON; for a stream, ``{"chunks": [...], ...}`` with the terminal facts."""
         if self._pieces is not None:
-            self._value = self._decode(b"".join(self._pieces))
+            self._value = self.decode(b"".join(self._pieces))
             self._pieces = None
         return self._value
 
@@ -336,7 +336,7 @@ def read_object(text: str) -> dict[str, Any] | None:
 # --- folding --------------------------------------------------------------------------------------
 
 
-def fold(events: Iterable[Event]) -> Response:
+def fold(events: Iterable[Event], latency_ms: float | None = None) -> Response:
     """Make the response of a whole sequence of events."""
     start: MessageStart | None = None
     complete: MessageComplete | None = None
@@ -357,7 +357,7 @@ def fold(events: Iterable[Event]) -> Response:
         complete.model,
         (start.provider or None) if start else None,
         complete.request_id,
-        None,
+        latency_ms,
         complete.warnings,
         complete.structured_path,
         complete.kept,

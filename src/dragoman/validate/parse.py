@@ -15,6 +15,7 @@ import msgspec
 from ..errors import InvalidRequestError, UnsupportedContentError
 from ..events import read_json
 from ..messages import (
+    NO_CONFIG,
     Assistant,
     AssistantBlock,
     Continuity,
@@ -84,12 +85,13 @@ def _schema_of_type(kind: Any) -> dict[str, Any]:
 
 def parse_messages(messages: Any) -> Sequence[Message]:
     """Read a conversation: a string, or a sequence of values, plain records or chat-completion dicts."""
-    if isinstance(messages, str):
-        return (User(messages),)
-    if type(messages) in _MESSAGES:
-        return (messages,)
-    if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
-        raise InvalidRequestError(f"messages must be text or a list of messages, not {type(messages).__name__}")
+    if type(messages) is not list and type(messages) is not tuple:
+        if isinstance(messages, str):
+            return (User(messages),)
+        if type(messages) in _MESSAGES:
+            return (messages,)
+        if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
+            raise InvalidRequestError(f"messages must be text or a list of messages, not {type(messages).__name__}")
     if _MESSAGES.issuperset(map(type, messages)):
         return tuple(messages)
     return tuple(
@@ -128,7 +130,7 @@ def _parse_tool(tool: Any, path: str) -> Tool:
 def parse_config(config: Any) -> RuntimeConfig:
     """Read settings: a ``RuntimeConfig`` or a mapping of its fields."""
     if config is None:
-        return RuntimeConfig()
+        return NO_CONFIG
     if isinstance(config, RuntimeConfig):
         return config
     if not isinstance(config, Mapping):

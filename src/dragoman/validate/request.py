@@ -15,6 +15,7 @@ from ..errors import (
     UnsupportedFeatureError,
 )
 from ..messages import (
+    NO_CONFIG,
     Assistant,
     Document,
     ForceTool,
@@ -47,7 +48,8 @@ def check_request(request: Request) -> None:
         _check_tool_choice(request)
     if request.response_schema is not None:
         _check_object_schema(request.response_schema, "response_schema")
-    _check_config(request.config)
+    if request.config is not NO_CONFIG:
+        _check_config(request.config)
 
 
 def _check_messages(messages: Sequence[Message]) -> None:
@@ -71,7 +73,8 @@ def _check_messages(messages: Sequence[Message]) -> None:
         elif not began:
             raise InvalidRequestError(f"messages[{at}]: the conversation must begin with the user")
         elif kind is Assistant:
-            _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
+            if len(message.content) != 1 or type(message.content[0]) is not Text:  # as nearly every turn is
+                _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
         else:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import msgspec
@@ -161,7 +162,7 @@ class Decoder(ABC):
         self._is_body = False
         self._head = b""  # the first bytes that mean something
         if keep_raw:
-            out.kept = Raw(self._kept, self._decode_raw)
+            out.kept = Raw(self._kept, _decode_body)
 
     @property
     def error(self) -> ProviderError | None:
@@ -176,7 +177,7 @@ class Decoder(ABC):
             self._take(chunk)
         except Exception as error:  # whatever a server sends must end in our error tree
             self._broken(error)
-        return self.out.take()
+        return self._heard()
 
     def end(self) -> list[Event]:
         """The reply is over; return the events that end it."""
@@ -186,13 +187,13 @@ class Decoder(ABC):
             except Exception as error:
                 self._broken(error)
             self.done = True
-        return self.out.take()
+        return self._heard()
 
     def fail(self, error: ProviderError) -> list[Event]:
         """The reply broke off for a reason outside the wire; return the events that end it."""
         self.done = True
         self.out.fail(error)
-        return self.out.take()
+        return self._heard()
 
     # for the wire to write
 
@@ -283,13 +284,22 @@ class Decoder(ABC):
             error.__cause__ = cause
         self.out.fail(error)
 
-    def _decode_raw(self, data: bytes) -> Any:
-        if self._sse is None:
-            return _read_or_show(_unmarked(data))
-        sse = self.framing(len(data) + 1)  # what was too long to be read is shown all the same
-        frames = [*sse.feed(data), *sse.end()]
-        chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")]
-        return {"chunks": chunks, **self.facts()}
+    def _heard(self) -> list[Event]:
+        if self.done and self._sse is not None and self.out.kept is not None:
+            # Not a method of ours: what is kept of the reply would keep all that was needed to read it.
+            self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())
+        return self.out.take()
+
+
+def _decode_body(data: bytes) -> Any:
+    return _read_or_show(_unmarked(data))
+
+
+def _decode_stream(framing: type[SseDecoder | LineDecoder], facts: dict[str, Any], data: bytes) -> Any:
+    sse = framing(len(data) + 1)  # what was too long to be read is shown all the same
+    frames = [*sse.feed(data), *sse.end()]
+    chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")]
+    return {"chunks": chunks, **facts}
 
 
 def _unmarked(body: bytes) -> bytes:

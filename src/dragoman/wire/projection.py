@@ -28,7 +28,7 @@ def sorted_json(value: Any) -> msgspec.Raw:
         raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
 
 
-def to_bytes(body: dict[str, Any]) -> bytes:
+def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
     """A body as JSON, in the order it was built."""
     try:
         return _encode(body)

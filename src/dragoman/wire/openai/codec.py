@@ -6,6 +6,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
@@ -14,6 +15,7 @@ from ...events import Assembler, read_json
 from ...messages import Message, Request, System, join_system
 from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
 from ..failure import build_error, read_failure
+from ..prefix import LONG, Prefixes
 from ..projection import join_url, root_of, to_bytes
 from .quirks import Quirks
 from .refusal import ROWS
@@ -53,6 +55,7 @@ class OpenAICodec:
         self.quirks = quirks or Quirks()
         self.issuer_vendor = vendor
         self._keep_raw = keep_raw
+        self._prefixes = Prefixes()
         self._url = join_url(base_url, "/chat/completions", default="/v1")
 
     @classmethod
@@ -82,10 +85,10 @@ class OpenAICodec:
             body["stream"] = True
             if self.quirks.stream_usage:
                 body["stream_options"] = {"include_usage": True}
-        messages = write_messages(self._prompt(request, path), self.quirks, notes)
-        body["messages"] = messages
-        add_extras(body, request)
-        body["messages"] = body.pop("messages")
+        body["messages"] = self._write_conversation(self._prompt(request, path), notes)
+        if request.config.extras:
+            add_extras(body, request)
+            body["messages"] = body.pop("messages")
         return Encoded(
             HttpRequest("POST", self._url, dict(_JSON), to_bytes(body)),
             tuple(notes.items),
@@ -157,6 +160,18 @@ class OpenAICodec:
             schema = request.response_schema
             body["response_format"] = response_format(schema, strict=is_strict(schema))
         return path
+
+    def _write_conversation(self, messages: Sequence[Message], notes: Notes) -> Any:
+        """The messages; in a long conversation, those that were sent before as the bytes they were."""
+        if len(messages) < LONG:
+            return write_messages(messages, self.quirks, notes)
+        known = self._prefixes.find(messages)
+        added = to_bytes(write_messages(messages, self.quirks, notes, len(known.messages)))
+        written = known.extended(added)
+        if not notes.items:
+            # Nothing was dropped or rewritten, so that nothing which follows can change how this is said.
+            self._prefixes.keep(messages, written, known)
+        return msgspec.Raw(written)
 
     def _prompt(self, request: Request, path: str | None) -> Sequence[Message]:
         """The messages, with directives added to a copy where the wire's own fields cannot be used."""

@@ -144,7 +144,7 @@ class OpenAIDecoder(Decoder):
             return
         if not chunk.choices:
             raise InvalidResponseError("the reply has no choices")
-        if all(choice.message is None and choice.delta is None for choice in chunk.choices):
+        if not [choice for choice in chunk.choices if choice.message is not None or choice.delta is not None]:
             raise InvalidResponseError("the reply's choice has no message")
         self._read(chunk, data)
         if self.out.error is None:
@@ -206,10 +206,12 @@ class OpenAIDecoder(Decoder):
             self.out.thinking(thought)
         content = part.content
         if content:
-            if type(content) is str:
-                self._text(content)
-            else:
+            if type(content) is not str:
                 self._read_content(content)
+            elif self._coerced is None:
+                self.out.text(content)
+            else:
+                self._coerced.append(content)
         if part.refusal and isinstance(part.refusal, str):
             self._refused = True
             self.out.text(part.refusal)
@@ -308,8 +310,8 @@ class OpenAIDecoder(Decoder):
         usage = _read_usage(record)
         if usage is None:
             return
-        empty = not any((usage.input_tokens, usage.output_tokens, usage.total_tokens))
-        if self._usage is None or not empty:  # Cloudflare sends a second record of zeros
+        # Cloudflare sends a second record of zeros.
+        if self._usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
             self._usage, self._usage_raw = usage, record
             self.out.usage(usage)
 
@@ -326,8 +328,10 @@ class OpenAIDecoder(Decoder):
     def _reason(self) -> FinishReason:
         if self._refused:
             return "content_filter"
-        words = {**_FINISH, **self._quirks.finish_words}
-        reason: FinishReason = "stop" if self._finish_raw is None else words.get(self._finish_raw, "error")
+        said = self._finish_raw
+        reason: FinishReason = "stop"
+        if said is not None:
+            reason = self._quirks.finish_words.get(said) or _FINISH.get(said, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
         if not self.out.has_calls:
@@ -354,32 +358,33 @@ def _dig(value: Any, path: str) -> Any:
     return value
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _first(*values: Any) -> int | None:
-    return next((count for value in values if (count := _count(value)) is not None), None)
+def _counts(record: Any) -> dict[str, int]:
+    """What is a count in a record, whatever else it has."""
+    if type(record) is not dict:
+        return {}
+    return {name: value for name, value in record.items() if type(value) is int and value >= 0}
 
 
 def _read_usage(record: Any) -> Usage | None:
-    if not isinstance(record, dict):
+    if type(record) is not dict:
         return None
-    prompt, completion = _count(record.get("prompt_tokens")), _count(record.get("completion_tokens"))
-    total = _count(record.get("total_tokens"))
-    asked = record.get("prompt_tokens_details")
-    asked = asked if isinstance(asked, dict) else {}
-    made = record.get("completion_tokens_details")
-    made = made if isinstance(made, dict) else {}
-    reasoning = _first(made.get("reasoning_tokens"), record.get("reasoning_tokens"))
-    if reasoning and None not in (prompt, completion) and total == (prompt or 0) + (completion or 0) + reasoning:
-        completion = (completion or 0) + reasoning  # xAI counts reasoning beside the completion, not in it
-    cached = _first(
-        asked.get("cached_tokens"),
-        record.get("prompt_cache_hit_tokens"),  # DeepSeek [7245b3d6-d478dd8f]
-        record.get("cached_tokens"),  # Together, Mistral [14f99e7f-4ea6160e]
-        record.get("num_cached_tokens"),
-        record.get("cache_read_input_tokens"),  # Databricks [8ca5466e-f492c0cc]
-    )
-    written = _first(asked.get("cache_write_tokens"), record.get("cache_creation_input_tokens"))
+    counts = _counts(record)
+    asked, made = _counts(record.get("prompt_tokens_details")), _counts(record.get("completion_tokens_details"))
+    prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    total = counts.get("total_tokens")
+    reasoning = made.get("reasoning_tokens", counts.get("reasoning_tokens"))
+    if reasoning and prompt is not None and completion is not None and total == prompt + completion + reasoning:
+        completion += reasoning  # xAI counts reasoning beside the completion, not in it
+    cached = asked.get("cached_tokens")
+    if cached is None:
+        cached = next((counts[name] for name in _CACHED if name in counts), None)
+    written = asked.get("cache_write_tokens", counts.get("cache_creation_input_tokens"))
     return Usage(prompt, completion, cached, written, reasoning, total)
+
+
+_CACHED = (
+    "prompt_cache_hit_tokens",  # DeepSeek [7245b3d6-d478dd8f]
+    "cached_tokens",  # Together, Mistral [14f99e7f-4ea6160e]
+    "num_cached_tokens",
+    "cache_read_input_tokens",  # Databricks [8ca5466e-f492c0cc]
+)

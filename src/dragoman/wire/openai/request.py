@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedFeatureError
 from ...messages import (
+    NO_CONFIG,
     Assistant,
     Document,
     ForceTool,
@@ -44,6 +45,8 @@ __all__ = [
 
 def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
     """The settings the caller made, under this wire's names."""
+    if config is NO_CONFIG:
+        return
     for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
         if (value := getattr(config, name)) is not None:
             body[name] = value
@@ -60,8 +63,6 @@ def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) ->
 def add_extras(body: dict[str, Any], request: Request) -> None:
     """The caller's extras, beside what this call sets by itself."""
     extras = request.config.extras
-    if not extras:
-        return
     if "stream" in extras and not request.stream:
         if extras["stream"] is not False:
             raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
@@ -103,32 +104,54 @@ def is_strict(schema: Any) -> bool:
     return all(is_strict(part) for part in [*named, *nested])
 
 
-def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes) -> list[Any]:
-    """The conversation as this wire says it."""
-    system, rest = join_system(messages)
+def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, begin: int = 0) -> list[Any]:
+    """The conversation as this wire says it, from the message at ``begin``."""
+    system, rest = join_system(messages) if begin == 0 else (None, messages[begin:])
     first = len(messages) - len(rest)
     written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
-    ids = IdMap(quirks.id_rule, rest)
-    answered = {message.tool_call_id for message in rest if type(message) is ToolResult}
+    links: _Links | None = None  # most conversations have no calls
     for at, message in enumerate(rest, first):
-        kind = type(message)
-        if kind is User:
-            # A User of plain text is, as JSON, already what this wire wants.
-            written.append(message if type(message.content) is str else _write_user(message, f"messages[{at}]"))  # type: ignore[arg-type]
-        elif kind is Assistant:
-            reply = _write_assistant(message, f"messages[{at}]", quirks, ids, answered, notes)  # type: ignore[arg-type]
-            if reply is not None:
-                written.append(reply)
-        elif kind is ToolResult:
-            written.append(_write_result(message, f"messages[{at}]", quirks, ids, notes))  # type: ignore[arg-type]
+        if type(message) is User and type(message.content) is str:
+            written.append(message)  # as JSON, it is already what this wire wants
+        elif type(message) is Assistant and (only := _only_text(message)) is not None:
+            written.append({"role": "assistant", "content": only})
         else:
-            raise InvalidRequestError(f"messages[{at}]: a system message may only lead the conversation")
+            links = links or _Links(messages, quirks)
+            if (one := _write_message(message, f"messages[{at}]", quirks, links, notes)) is not None:
+                written.append(one)
     return written
 
 
+class _Links:
+    """The ids that calls and results of a conversation are sent under, and which calls have a result."""
+
+    def __init__(self, messages: Sequence[Message], quirks: Quirks) -> None:
+        self.ids = IdMap(quirks.id_rule, messages)
+        self.answered = {message.tool_call_id for message in messages if type(message) is ToolResult}
+
+
+def _only_text(message: Assistant) -> str | None:
+    """The text of a message that is nothing else, as nearly every turn of a long history."""
+    if len(message.content) == 1:
+        block = message.content[0]
+        if type(block) is Text and block.continuity is None:
+            return block.text
+    return None
+
+
+def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, notes: Notes) -> dict[str, Any] | None:
+    if type(message) is User:
+        return _write_user(message, path)
+    if type(message) is Assistant:
+        return _write_assistant(message, path, quirks, links, notes)
+    if type(message) is ToolResult:
+        return _write_result(message, path, quirks, links.ids, notes)
+    raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
+
+
 def _write_user(message: User, path: str) -> dict[str, Any]:
-    assert not isinstance(message.content, str)
     blocks = message.content
+    assert not isinstance(blocks, str)
     if len(blocks) == 1 and type(blocks[0]) is Text:
         return {"role": "user", "content": blocks[0].text}
     return {
@@ -157,12 +180,9 @@ def _url_of(block: Image | Document) -> str:
 
 
 def _write_assistant(
-    message: Assistant, path: str, quirks: Quirks, ids: IdMap, answered: set[str], notes: Notes
+    message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
 ) -> dict[str, Any] | None:
-    only = message.content[0] if len(message.content) == 1 else None
-    if type(only) is Text and only.continuity is None:  # nearly every turn of a long history
-        return {"role": "assistant", "content": only.text}
-    texts, thoughts, calls = _sort_blocks(message, path, quirks, ids, answered, notes)
+    texts, thoughts, calls = _sort_blocks(message, path, quirks, links, notes)
     if not texts and not calls:
         notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
         return None
@@ -177,7 +197,7 @@ def _write_assistant(
 
 
 def _sort_blocks(
-    message: Assistant, path: str, quirks: Quirks, ids: IdMap, answered: set[str], notes: Notes
+    message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
 ) -> tuple[list[str], list[str], list[dict[str, Any]]]:
     """Texts, thoughts and calls apart, as this wire wants them, with notes on what that loses."""
     texts: list[str] = []
@@ -189,10 +209,10 @@ def _sort_blocks(
             if calls:
                 notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)
             texts.append(block.text)
-        elif type(block) is ToolCall and block.id in answered:
-            if block.id in ids:
+        elif type(block) is ToolCall and block.id in links.answered:
+            if block.id in links.ids:
                 notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
-            calls.append(_write_call(block, ids))
+            calls.append(_write_call(block, links.ids))
         elif type(block) is ToolCall:
             # A cancelled turn's. Hosted servers refuse the whole conversation for it, for good.
             notes.drop(where, "dangling_call_dropped", "no result answers it, and the wire demands one")

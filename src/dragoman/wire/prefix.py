@@ -1,0 +1,83 @@
+"""The beginning of a long conversation, kept as it was written: the next turn then costs what it adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import is_
+from typing import Any
+
+from msgspec import Struct
+
+from ..messages import Assistant, Message, ToolCall
+from .projection import sorted_json
+
+__all__ = ["LONG", "Prefix", "Prefixes"]
+
+LONG = 16
+"""A conversation of fewer messages is written as fast as it is looked up."""
+
+
+class Prefix(Struct, frozen=True):
+    """Messages, and the JSON array they became."""
+
+    messages: tuple[Message, ...] = ()
+    written: bytes = b"[]"
+    arguments: tuple[tuple[dict[str, Any], bytes], ...] = ()
+
+    def begins(self, messages: Sequence[Message]) -> bool:
+        """Do these very messages begin with ours, all as they were?"""
+        mine = self.messages
+        return (
+            len(mine) <= len(messages)
+            and mine[-1] is messages[len(mine) - 1]
+            and all(map(is_, mine, messages))
+            # A message is frozen, and yet somebody may have changed the arguments of a call in their place.
+            and all(bytes(sorted_json(value)) == was for value, was in self.arguments)
+        )
+
+    def extended(self, added: bytes) -> bytes:
+        """The array with those of another after its own."""
+        if len(added) == 2:
+            return self.written
+        if not self.messages:
+            return added
+        # Memory is written once: a mebibyte of history costs more to copy than anything else here.
+        return b"".join([memoryview(self.written)[:-1], b",", memoryview(added)[1:]])
+
+
+class Prefixes:
+    """A few long conversations as they were last sent. Only for wires that write each message by itself."""
+
+    def __init__(self, conversations: int = 8, size: int = 16 * 1024 * 1024) -> None:
+        self._conversations = conversations
+        self._size = size
+        self._kept: list[Prefix] = []  # the one used last at the end
+
+    def find(self, messages: Sequence[Message]) -> Prefix:
+        """What is kept of the beginning of a conversation; empty if nothing is."""
+        for prefix in reversed(self._kept):
+            if prefix.begins(messages):
+                return prefix
+        return _NOTHING
+
+    def keep(self, messages: Sequence[Message], written: bytes, instead: Prefix) -> None:
+        """Keep a conversation in the place of the beginning that was found of it."""
+        if written is instead.written or len(written) > self._size:
+            return
+        kept = [prefix for prefix in self._kept if prefix is not instead]
+        added = _arguments(messages[len(instead.messages) :])
+        kept.append(Prefix(tuple(messages), written, (*instead.arguments, *added)))
+        while len(kept) > self._conversations or sum([len(prefix.written) for prefix in kept]) > self._size:
+            del kept[0]
+        self._kept = kept
+
+
+_NOTHING = Prefix()
+
+
+def _arguments(messages: Sequence[Message]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    for message in messages:
+        if type(message) is Assistant:
+            for block in message.content:
+                if type(block) is ToolCall and block.arguments:
+                    yield block.arguments, bytes(sorted_json(block.arguments))
