@@ -12,12 +12,11 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt "$(PROMPT)")
 
 test: .venv/dev lint ## every check
-	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report= -m "not exhaustive"
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=
 	$(BIN)/coverage report --fail-under=100
-	$(BIN)/python -m pytest -m exhaustive
 
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample
-	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -m exhaustive -s
+	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -1,9 +1,16 @@
-"""How much the properties try: a fixed sample by default, more on request (``HYPOTHESIS_PROFILE=exhaustive``)."""
+"""How much the properties try: a fixed sample by default, more on request (``HYPOTHESIS_PROFILE=exhaustive``).
+
+And how much was done: what tests ``count`` is added up, over all processes, and said at the end.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Derandomised: a run is red or green by the code alone, on every machine.
@@ -12,3 +19,28 @@ settings.register_profile(
 )
 settings.register_profile("exhaustive", settings.get_profile("default"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
+    """Count things done by a test, such as offsets cut at, for the summary."""
+    return lambda what, number: request.node.user_properties.append(("counted", [what, number]))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The many repetitions of the exhaustive tests are not traced: they cover nothing that the others do not."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    counted: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == "counted":
+                counted[value[0]] += value[1]
+    if counted:
+        terminalreporter.write_sep("=", "counted")
+        for what, number in sorted(counted.items()):
+            terminalreporter.write_line(f"{number:>9,} {what}")

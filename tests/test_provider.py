@@ -423,6 +423,17 @@ async def test_cancelling_a_stream_from_its_own_loop() -> None:
     assert events[-1].final_content == (Text("Hel"),)
 
 
+async def test_a_message_that_is_complete_cannot_be_cancelled_and_its_error_is_raised() -> None:
+    model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')  # and then the connection ends
+    stream = model.stream("Hi")
+    while not isinstance(event := await anext(stream), MessageComplete):
+        pass
+    assert event.finish_reason == "error"
+    assert await stream.cancel() is False
+    with pytest.raises(StreamInterruptedError):
+        await anext(stream)
+
+
 async def test_cancelling_before_the_first_event() -> None:
     async def silent(connection: Connection) -> None:
         await asyncio.Event().wait()

@@ -339,7 +339,7 @@ class EventStream(_Interruptible):
 
     async def cancel(self) -> bool:
         """End the stream as cancelled; ``False`` if it had ended."""
-        if self._ended or self._interrupting:
+        if self._ended or self._interrupting or self.response is not None:
             return False
         if self._task is not None:
             self._interrupt()

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -215,7 +216,7 @@ def check_reading(record: Record, heard: Heard) -> None:
         assert reply.usage.total_tokens == usage.get("total_tokens")
 
 
-def test_every_recorded_chat_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_recorded_chat_is_read(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for record in CHAT:
         heard = hear(record)
@@ -231,13 +232,11 @@ def test_every_recorded_chat_is_read(capsys: pytest.CaptureFixture[str]) -> None
             assert heard.response.finish_reason == "length", record
         ends[found if heard.response is None else heard.response.finish_reason] += 1
     assert set(HELD) <= {record.id for record in CHAT}
-    with capsys.disabled():
-        streams = sum(record.stream for record in CHAT)
-        print(f"\nrecorded chats: {len(CHAT)} ({streams} streamed), {dict(ends)}")
+    count("recorded chats held against an independent reading", sum(ends.values()))
 
 
-def test_raw_is_verbatim(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 0
+def test_raw_is_verbatim(count: Callable[[str, int], None]) -> None:
+    done = 0
     for record in CHAT[:: 1 if EXHAUSTIVE else 3]:
         reply = hear(record).response
         if reply is None:
@@ -245,12 +244,12 @@ def test_raw_is_verbatim(capsys: pytest.CaptureFixture[str]) -> None:
         bodies = bodies_of(record)
         raw = reply.raw
         assert (raw["chunks"] if record.is_events else [raw]) == bodies, record
-        count += 1
-    with capsys.disabled():
-        print(f"\nraw compared: {count}")
+        done += 1
+    assert done
+    count("recorded chats whose raw is verbatim", done)
 
 
-def test_recordings_of_every_wire_end_in_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recordings_of_every_wire_end_in_the_tree(count: Callable[[str, int], None]) -> None:
     """No stray exception, no broken rule of the stream, nothing that cannot be written down."""
     found: dict[str, Counter[str]] = {}
     for record in GOOD:
@@ -260,26 +259,24 @@ def test_recordings_of_every_wire_end_in_the_tree(capsys: pytest.CaptureFixture[
         assert heard.response is not None or heard.error is not None
         ends = found.setdefault(record.wire, Counter())
         ends["sound" if heard.error is None else type(heard.error).__name__] += 1
-    with capsys.disabled():
-        for wire, ends in sorted(found.items()):
-            print(f"\nrecordings of {wire}: {sum(ends.values())}, {dict(ends)}", end="")
-        print()
+    for wire, ends in found.items():
+        count(f"recorded replies of {wire} decoded", sum(ends.values()))
 
 
-def test_recordings_byte_by_byte(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recordings_byte_by_byte(count: Callable[[str, int], None]) -> None:
     """The same is heard, however the bytes come: one by one, or as the network had cut them."""
     longest, step = (50_000, 1) if EXHAUSTIVE else (3_000, 20)
     records = [record for record in GOOD if len(record.body) < longest][::step]
     for record in records:
         assert hear(record, bytewise(record.body)).facts == hear(record).facts, record
     cut = [record for record in GOOD if record.lengths and sum(record.lengths) == len(record.body)]
-    for record in cut[:: 1 if EXHAUSTIVE else 4]:
+    cut = cut[:: 1 if EXHAUSTIVE else 4]
+    for record in cut:
         edges = [sum(record.lengths[:at]) for at in range(len(record.lengths) + 1)]
         pieces = [record.body[start:end] for start, end in pairwise(edges)]
         assert hear(record, pieces).facts == hear(record).facts, record
     assert records
-    with capsys.disabled():
-        print(f"\nbyte by byte: {len(records)}; as the network cut them: {len(cut[:: 1 if EXHAUSTIVE else 4])}")
+    count("recorded replies fed byte by byte, or as the network cut them", len(records) + len(cut))
 
 
 # --- refusals ---------------------------------------------------------------------------------------
@@ -360,7 +357,7 @@ def class_of(status: int, body: str) -> type[ProviderError]:
 NESTED = {"54a4b85e-bf0debb4"}
 
 
-def test_recorded_refusals_of_chats(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_refusals_of_chats(count: Callable[[str, int], None]) -> None:
     found: Counter[str] = Counter()
     for record in BAD:
         if record.wire != "openai":
@@ -371,8 +368,7 @@ def test_recorded_refusals_of_chats(capsys: pytest.CaptureFixture[str]) -> None:
         assert error.status == record.status
         assert error.provider_message or not record.body.strip()
         found[type(error).__name__] += 1
-    with capsys.disabled():
-        print(f"\nrecorded refusals: {sum(found.values())}, {dict(found)}")
+    count("recorded refusals of chats classified", sum(found.values()))
 
 
 def test_recorded_refusals_of_every_wire_end_in_the_tree() -> None:
@@ -417,7 +413,7 @@ def status_of(exchange: dict[str, Any]) -> int:
     return int(line.split()[1]) if line else 0
 
 
-def test_every_exchange_with_a_real_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_exchange_with_a_real_server(count: Callable[[str, int], None]) -> None:
     codec = CODECS["openai"].connect(MODEL, "http://127.0.0.1/v1", None, Capabilities())
     found: Counter[str] = Counter()
     for exchange in find_exchanges():
@@ -447,5 +443,4 @@ def test_every_exchange_with_a_real_server(capsys: pytest.CaptureFixture[str]) -
         found["streamed" if record.is_events else "whole"] += 1
     assert found["streamed"] > 50
     assert found["whole"] > 100
-    with capsys.disabled():
-        print(f"\nexchanges with real servers: {dict(found)}")
+    count("exchanges of chats with real servers read", sum(found.values()))

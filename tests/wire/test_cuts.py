@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -57,8 +56,6 @@ ENDS = {
 REREAD = {
     "coerced-text-after-finish": "text that becomes an answer only once all of it is there",
 }
-
-COUNTS: Counter[str] = Counter()
 
 STREAMED = [
     case
@@ -111,9 +108,9 @@ def check_words(heard: Heard, whole: Heard, *, reread: bool) -> None:
 
 @pytest.mark.parametrize("share", range(10 if EXHAUSTIVE else 1))
 @pytest.mark.parametrize("wire", sorted({case.wire for case in STREAMED}))
-def test_cuts_of_cases(wire: str, share: int) -> None:
+def test_cuts_of_cases(wire: str, share: int, count: Callable[[str, int], None]) -> None:
     cases = [case for case in STREAMED if case.wire == wire][share :: 10 if EXHAUSTIVE else 1]
-    count = 0
+    done = 0
     for case in cases:
         codec, request, data = case.codec(), case.request, case.reply or b""
         whole = decode(codec, request, [data])
@@ -124,10 +121,10 @@ def test_cuts_of_cases(wire: str, share: int) -> None:
                 check_cut(wire, cut, whole, heard, stream=request.stream, reread=case.name in REREAD)
             except AssertionError as failure:
                 raise AssertionError(f"{wire}/{case} cut at {offset}: {failure}") from failure
-            count += 1
-    assert count >= min(CASE_OFFSETS, len(min([case.reply or b"" for case in cases], key=len))) * len(cases)
-    COUNTS[f"cases of {wire}"] += len(cases)
-    COUNTS["offsets of cases"] += count
+            done += 1
+    assert done >= min(CASE_OFFSETS, len(min([case.reply or b"" for case in cases], key=len))) * len(cases)
+    count(f"streamed cases of {wire} cut", len(cases))
+    count("offsets that cases were cut at", done)
 
 
 @pytest.mark.parametrize("case", [case for case in STREAMED if case.wire == "openai"], ids=str)
@@ -159,7 +156,7 @@ needs_recordings = pytest.mark.skipif(
 
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
-def test_cuts_of_recordings(share: int) -> None:
+def test_cuts_of_recordings(share: int, count: Callable[[str, int], None]) -> None:
     for record in recorded_streams(share):
         codec, request, data = record.codec(), record.request(), record.body
         whole = decode(codec, request, [data], judged=False)
@@ -170,13 +167,13 @@ def test_cuts_of_recordings(share: int) -> None:
                 check_cut(record.wire, cut, whole, heard, stream=True, reread=False)
             except AssertionError as failure:
                 raise AssertionError(f"{record.wire} {record.vendor} {record} cut at {offset}: {failure}") from failure
-            COUNTS["offsets of recordings"] += 1
-        COUNTS[f"recordings of {record.wire}"] += 1
+            count("offsets that recordings were cut at", 1)
+        count(f"recorded streams of {record.wire} cut", 1)
 
 
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
-def test_recordings_in_pieces(share: int) -> None:
+def test_recordings_in_pieces(share: int, count: Callable[[str, int], None]) -> None:
     """Byte by byte, at random, with other line ends, with comments and pings between: the same is heard."""
     for record in recorded_streams(share, 60_000 if EXHAUSTIVE else 20_000):
         codec, request, data = record.codec(), record.request(), record.body
@@ -191,13 +188,4 @@ def test_recordings_in_pieces(share: int) -> None:
             ways["bytewise"] = bytewise(data)
         for way, pieces in ways.items():
             assert decode(codec, request, pieces, judged=False).facts == whole, f"{record.wire} {record}: {way}"
-        COUNTS["recordings in pieces"] += 1
-
-
-def test_something_was_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    """Last: say how much it was."""
-    if not COUNTS:
-        pytest.skip("this test counts what the others of this file did")
-    with capsys.disabled():
-        print("\ncuts:", ", ".join([f"{count} {what}" for what, count in sorted(COUNTS.items())]))
-    assert all(COUNTS.values())
+        count("recorded streams fed in pieces", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -264,14 +265,14 @@ def test_lines_are_bounded() -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded exchanges are not here")
-def test_recorded_exchanges(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 0
+def test_recorded_exchanges(count: Callable[[str, int], None]) -> None:
+    done = 0
     with gzip.open(CORPUS, "rt") as file:
         for text in file:
             record = json.loads(text)
             if record["provider"] != "ollama" or "/api/chat" not in record["url"] or not record["response_body"]:
                 continue
-            count += 1
+            done += 1
             data = record["response_body"].encode()
             if record["status"] != 200:
                 assert isinstance(codec().error(record["status"], {}, data), ProviderError)
@@ -280,6 +281,5 @@ def test_recorded_exchanges(capsys: pytest.CaptureFixture[str]) -> None:
             assert error is None, (record["id"], error)
             if len(data) < 3000:
                 assert fold(read(*bytewise(data))[0]).text == fold(events).text
-    with capsys.disabled():
-        print(f"\n{count} recorded exchanges of the ollama wire")
-    assert count > 100
+    count("recorded exchanges of ollama read", done)
+    assert done > 100

@@ -8,7 +8,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -1141,7 +1141,7 @@ SHORTENED = {"e04932f6-e76438a6"}
 
 @pytest.mark.no_cover
 @recorded
-def test_every_recording_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for record in records(good=True):
         heard = held(decode(record.codec(), record.request(), [record.body], judged=False))
@@ -1169,8 +1169,7 @@ def test_every_recording_is_read(capsys: pytest.CaptureFixture[str]) -> None:
             assert counted == tuple([count if count >= 0 else None for count in plain]), record  # one counts to -9
     found = records(good=True)
     assert set(HELD) <= {record.id for record in found}
-    with capsys.disabled():
-        print(f"\nrecorded responses: {len(found)} ({sum(record.stream for record in found)} streamed), {dict(ends)}")
+    count("recorded replies of responses read", len(found))
 
 
 @pytest.mark.no_cover
@@ -1213,7 +1212,7 @@ def test_recordings_byte_by_byte() -> None:
 
 @pytest.mark.no_cover
 @recorded
-def test_every_exchange_with_a_real_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_exchange_with_a_real_server(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for exchange in find_exchanges():
         if exchange["path"] != "/v1/responses" or not exchange["status_line"]:
@@ -1230,8 +1229,7 @@ def test_every_exchange_with_a_real_server(capsys: pytest.CaptureFixture[str]) -
         assert (heard.error is None) == bool(body), exchange["id"]  # vLLM once sends headers and not a byte
         assert heard.response is None or heard.response.message.content
         ends["read" if heard.error is None else type(heard.error).__name__] += 1
-    with capsys.disabled():
-        print(f"\nreal servers: {dict(ends)}")
+    count("exchanges of responses with real servers read", sum(ends.values()))
 
 
 def test_pictures_and_documents_are_sent_as_they_are() -> None:
