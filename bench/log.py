@@ -19,8 +19,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dragoman.events import AssembledFrom, IntentSource, ToolIntent
-from dragoman.log import EventLog, LlmCallCompleted, MessageRecorded, SqliteLog, ToolObserved, TurnStarted
+from dragoman.log import (
+    EventLog,
+    LlmCallCompleted,
+    MessageRecorded,
+    SqliteLog,
+    ToolObserved,
+    TurnStarted,
+    read_uses,
+)
 from dragoman.messages import Assistant
+from dragoman.prices import reprice
+from dragoman.replay import count_totals
+from dragoman.trace import Reader
 
 # One turn of an agent, more or less: five events, 300 bytes of payload on average.
 TURN = (
@@ -84,6 +95,12 @@ def measure_long_log(folder: Path, events: int) -> None:
         records = list(log.read("session-000000"))
     with measured("read and decode one session of 1,000"):
         assert [record.payload for record in log.read("session-000000")]
+    with measured("add up one session of 1,000"):
+        count_totals(log, "session-000000")
+    with measured("a page of 300 steps, for the browser"):
+        Reader(log).read_page("session-000000", 500, 300)
+    with measured("find every model call and price it again", events // len(TURN)):
+        assert all(result.new is not None for result in reprice(read_uses(log)))
     with measured("verify one session of 1,000"):
         log.verify("session-000000")
     with measured("verify everything", events):

@@ -173,8 +173,19 @@ def test_prune(path: Path) -> None:
     assert [entry["session"] for entry in json.loads(run("list", "--json", "--log", str(path)).stdout)] == [
         "dragoman.log"
     ]
+    elsewhere = path.with_name("none.db")
+    assert run("prune", "--older-than", "1d", "--yes", "--log", str(elsewhere)).exit_code == EXIT_CODES["log_unusable"]
+    assert not elsewhere.exists()
     for age in ("soon", "-3d", "90", "9" * 9 + "d"):
         assert run("prune", "--older-than", age, "--yes", "--log", str(path)).exit_code == 2
+
+
+def test_a_log_somebody_writes_is_read_and_not_pruned(path: Path) -> None:
+    with SqliteLog(path):
+        assert run("verify", "--log", str(path)).exit_code == 0
+        result = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
+    assert result.exit_code == EXIT_CODES["log_unusable"]
+    assert f"is being written by process {os.getpid()}" in result.stderr
 
 
 # --- what it cost -----------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--log",
         "where",
         metavar="PLACE",
-        help="A file, or a postgresql:// URL. Otherwise $DRAGOMAN_LOG, or log.db in your data folder.",
+        help="A file, an export (*.jsonl) or a postgresql:// URL; else $DRAGOMAN_LOG, or log.db in your data folder.",
     )(command)
 
 
@@ -250,10 +250,13 @@ def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> dateti
 @json_option("the sessions")
 def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove every session whose last record is older than that, whole; the log records the removal."""
-    if not (dry_run or yes):
-        _ask(where, before)
-    with open_log_at(where, readonly=dry_run) as log:
-        old = _find_old(log, before) if dry_run else [gone.session for gone in log.retain(before)]
+    with open_log_at(where) as log:
+        old = _find_old(log, before)
+    if old and not dry_run:
+        if not yes:
+            _ask(len(old))
+        with open_log_at(where, readonly=False) as log:
+            old = [gone.session for gone in log.retain(before)]
     if as_json:
         write_json({"before": before, "removed": [] if dry_run else old, "would_remove": old if dry_run else []})
         return
@@ -262,11 +265,9 @@ def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_j
     click.echo(f"{len(old)} session{'s' * (len(old) != 1)} {'would be removed' if dry_run else 'removed'}", err=True)
 
 
-def _ask(where: str | None, before: datetime) -> None:
+def _ask(count: int) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("removing sessions needs --yes where nobody can be asked; --dry-run shows which")
-    with open_log_at(where) as log:
-        count = len(_find_old(log, before))
     click.confirm(f"Remove {count} session{'s' * (count != 1)} for good?", abort=True, err=True)
 
 

@@ -65,6 +65,7 @@ from .errors import (
     UnknownTypeError,
 )
 from .eventlog import EventLog, Progress, SessionEntry
+from .export import ExportedLog
 from .place import SCHEMES, find_place, name_place
 from .postgres import PostgresLog
 from .record import ADMINISTRATION, MAX_PAYLOAD, Record, genesis, hash_record
@@ -80,6 +81,7 @@ __all__ = [
     "BudgetExceeded",
     "Entry",
     "EventLog",
+    "ExportedLog",
     "InvalidRecordError",
     "LlmCallCompleted",
     "LlmCallFailed",
@@ -135,7 +137,11 @@ __all__ = [
 
 
 def open_log(where: str | Path, *, readonly: bool = False) -> EventLog:
-    """Open the log in a file, or at a ``postgresql://`` URL."""
+    """Open the log in a file, at a ``postgresql://`` URL, or, to read, in an export (``*.jsonl``)."""
     if isinstance(where, str) and where.startswith(SCHEMES):
         return PostgresLog(where, readonly=readonly)
+    if str(where).endswith(".jsonl"):
+        if not readonly:
+            raise LogReadOnlyError(f"{where}: an export can be read and not written")
+        return ExportedLog(where)
     return SqliteLog(where, readonly=readonly)

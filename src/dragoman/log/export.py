@@ -1,0 +1,157 @@
+"""An export read as a log: list, read, verify, replay and price what somebody handed over as lines of JSON."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from .catalogue import Actor, LogPruned, Sensitivity
+from .errors import LogCorruptError, LogReadOnlyError, LogStorageError
+from .eventlog import EventLog
+from .record import Draft, Record, Row, to_row
+
+__all__ = ["ExportedLog"]
+
+
+class _Place(Struct):
+    """Enough of a line to find it again."""
+
+    session: str
+    seq: int
+
+
+class _Line(Struct, forbid_unknown_fields=True):
+    """A whole line; anything more or less is not what was exported."""
+
+    actor: str
+    hash: str
+    id: str
+    parent: str | None
+    payload: Raw
+    previous: str
+    sensitivity: str
+    seq: int
+    session: str
+    timestamp: str
+    turn: str | None
+    type: str
+
+
+class ExportedLog(EventLog):
+    """The log in a file of lines that ``export`` wrote. It can be read and not written.
+
+    The file is gone through once, when it is opened, to learn where each record is. Records are
+    taken as the lines say, in whatever order they stand: whether they are true, ``verify`` tells.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = Path(path).resolve()
+        self._places: dict[str, tuple[array[int], array[int]]] = {}
+        self._count = 0
+        with self._open() as file:
+            self._learn(file)
+
+    def __repr__(self) -> str:
+        return f"ExportedLog({str(self.path)!r})"
+
+    def _learn(self, file: BinaryIO) -> None:
+        decoder, found = msgspec.json.Decoder(_Place), dict[str, list[tuple[int, int]]]()
+        at = 0
+        for number, line in enumerate(file, 1):
+            try:
+                place = decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                end = "" if line.endswith(b"\n") else "; the file was cut off"
+                raise LogCorruptError(f"{self.path}, line {number}: is no record: {error}{end}") from None
+            found.setdefault(place.session, []).append((place.seq, at))
+            at += len(line)
+            self._count = number
+        for session in sorted(found, key=str.encode):
+            places = sorted(found[session])
+            if not 0 < places[-1][0] < 2**63 or places[0][0] < -(2**63):
+                raise LogCorruptError(f"{self.path}: session {session!r} has a record whose number cannot be one")
+            self._places[session] = array("q", [seq for seq, _ in places]), array("q", [where for _, where in places])
+
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
+        try:
+            with self.path.open("rb") as file:
+                yield file
+        except FileNotFoundError:
+            raise LogReadOnlyError(f"{self.path}: there is no log to read") from None
+        except OSError as error:
+            raise LogStorageError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    @contextmanager
+    def _view(self) -> Iterator[_ExportView]:
+        self._check_open()
+        with self._open() as file:
+            yield _ExportView(file, self.path, self._places, self._count)
+
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[Record]:
+        raise LogReadOnlyError(f"{self.path}: an export cannot be written")
+
+    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
+        raise LogReadOnlyError(f"{self.path}: an export cannot be written")
+
+
+class _ExportView:
+    def __init__(
+        self, file: BinaryIO, path: Path, places: dict[str, tuple[array[int], array[int]]], count: int
+    ) -> None:
+        self._file = file
+        self._path = path
+        self._places = places
+        self._count = count
+        self._decoder = msgspec.json.Decoder(_Line)
+
+    def names(self) -> list[str]:
+        return list(self._places)
+
+    def count(self) -> int:
+        return self._count
+
+    def length(self, session: str) -> int:
+        numbers, _ = self._places.get(session, ((), ()))
+        return numbers[-1] if numbers else 0
+
+    def page(self, session: str, after: int, size: int) -> list[Row]:
+        numbers, places = self._places.get(session, (array("q"), array("q")))
+        start = bisect_right(numbers, after)
+        return [self._read(place) for place in places[start : start + size]]
+
+    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
+        found: list[Row] = []
+        while len(found) < size and (rows := self.page(session, after, 500)):
+            found += [row for row in rows if row[5] in types]
+            after = rows[-1][1]
+        return found[:size]
+
+    def ends(self) -> list[tuple[Row, Row]]:
+        return [(self._read(places[0]), self._read(places[-1])) for _, places in self._places.values()]
+
+    def _read(self, place: int) -> Row:
+        self._file.seek(place)
+        line = self._file.readline()
+        try:
+            return to_row(_to_record(self._decoder.decode(line)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise LogCorruptError(f"{self._path}: the line at byte {place} is no record: {error}") from None
+
+
+def _to_record(line: _Line) -> Record:
+    # Whoever they are said to be, the hash decides whether it is true.
+    actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
+    return Record(
+        actor, line.hash, line.id, line.parent, line.payload, line.previous, sensitivity, line.seq, line.session,
+        datetime.fromisoformat(line.timestamp), line.turn, line.type,
+    )  # fmt: skip

@@ -1,0 +1,139 @@
+"""An export read as a log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.cli import main
+from dragoman.cli.output import EXIT_CODES
+from dragoman.log import (
+    ExportedLog,
+    LogCorruptError,
+    LogReadOnlyError,
+    SqliteLog,
+    TurnStarted,
+    open_log,
+    read_uses,
+)
+from dragoman.replay import count_totals, read_steps
+
+from ..story import LEFT_OPEN, STORY, tell
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with SqliteLog(tmp_path / "log.db") as log:
+        tell(log, "fix")
+        tell(log, "löok", LEFT_OPEN)
+        log.export(tmp_path / "log.jsonl")
+    return tmp_path / "log.jsonl"
+
+
+def test_it_says_what_the_log_said(path: Path) -> None:
+    with open_log(path, readonly=True) as export, SqliteLog(path.with_name("log.db"), readonly=True) as log:
+        assert isinstance(export, ExportedLog)
+        assert export.sessions() == log.sessions()
+        assert export.verify() == log.verify()
+        assert export.verify("fix", known={"fix": "0" * 64}) == log.verify("fix", known={"fix": "0" * 64})
+        for session in ("fix", "löok", "nobody"):
+            assert list(export.read(session)) == list(log.read(session))
+            assert list(export.read(session, 5)) == list(log.read(session, 5))
+            assert list(read_steps(export, session)) == list(read_steps(log, session))
+            assert count_totals(export, session) == count_totals(log, session)
+        assert list(read_uses(export)) == list(read_uses(log))
+        again = path.with_name("again.jsonl")
+        export.export(again)
+        assert again.read_bytes() == path.read_bytes()
+
+
+def test_it_cannot_be_written(path: Path) -> None:
+    with pytest.raises(LogReadOnlyError, match="can be read and not written"):
+        open_log(path)
+    with ExportedLog(path) as log, pytest.raises(LogReadOnlyError):
+        log.append_sync("fix", TurnStarted(1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("make test", "make tea!", "hash mismatch"),
+        ('"actor":"agent"', '"actor":"user"', "hash mismatch"),
+        ('"seq":4,', '"seq":40,', "gap"),
+        ('"sensitivity":"private",', "", "unreadable"),
+        ('"type":"turn.started"', '"type":"turn.started","more":1', "unreadable"),
+        ('Z","turn"', '","turn"', "unreadable"),
+    ],
+)
+def test_a_changed_line_is_found(path: Path, old: str, new: str, problem: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with ExportedLog(path) as log:
+        found = log.verify().first
+        assert found is not None
+        assert (found.session, found.problem) == ("fix", problem)
+
+
+def test_a_line_taken_out_put_twice_or_moved(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:5], *lines[6:]]))
+    with ExportedLog(path) as log:
+        found = log.verify().first
+        assert found is not None
+        assert (found.seq, found.problem) == (6, "gap")
+    path.write_bytes(b"".join([*lines[:5], lines[4], *lines[5:]]))
+    with ExportedLog(path) as log:
+        assert not log.verify().ok
+    path.write_bytes(b"".join(reversed(lines)))  # the order in the file means nothing; the chain does
+    with ExportedLog(path) as log:
+        assert log.verify().ok
+
+
+@pytest.mark.parametrize("content", [b"{}\n", b"no\n", b'{"session": "s", "seq": "x"}\n', b"\xff\n", b"[1]\n"])
+def test_what_is_no_export_is_refused_by_line(path: Path, content: bytes) -> None:
+    path.write_bytes(path.read_bytes() + content)
+    with pytest.raises(LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is no record"):
+        ExportedLog(path)
+
+
+def test_a_file_cut_off_is_never_taken_for_a_shorter_one(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-40])
+    with pytest.raises(LogCorruptError, match="the file was cut off"):
+        ExportedLog(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_flipped_bit_goes_unnoticed(path: Path, data: st.DataObject) -> None:
+    whole = path.read_bytes()
+    at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
+    damaged = path.with_name("damaged.jsonl")
+    damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+    sound = ExportedLog(path)
+    heads = {entry.session: entry.head for entry in sound.sessions()}
+    try:
+        with ExportedLog(damaged) as log:
+            report = log.verify(known=heads)
+            if report.ok:  # nothing that is meant has changed: a letter written another way
+                assert [list(log.read(name)) for name in heads] == [list(sound.read(name)) for name in heads]
+    except LogCorruptError:
+        pass
+
+
+def test_the_commands_take_it(path: Path) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, [*words, "--log", str(path)])
+        return result.exit_code, result.output
+
+    assert run("log", "verify") == (0, f"{len(STORY) + 8} records in 2 sessions: whole\n")
+    assert run("replay", "fix")[0] == 0
+    assert json.loads(run("log", "cost", "fix", "--json")[1])["models"][0]["calls"] == 4
+    assert run("log", "prune", "--older-than", "2099-01-01", "--yes")[0] == EXIT_CODES["log_unusable"]
+    assert CliRunner().invoke(main, ["log", "list", "--log", str(path) + "x.jsonl"]).exit_code == 20
