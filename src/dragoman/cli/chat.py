@@ -139,7 +139,7 @@ class _Answer:
     def __call__(self) -> None:
         talk, reply = self._talk, None
         try:
-            with working(f"waiting for {talk.provider.model}") as heard:
+            with _no_echo(), working(f"waiting for {talk.provider.model}") as heard:
                 with talk.provider.stream(talk.messages, talk.tools or None) as stream, _interrupts(stream):
                     self._show(stream, heard)
                 reply = stream.response
@@ -159,6 +159,26 @@ class _Answer:
         finally:
             if screen is not None:
                 screen.close()
+
+
+@contextlib.contextmanager
+def _no_echo() -> Iterator[None]:
+    """Keys that are pressed while an answer is drawn would be drawn into it; they wait for the next line."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    try:
+        import termios  # not on every platform
+    except ImportError:
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 @contextlib.contextmanager
