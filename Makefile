@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-exhaustive lint bench lock clean
+.PHONY: chat test test-exhaustive lint bench lock clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman local pull >/dev/null
@@ -25,6 +25,10 @@ lint: .venv/dev
 
 bench: .venv/dev ## measure against hand-written floors
 	$(BIN)/python -m bench
+
+docs: .venv/dev ## build the documentation into site/
+	$(BIN)/python -m tests.test_docs
+	$(BIN)/zensical build --clean --strict
 
 lock: .venv/dev ## renew the locked dependencies
 	$(BIN)/python scripts/lock.py

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+import dragoman
 from dragoman.cli import main
 from dragoman.local import LocalServer
 
+from .pages import PAGES, ROOT, read_blocks, run_page
 from .real.tiny import write_model
-
-ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+from .reference import MODULES, write_pages
 
 
 def blocks(path: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    return [block.text for block in read_blocks(path) if block.language == "python"]
+
+
+WITH_PYTHON = [page for page in PAGES if blocks(page)]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_example_runs(page: Path, tmp_path: Path) -> None:
+    assert run_page(page, tmp_path) > 0
 
 
 def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,19 +63,45 @@ def test_pages(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_the_vendor_example_runs() -> None:
-    (example,) = blocks(ROOT / "docs/adding-a-vendor.md")
-    scope: dict[str, Any] = {}
-    exec(compile(example, "adding-a-vendor.md", "exec"), scope)
-    assert scope["model"].capabilities.known("max_context_tokens") == 32768
-
-
 def test_every_command_is_documented() -> None:
     reference = (ROOT / "docs/reference/cli.md").read_text()
     context = click.Context(main, info_name="dragoman")
     for name in main.list_commands(context):
         assert f"## dragoman {name}" in reference
-    assert reference == _reference(), "run: python -m tests.test_docs"
+
+
+@pytest.mark.parametrize(("page", "text"), write_pages().items(), ids=str)
+def test_the_reference_is_what_the_code_says(page: str, text: str) -> None:
+    assert (ROOT / "docs/reference" / page).read_text() == text, "run: python -m tests.test_docs"
+
+
+def test_everything_of_the_package_can_be_looked_up() -> None:
+    assert set(dragoman._PLACES.values()) <= set(MODULES)
+
+
+def test_the_site_holds_every_page_and_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    settings = (ROOT / "zensical.toml").read_text()
+    (tmp_path / "zensical.toml").write_text(settings.replace('paths = ["src"]', f'paths = ["{ROOT / "src"}"]'))
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    front = (tmp_path / "site/index.html").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        target = page.relative_to(ROOT / "docs").with_suffix(".html")
+        assert (tmp_path / "site" / target).exists()
+        assert target.as_posix() in front, f"{target} is not in the navigation"
+    elsewhere = set(re.findall(r'<(?:link|script|img)[^>]+(?:href|src)="(https?://[^"]+)', front))
+    assert elsewhere == set()
+    values = (tmp_path / "site/reference/python/messages.html").read_text()
+    assert 'id="dragoman.messages.ToolResult"' in values
 
 
 def test_short_enough_to_be_read() -> None:
@@ -71,33 +109,8 @@ def test_short_enough_to_be_read() -> None:
     assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 30
 
 
-def _reference() -> str:
-    """The command's own help, as a page."""
-    context = _context(main, "dragoman", None)
-    pages = ["# The command\n\nWritten from `--help` itself. Exit codes: 0 fine, 1 a bug, 2 wrong usage,"]
-    pages[0] += " 10–18 one per category of error, 130 interrupted.\n"
-    for name in main.list_commands(context):
-        command = main.get_command(context, name)
-        assert command is not None
-        pages.append(_help(command, context, name))
-        if isinstance(command, click.Group):
-            inner = _context(command, name, context)
-            pages += [_help(command.commands[each], inner, f"{name} {each}") for each in sorted(command.commands)]
-    return "\n".join(pages)
-
-
-def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
-    """As the command line makes it: the settings that name the help option come along."""
-    return click.Context(
-        command, info_name=name, parent=parent, terminal_width=100, max_content_width=100, **command.context_settings
-    )
-
-
-def _help(command: click.Command, parent: click.Context, name: str) -> str:
-    own = _context(command, name.split()[-1], parent)
-    return f"## dragoman {name}\n\n```text\n{command.get_help(own)}\n```\n"
-
-
 if __name__ == "__main__":
-    (ROOT / "docs/reference").mkdir(parents=True, exist_ok=True)
-    (ROOT / "docs/reference/cli.md").write_text(_reference())
+    for place, content in write_pages().items():
+        target = ROOT / "docs/reference" / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content)

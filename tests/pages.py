@@ -1,0 +1,247 @@
+"""The pages of the documentation, and a world in which their examples run.
+
+A page's blocks run from top to bottom in one namespace and in an empty folder. ``await`` may stand at
+the top. A block in ``yaml`` or ``json`` whose first line is a comment with a file's name, ``# models.yaml``, is
+that file. What an example connects to, under whatever address, is a small server that answers
+everything; beyond it there is no network. Names that are there already: see ``names``. A page that opens
+a log ``readonly`` finds ``log.db`` with the session ``fix-tests``.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+from urllib.parse import urlsplit, urlunsplit
+
+from msgspec.structs import replace
+
+import dragoman
+from dragoman import Assistant, Response, System, Tool, Usage, User, connect
+from dragoman.log import SqliteLog
+from dragoman.provider import SCHEMES
+from dragoman.testing import forbid_network
+from dragoman.transport import HttpTransport
+
+from .server import Connection
+from .story import tell
+from .test_sync import Background
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+ANSWER = "The Rhine rises in the Alps."
+USAGE = Usage(1200, 80, 1000, 0, 20, 1280)
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the line of the page it begins on."""
+
+    language: str
+    text: str
+    line: int
+
+
+def read_blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(found[1], inspect.cleandoc("\n" + found[2]) + "\n", text.count("\n", 0, found.start()) + 2)
+        for found in re.finditer(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    ]
+
+
+def names() -> dict[str, Any]:
+    """What every page may use without saying where it is from."""
+    model = connect("llama3", base_url="http://127.0.0.1:8080/v1")
+    return {
+        "__name__": "page",
+        "dragoman": dragoman,
+        "model": model,
+        "messages": [System("Be terse."), User("Name a river."), Assistant("The Rhine."), User("And another?")],
+        "tools": [Tool("look", "Looks at a place.", {"type": "object", "properties": {"place": {"type": "string"}}})],
+        "reply": Response(Assistant(ANSWER), "stop", USAGE, model="llama3", provider="openai"),
+        "usage": USAGE,
+        "when": datetime(2026, 11, 1, 12, tzinfo=UTC),
+        "old_cost": Decimal("0.01"),
+    }
+
+
+# --- the world --------------------------------------------------------------------------------------
+
+
+async def answer_everything(connection: Connection) -> None:
+    """One server that speaks every wire, as briefly as it can."""
+    path = urlsplit(connection.seen.path).path
+    if connection.seen.method == "GET":
+        known = ["llama3", "some-model", "m"]
+        body: Any = {"status": "ok", "data": [{"id": name} for name in known], "models": [{"name": n} for n in known]}
+    elif path.endswith("/messages"):
+        body = _anthropic()
+    elif "generateContent" in path.casefold() or "GenerateContent" in path:
+        body = _gemini()
+    elif path.endswith("/responses"):
+        body = _responses()
+    elif path.endswith("/api/chat"):
+        body = {"message": {"role": "assistant", "content": ANSWER}, "done": True, "done_reason": "stop"}
+    else:
+        body = _openai(connection.seen.json)
+    connection.reply(200, json.dumps(body).encode())
+
+
+def _openai(asked: dict[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
+    finish = "stop"
+    schema = asked.get("response_format", {}).get("json_schema", {}).get("schema")
+    if schema is not None:
+        message["content"] = json.dumps(example_of(schema))
+    elif asked.get("tools") and asked["messages"][-1]["role"] != "tool" and asked.get("tool_choice") != "none":
+        function = asked["tools"][0]["function"]
+        arguments = json.dumps(example_of(function.get("parameters", {})))
+        call = {"id": "call_1", "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+        message, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+    usage = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
+    return {"id": "x", "model": "llama3", "choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+
+
+def _anthropic() -> dict[str, Any]:
+    usage = {"input_tokens": 12, "output_tokens": 8}
+    content = [{"type": "text", "text": ANSWER}]
+    return {"id": "m", "type": "message", "model": "c", "content": content, "stop_reason": "end_turn", "usage": usage}
+
+
+def _gemini() -> dict[str, Any]:
+    usage = {"promptTokenCount": 12, "candidatesTokenCount": 8, "totalTokenCount": 20}
+    content = {"role": "model", "parts": [{"text": ANSWER}]}
+    return {"candidates": [{"content": content, "finishReason": "STOP"}], "usageMetadata": usage}
+
+
+def _responses() -> dict[str, Any]:
+    content = [{"type": "output_text", "text": ANSWER, "annotations": []}]
+    item = {"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": content}
+    usage = {"input_tokens": 12, "output_tokens": 8, "total_tokens": 20}
+    return {"id": "r", "object": "response", "status": "completed", "output": [item], "usage": usage}
+
+
+def example_of(schema: dict[str, Any]) -> Any:
+    """Some value that fits a simple schema."""
+    for choice in ("anyOf", "oneOf", "allOf"):
+        if choice in schema:
+            return example_of(schema[choice][0])
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "array":
+        return [example_of(schema.get("items", {}))]
+    if kind == "object" or "properties" in schema:
+        return {name: example_of(each) for name, each in schema.get("properties", {}).items()}
+    return {"integer": 1, "number": 1.5, "boolean": True, "null": None}.get(str(kind), "Rhine")
+
+
+@contextmanager
+def redirected(url: str) -> Iterator[None]:
+    """Whatever address is connected to, it is this one; and ``local`` is, too."""
+    origin = urlsplit(url)
+
+    def elsewhere(request: Any) -> Any:
+        return replace(request, url=urlunsplit(urlsplit(request.url)._replace(scheme="http", netloc=origin.netloc)))
+
+    send, exchange = HttpTransport.send, HttpTransport.exchange
+
+    def open_local(path: str = "", **settings: Any) -> Any:
+        return connect("smollm2-135m-instruct", base_url=f"{url}/v1", name="local", **settings)
+
+    with (
+        mock.patch.object(
+            HttpTransport, "send", lambda self, request, *a, **k: send(self, elsewhere(request), *a, **k)
+        ),
+        mock.patch.object(
+            HttpTransport, "exchange", lambda self, request, *a, **k: exchange(self, elsewhere(request), *a, **k)
+        ),
+        mock.patch.dict(SCHEMES, {"local": open_local}),
+    ):
+        yield
+
+
+@contextmanager
+def world(folder: Path) -> Iterator[str]:
+    """An empty folder, the server that answers everything, keys for everybody, and nothing beyond this machine."""
+    keys = {f"{name}_API_KEY": "k" for name in ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "DRAGOMAN")}
+    settings = {**keys, "DRAGOMAN_CONFIG": str(folder / "models.yaml"), "DRAGOMAN_LOG": str(folder / "log.db")}
+    before = Path.cwd()
+    with Background(answer_everything) as server, mock.patch.dict(os.environ, settings), redirected(server.url):
+        os.chdir(folder)
+        try:
+            with forbid_network():
+                yield server.url
+        finally:
+            os.chdir(before)
+
+
+# --- running ----------------------------------------------------------------------------------------
+
+
+def run_page(page: Path, folder: Path) -> int:
+    """Run a page's blocks; how many there were."""
+    blocks = read_blocks(page)
+    with world(folder) as url, asyncio.Runner() as runner:
+        scope = names()
+        if "readonly=True" in page.read_text():  # it reads a log, so there is one
+            with SqliteLog(folder / "log.db") as log:
+                tell(log, "fix-tests")
+        for number, block in enumerate(blocks):
+            if block.language in ("yaml", "json"):
+                _write_file(block, folder)
+            elif block.language == "python":
+                _run(block, page, scope, runner, folder / f"test_block_{number}.py", url)
+        runner.run(scope["model"].close() if hasattr(scope.get("model"), "close") else asyncio.sleep(0))
+    return sum(block.language == "python" for block in blocks)
+
+
+def _write_file(block: Block, folder: Path) -> None:
+    named = re.match(r"# ([\w.-]+\.(?:yaml|json))\s*\n", block.text)
+    if named:
+        text = block.text if named[1].endswith(".yaml") else block.text.partition("\n")[2]
+        (folder / named[1]).write_text(text)
+
+
+def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner, file: Path, url: str) -> None:
+    tree = ast.parse("\n" * (block.line - 1) + block.text)
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if any(name.startswith("test_") for name in defined):
+        _run_tests(block, file, url)
+        return
+    code = compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if code.co_flags & inspect.CO_COROUTINE:
+        runner.run(eval(code, scope))
+    else:
+        exec(code, scope)
+    if "main" in defined and "main()" not in block.text.replace("def main()", ""):
+        made = scope["main"]()
+        if inspect.iscoroutine(made):
+            runner.run(made)
+
+
+def _run_tests(block: Block, file: Path, url: str) -> None:
+    """A block that defines tests is a test file, run as its reader would run it."""
+    file.write_text(f"from dragoman import *\n{block.text}")
+    file.with_name("conftest.py").write_text(
+        f"import tests.pages\nchanged = tests.pages.redirected({url!r})\nchanged.__enter__()\n"
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".",
+         "-o", "asyncio_mode=auto", file.name],
+        cwd=file.parent, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]

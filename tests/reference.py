@@ -1,0 +1,157 @@
+"""The pages of the reference that are written from the code: ``python -m tests.test_docs`` renews them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import click
+
+import dragoman
+from dragoman.cli import main
+from dragoman.cli.output import EXIT_CODES
+from dragoman.errors import ProviderError
+
+PACKAGE = Path(dragoman.__file__).parent
+
+# What a user of the library may want to look up, in the order in which one meets it; a folder's front is one page.
+MODULES = [
+    "provider", "messages", "events", "errors", "capabilities", "registry", "middleware", "prices", "tokens",
+    "log", "session", "tools", "permission", "replay", "trace", "conformance", "sim", "gateway", "testing",
+    "sync", "local", "transport", "validate", "wire",
+]  # fmt: skip
+
+
+def write_pages() -> dict[str, str]:
+    """Every generated page, by its path under ``docs/reference``."""
+    return {"cli.md": write_commands(), "errors.md": write_errors(), **write_modules()}
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def write_commands() -> str:
+    """The command's own help, as a page."""
+    context = _context(main, "dragoman", None)
+    pages = ["# The command\n\nWritten from `--help` itself. Exit codes are [here](errors.md#exit-codes).\n"]
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        pages.append(_help(command, context, name))
+        if isinstance(command, click.Group):
+            inner = _context(command, name, context)
+            pages += [_help(command.commands[each], inner, f"{name} {each}") for each in sorted(command.commands)]
+    return "\n".join(pages)
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    """As the command line makes it: the settings that name the help option come along."""
+    return click.Context(
+        command, info_name=name, parent=parent, terminal_width=100, max_content_width=100, **command.context_settings
+    )
+
+
+def _help(command: click.Command, parent: click.Context, name: str) -> str:
+    own = _context(command, name.split()[-1], parent)
+    return f"## dragoman {name}\n\n```text\n{command.get_help(own)}\n```\n"
+
+
+# --- errors -----------------------------------------------------------------------------------------
+
+_ERRORS = """\
+# Errors
+
+One tree. `category` is OpenArmature's word for an error, `error_class` the adapter contract's, `kind` the runtime
+article's; `transient` says whether the same call may succeed later. Every error also has `status`, `provider`, `model`,
+`request_id`, `provider_code`, `provider_message`, `headers` (those that are safe to show), `response` (what had arrived
+before it failed, or `None`) and, where the provider asked for it, `retry_after`. The original exception is its
+`__cause__`. No key and no prompt is in its text.
+
+| class | category | error_class | kind | transient |
+|---|---|---|---|---|
+{rows}
+
+What each means, and what to do:
+
+{advice}
+
+Wrong arguments of ours are plain `ValueError`s that name the field; a wrong file is a `ConfigError`, which is one,
+with file and line.
+
+## Exit codes
+
+| code | |
+|---|---|
+| 0 | fine |
+| 1 | a bug, or a yes-or-no question that was answered no |
+| 2 | wrong usage, or a file that is wrong or cannot be read |
+{codes}
+"""
+
+
+def write_errors() -> str:
+    """The tree, its vocabularies and the exit codes."""
+    tree = list(_walk(ProviderError, 0))
+    rows = [
+        f"| {'– ' * (depth - 1)}`{kind.__name__}` | {kind.category} | {kind.error_class} | {kind.kind} "
+        f"| {'yes' if kind.transient else 'no'} |"
+        for kind, depth in tree
+        if depth
+    ]
+    advice = [f"- `{kind.__name__}`: {_first_line(kind)} {kind.advice}".rstrip() for kind, depth in tree if depth]
+    codes = [f"| {code} | `{name}` |" for name, code in sorted(EXIT_CODES.items(), key=lambda item: item[1])]
+    return _ERRORS.format(rows="\n".join(rows), advice="\n".join(advice), codes="\n".join(codes))
+
+
+def _walk(kind: type[ProviderError], depth: int) -> list[tuple[type[ProviderError], int]]:
+    found = [(kind, depth)]
+    for each in kind.__subclasses__():
+        if each.__module__ == "dragoman.errors":
+            found += _walk(each, depth + 1)
+    return found
+
+
+def _first_line(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+
+
+# --- Python -----------------------------------------------------------------------------------------
+
+
+def write_modules() -> dict[str, str]:
+    """A page per module, filled in from its docstrings when the site is built."""
+    pages = {f"python/{name}.md": _module(name) for name in MODULES if _file(name) is not None}
+    listed = [f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)} |" for name in MODULES if _file(name)]
+    table = "\n".join(["| module | |", "|---|---|", *listed])
+    everyday = ", ".join(f"`{name}`" for name in dragoman.__all__)
+    pages["python.md"] = (
+        "# Python\n\nEveryday names come from `dragoman` itself and are loaded when they are first used: "
+        f"{everyday}.\n\n{table}\n"
+    )
+    return pages
+
+
+def _file(name: str) -> Path | None:
+    return next((path for path in (PACKAGE / f"{name}.py", PACKAGE / name / "__init__.py") if path.exists()), None)
+
+
+def _module(name: str) -> str:
+    return f"# dragoman.{name}\n\n::: dragoman.{name}\n    options:\n      members: [{', '.join(_exports(name))}]\n"
+
+
+def _exports(name: str) -> list[str]:
+    file = _file(name)
+    assert file is not None
+    for node in ast.parse(file.read_text()).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Name) and target.id == "__all__":
+            return list(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+    raise AssertionError(f"{name} has no __all__")
+
+
+def _about(name: str) -> str:
+    file = _file(name)
+    assert file is not None
+    doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return doc.split("\n")[0].replace("``", "`").rstrip(".:")
