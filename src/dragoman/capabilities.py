@@ -8,8 +8,10 @@ never blocks a call; only a known falsehood does. The user's word wins.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
@@ -76,6 +78,27 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
                 raise ValueError(f"capabilities: unknown name {name!r}; one of {', '.join(cls.__struct_fields__)}")
             if value is not None:
                 facts[name] = Fact(_check(name, value), source, at, by)
+        return cls(**facts)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Capabilities:
+        """Read what ``dragoman check --save`` wrote, provenance and all; ``ValueError`` names what is wrong."""
+        try:
+            data = msgspec.json.decode(Path(path).read_bytes())
+        except OSError as error:
+            raise ValueError(f"capabilities: {path} cannot be read: {error.strerror or error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"capabilities: {path} is not JSON: {error}") from None
+        listed = data.get("capabilities") if isinstance(data, dict) else None
+        if not isinstance(listed, dict):
+            raise ValueError(f"capabilities: {path} has no mapping named capabilities")
+        facts: dict[str, Fact] = {}
+        for name, record in listed.items():
+            try:
+                fact = msgspec.convert(record, Fact)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"capabilities: {path}: {name}: {error}") from None
+            facts[name] = getattr(cls.of({name: fact.value}, fact.source, at=fact.at, by=fact.by), name)
         return cls(**facts)
 
     def known(self, name: str) -> Any:

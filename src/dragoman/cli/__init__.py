@@ -16,6 +16,7 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "ask": "Ask a model once and print its answer.",
+    "check": "Check whether a server keeps the contract, and what its model can do.",
     "chat": "Talk with a model, by default the embedded one.",
     "config": "Check your models.yaml and say where it is.",
     "cost": "Price a usage, a reply, or a log of calls.",

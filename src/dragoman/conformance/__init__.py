@@ -1,7 +1,7 @@
 """The conformance kit: does a codec, a provider or a server keep the contract?
 
 ``suite(wire="openai")`` gives the cases of a wire and ``suite(make_provider)`` those of a provider, for
-``pytest.mark.parametrize`` or any loop.
+``pytest.mark.parametrize`` or any loop. ``check_server(url)`` examines a live server and reports.
 """
 
 from __future__ import annotations
@@ -17,10 +17,27 @@ from ..wire import CODECS
 from .codec import RULES, CodecRule
 from .contract import build_cases
 from .data import CASES, CodecCase, CodecType, find_cases
+from .live import check_server
 from .provider import Factory, Kit, ProviderCase
+from .report import Outcome, Report, write_html, write_junit, write_markdown, write_text
 from .violation import Violation
 
-__all__ = ["CodecCase", "CodecRule", "Factory", "Kit", "ProviderCase", "Violation", "suite"]
+__all__ = [
+    "CodecCase",
+    "CodecRule",
+    "Factory",
+    "Kit",
+    "Outcome",
+    "ProviderCase",
+    "Report",
+    "Violation",
+    "check_server",
+    "suite",
+    "write_html",
+    "write_junit",
+    "write_markdown",
+    "write_text",
+]
 
 
 @overload

@@ -1,0 +1,128 @@
+"""``dragoman check``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
+from ..wire import CODECS
+from .output import report_errors
+
+__all__ = ["FAILED", "command"]
+
+FAILED = 30
+"""The exit code when a check failed."""
+
+_COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
+_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+
+@click.command("check")
+@click.argument("url")
+@click.option("--model", metavar="NAME", help="The model to ask; the first one listed, if left out.")
+@click.option("--wire", type=click.Choice(sorted(CODECS)), help="The wire it speaks; found out, if left out.")
+@click.option(
+    "--api-key-env",
+    metavar="NAME",
+    default="DRAGOMAN_API_KEY",
+    show_default=True,
+    help="The environment variable that holds the key.",
+)
+@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="SECONDS", help="For each call.")
+@click.option("--budget", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For all of it.")
+@click.option("--max-tokens", type=click.IntRange(16), default=48, show_default=True, help="Of a reply.")
+@click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="The window, if the server does not tell.")
+@click.option("--skip", multiple=True, metavar="CHECK", help="Leave out, by name; * is allowed. Repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML, too.")
+@click.option("--html", type=_FILE, metavar="FILE", help="Write the report as a page, too.")
+@click.option("--markdown", type=_FILE, metavar="FILE", help="Write the report as Markdown, too.")
+@click.option("--save", type=_FILE, metavar="FILE", help="Write the capabilities that were found, for models.yaml.")
+def command(
+    url: str,
+    model: str | None,
+    wire: str | None,
+    api_key_env: str,
+    timeout: float,
+    budget: float,
+    max_tokens: int,
+    context: int | None,
+    skip: tuple[str, ...],
+    *,
+    as_json: bool,
+    junit: Path | None,
+    html: Path | None,
+    markdown: Path | None,
+    save: Path | None,
+) -> None:
+    """Check whether the server at URL keeps the contract of its wire, and find out what its model can do.
+
+    Some forty short calls are made, with a bound on tokens and time. Exits with 30 if a check failed.
+    """
+    with report_errors(), _progress(quiet=as_json) as progress:
+        try:
+            run = check_server(
+                url,
+                model,
+                wire,
+                os.environ.get(api_key_env),
+                seconds=timeout,
+                budget=budget,
+                max_tokens=max_tokens,
+                context=context,
+                skip=skip,
+                progress=progress,
+            )
+            report = asyncio.run(run)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    _write(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts})
+    click.echo(report.to_json().decode() if as_json else write_text(report, paint=_paint))
+    if report.failed:
+        sys.exit(FAILED)
+
+
+def _facts(report: Report) -> str:
+    return report.to_facts().decode() + "\n"
+
+
+def _write(report: Report, forms: dict[Path | None, Callable[[Report], str]]) -> None:
+    for path, form in forms.items():
+        if path is not None:
+            try:
+                path.write_text(form(report), "utf-8")
+            except OSError as error:
+                raise click.UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _paint(text: str, status: str) -> str:
+    return click.style(text, fg=_COLOURS[status]) if _wants_colour() else text
+
+
+def _wants_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on a terminal, and nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    bar: Any
+    with click.progressbar(length=1, label="checking", file=sys.stderr, show_eta=False) as bar:
+
+        def show(done: int, total: int, name: str) -> None:
+            bar.length = total
+            bar.label = f"checking {name:<22}"
+            bar.update(done - bar.pos)
+
+        yield show

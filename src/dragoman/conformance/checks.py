@@ -1,0 +1,439 @@
+"""What a live server is asked, check by check. Each returns what it found, or raises how it went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Struct
+
+from ..errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    ProviderError,
+    StructuredOutputError,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from ..events import Response, TextDelta, ToolUseEnd, ToolUseInputDelta
+from ..messages import (
+    Assistant,
+    ForceTool,
+    Image,
+    Inline,
+    System,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+)
+from .server import Server
+
+__all__ = ["CHECKS", "REFUSALS", "Check", "Failed", "NotApplicable", "Unsupported"]
+
+
+class Failed(Exception):  # noqa: N818 - an outcome, not an error
+    """The server does not do what its wire promises."""
+
+
+class Unsupported(Exception):  # noqa: N818
+    """The server, or its model, does not do this, and can be told not to."""
+
+
+class NotApplicable(Exception):  # noqa: N818
+    """There is nothing to be found out here."""
+
+
+class Check(Struct, frozen=True):
+    """One question to a server. ``optional``: a clean refusal is an answer and no failure."""
+
+    name: str
+    title: str
+    run: Callable[[Server], Awaitable[str]]
+    optional: bool = False
+
+
+CHECKS: list[Check] = []
+"""The checks, in the order they are run."""
+
+
+def _check(name: str, title: str, *, optional: bool = False) -> Callable[..., Any]:
+    def add(run: Callable[[Server], Awaitable[str]]) -> Callable[[Server], Awaitable[str]]:
+        CHECKS.append(Check(name, title, run, optional))
+        return run
+
+    return add
+
+
+def _demand(holds: bool, found: str) -> None:
+    if not holds:
+        raise Failed(found)
+
+
+_QUESTION = "Tell me about the sea in a few sentences."
+_TOOL = Tool(
+    "get_weather",
+    "Get the current weather in a city.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+_OTHER = Tool("get_time", "Get the time in a city.", _TOOL.parameters)
+_TOOL_QUESTION = "What is the weather in Bern right now? Use the tool."
+
+
+# --- readiness and text -------------------------------------------------------------------------------
+
+
+@_check("ready.answers", "says whether the model is ready")
+async def _ready(server: Server) -> str:
+    await server.provider.ready()
+    return ""
+
+
+@_check("text.complete", "answers a question")
+async def _text(server: Server) -> str:
+    reply = await server.ask(_QUESTION)
+    _demand(bool(reply.text.strip() or reply.message.thinking), "the reply has no text")
+    _demand(reply.finish_reason in ("stop", "length"), f"it ended with {reply.finish_raw!r}")
+    return f"ended with {reply.finish_reason}"
+
+
+@_check("text.system", "takes a system prompt", optional=True)
+async def _system(server: Server) -> str:
+    await server.ask([System("You are terse."), User(_QUESTION)])
+    return ""
+
+
+@_check("text.turns", "takes a conversation of several turns")
+async def _turns(server: Server) -> str:
+    await server.ask([User("My name is Ada."), Assistant("Hello, Ada."), User("What is my name?")])
+    return ""
+
+
+@_check("text.unicode", "takes text beyond ASCII")
+async def _unicode(server: Server) -> str:
+    reply = await server.ask("Repeat: Grüße, 世界, 🙂")
+    if "\ufffd" in reply.text and "\ufffd" in (await server.ask("Say hello.")).text:
+        raise NotApplicable("the model writes damaged characters of its own accord")
+    _demand("\ufffd" not in reply.text, "the reply holds damaged characters")
+    return ""
+
+
+@_check("usage.reported", "reports the tokens of a reply")
+async def _usage(server: Server) -> str:
+    usage = (await server.ask(_QUESTION)).usage
+    _demand(bool(usage.input_tokens), "the tokens of the prompt are missing")
+    _demand(bool(usage.output_tokens), "the tokens of the reply are missing")
+    total = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+    _demand(usage.total_tokens in (None, total), f"{total} tokens in all, and it reports {usage.total_tokens}")
+    return ""
+
+
+@_check("limits.max_tokens", "ends a reply at max_tokens")
+async def _max_tokens(server: Server) -> str:
+    reply = await server.ask("Count from one to a hundred in words.", config={"max_tokens": 5})
+    used = reply.usage.output_tokens
+    _demand(used is None or used <= 5, f"asked for 5 tokens, it made {used}")
+    _demand(reply.finish_reason == "length", f"a reply that was cut ended with {reply.finish_raw!r}")
+    return ""
+
+
+@_check("limits.stop", "stops at a stop sequence", optional=True)
+async def _stop(server: Server) -> str:
+    whole = (await server.ask(_QUESTION)).text
+    words = [word for word in whole.split() if len(word) > 2]
+    if len(words) < 6:
+        raise NotApplicable("the reply is too short to be stopped")
+    word = words[len(words) // 2]
+    reply = await server.ask(_QUESTION, config={"stop_sequences": [word]})
+    before = whole.split(word)[0]
+    if reply.text.strip() == whole.strip():
+        raise Failed("the stop sequence is taken and ignored")
+    if not before.startswith(reply.text.rstrip()[:10]):
+        raise NotApplicable("two replies without chance differ, so nothing can be told")
+    _demand(word not in reply.text, "the reply holds the stop sequence it ended at")
+    _demand(reply.finish_reason == "stop", f"it ended with {reply.finish_raw!r}")
+    return ""
+
+
+@_check("sampling.seed", "gives the same reply for the same seed", optional=True)
+async def _seed(server: Server) -> str:
+    config = {"seed": 7, "temperature": 1.0, "max_tokens": 24}
+    first, second = [(await server.ask(_QUESTION, config=config)).text for _ in range(2)]
+    if first != second:
+        raise Unsupported("the seed is taken, and two replies differ")
+    return ""
+
+
+@_check("sampling.logprobs", "reports log probabilities", optional=True)
+async def _logprobs(server: Server) -> str:
+    if server.wire != "openai":
+        raise NotApplicable(f"not asked for on the {server.wire} wire")
+    reply = await server.ask(_QUESTION, config={"max_tokens": 4, "extras": {"logprobs": True, "top_logprobs": 2}})
+    raw = reply.raw if isinstance(reply.raw, dict) else {}
+    listed = (raw.get("choices") or [{}])[0].get("logprobs") or {}
+    if not (isinstance(listed, dict) and listed.get("content")):
+        raise Unsupported("they are asked for and not there")
+    return ""
+
+
+# --- streams -------------------------------------------------------------------------------------------
+
+
+@_check("stream.rules", "streams by the rules, with the wire's end mark", optional=True)
+async def _stream(server: Server) -> str:
+    _, reply = await server.listen(_QUESTION)
+    _demand(bool(reply.text.strip() or reply.message.thinking), "the stream has no text")
+    return ""
+
+
+@_check("stream.incremental", "sends text as it comes")
+async def _incremental(server: Server) -> str:
+    heard, reply = await server.listen(_QUESTION)
+    deltas = [event for event in heard if isinstance(event, TextDelta)]
+    if len(reply.text.split()) < 6:
+        raise NotApplicable("the reply is too short to tell")
+    _demand(len(deltas) > 2, f"the whole reply came in {len(deltas)} piece(s)")
+    return ""
+
+
+@_check("stream.label", "labels a stream as one")
+async def _label(server: Server) -> str:
+    await server.listen(_QUESTION, config={"max_tokens": 2})
+    wanted = "application/x-ndjson" if server.wire == "ollama" else "text/event-stream"
+    found = server.witness.last_headers.get("content-type", "nothing")
+    _demand(found.startswith(wanted), f"the content type is {found}")
+    return ""
+
+
+@_check("stream.end_mark", "ends a stream with the wire's end mark")
+async def _end_mark(server: Server) -> str:
+    marks = {"openai": b"[DONE]", "anthropic": b"message_stop", "ollama": b'"done":true'}
+    if server.wire not in marks:
+        raise NotApplicable(f"the {server.wire} wire has none of its own")
+    await server.listen(_QUESTION, config={"max_tokens": 2})
+    found = marks[server.wire] in server.witness.last_tail.replace(b" ", b"")
+    _demand(found, f"the stream ends without {marks[server.wire].decode()}")
+    return ""
+
+
+@_check("stream.usage", "reports the tokens of a stream", optional=True)
+async def _stream_usage(server: Server) -> str:
+    _, reply = await server.listen(_QUESTION)
+    if not reply.usage.output_tokens:
+        raise Unsupported("asked for, and not there")
+    return ""
+
+
+@_check("stream.same_text", "says the same in a stream as in a whole reply")
+async def _same_text(server: Server) -> str:
+    first = (await server.ask(_QUESTION, config={"seed": 7})).text
+    streamed = (await server.listen(_QUESTION, config={"seed": 7}))[1].text
+    if first == streamed:
+        return ""
+    if (await server.ask(_QUESTION, config={"seed": 7})).text != first:
+        raise NotApplicable("two whole replies without chance differ, too")
+    raise Failed("whole and streamed replies differ, and two whole ones do not")
+
+
+# --- tools ---------------------------------------------------------------------------------------------
+
+
+@_check("tools.auto", "calls a tool when it sees fit", optional=True)
+async def _auto(server: Server) -> str:
+    reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="auto")
+    if not reply.tool_calls:
+        raise Unsupported("it answered in text, and named no tool")
+    return ""
+
+
+@_check("tools.forced", "calls the tool that is forced", optional=True)
+async def _forced(server: Server) -> str:
+    reply = await server.ask(_TOOL_QUESTION, tools=[_OTHER, _TOOL], tool_choice=ForceTool(_TOOL.name))
+    _demand(bool(reply.tool_calls), "a forced choice is taken and ignored: there is no call")
+    names = {call.name for call in reply.tool_calls}
+    _demand(names == {_TOOL.name}, f"forced {_TOOL.name}, it called {', '.join(sorted(names))}")
+    return ""
+
+
+@_check("tools.required", "calls some tool when one is required", optional=True)
+async def _required(server: Server) -> str:
+    reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="required")
+    _demand(bool(reply.tool_calls), "a required call is taken and ignored: there is no call")
+    return ""
+
+
+@_check("tools.none", "calls no tool when none is allowed", optional=True)
+async def _none(server: Server) -> str:
+    reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="none")
+    _demand(not reply.tool_calls, "it calls a tool although none is allowed")
+    return ""
+
+
+@_check("tools.streamed", "streams a call", optional=True)
+async def _streamed_call(server: Server) -> str:
+    heard, reply = await server.listen(_TOOL_QUESTION, tools=[_TOOL], tool_choice="required")
+    if not reply.tool_calls:
+        raise Unsupported("no call came")
+    ends = [event for event in heard if isinstance(event, ToolUseEnd)]
+    _demand(all(end.intent is not None for end in ends), "a call's arguments did not arrive whole")
+    pieces = sum(isinstance(event, ToolUseInputDelta) for event in heard)
+    return f"in {pieces} piece(s)"
+
+
+@_check("tools.parallel", "calls several tools in one reply", optional=True)
+async def _parallel(server: Server) -> str:
+    question = "What is the weather in Bern, and what in Oslo? Call the tool once for each city, both at once."
+    reply = await server.ask(question, tools=[_TOOL], tool_choice="auto", config={"max_tokens": server.max_tokens * 2})
+    if len(reply.tool_calls) < 2:
+        raise Unsupported(f"{len(reply.tool_calls)} call(s) came where two were asked for")
+    ids = [call.id for call in reply.tool_calls]
+    _demand(len(set(ids)) == len(ids), "two calls have one id")
+    return ""
+
+
+@_check("tools.results", "takes the result of a call", optional=True)
+async def _results(server: Server) -> str:
+    call = ToolCall("call_1", _TOOL.name, {"city": "Bern"})
+    talk = [User(_TOOL_QUESTION), Assistant(tool_calls=[call]), ToolResult("call_1", "Sunny, 21 degrees.")]
+    await server.ask(talk, tools=[_TOOL])
+    return ""
+
+
+# --- structured output, images -------------------------------------------------------------------------
+
+
+@_check("schema.native", "keeps a JSON Schema", optional=True)
+async def _schema(server: Server) -> str:
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"enum": ["ultramarine", "vermilion"]}, "count": {"type": "integer"}},
+        "required": ["colour", "count"],
+        "additionalProperties": False,
+    }
+    try:
+        reply = await server.ask("Choose a colour and a small number.", response_schema=schema)
+    except StructuredOutputError as error:
+        if error.finish_reason == "length":
+            raise NotApplicable("the reply was cut before it was whole; try a larger --max-tokens") from error
+        raise Failed(f"the schema is taken and not kept: {error.error_message}") from error
+    if reply.structured_path != "native":
+        raise Unsupported("the server refuses a schema")
+    _demand(isinstance(reply.parsed, dict), "the reply is not an object")
+    return ""
+
+
+# A red square of 8 by 8 pixels.
+_SQUARE = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR42mP8z4APMOGVHbHSABmZAQ+ANw5AAAAAAElFTkSuQmCC"
+
+
+@_check("images.inline", "sees a picture", optional=True)
+async def _images(server: Server) -> str:
+    try:
+        await server.ask([User([Text("What colour is this?"), Image(Inline(_SQUARE), "image/png")])])
+    except UnavailableError as error:
+        if error.status is None or error.status < 500:
+            raise
+        raise Unsupported(f"refused, with {error.status} where 4xx belongs") from error
+    return "taken; whether it was seen is for you to ask"
+
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+
+@_check("errors.unknown_model", "refuses a model that it does not have")
+async def _unknown_model(server: Server) -> str:
+    try:
+        await server.ask_as(model="dragoman-no-such-model")
+    except InvalidModelError:
+        return ""
+    except ProviderError as error:
+        raise Failed(f"refused, and not as an unknown model but as {type(error).__name__}") from error
+    raise Failed("it answers for a model that does not exist, as if it did")
+
+
+@_check("errors.malformed", "refuses a body that is not JSON")
+async def _malformed(server: Server) -> str:
+    reply = await server.post(lambda body: b'{"model": ')
+    _demand(reply.status >= 300, "taken for a request")
+    _demand(400 <= reply.status < 500, f"answered with {reply.status}: a client would try again")
+    _demand(bool(server.read_refusal(reply).provider_message), "the refusal says nothing")
+    return f"with {reply.status}"
+
+
+@_check("errors.no_messages", "refuses a conversation without messages")
+async def _no_messages(server: Server) -> str:
+    name = {"gemini": "contents", "responses": "input"}.get(server.wire, "messages")
+    reply = await server.post(lambda body: {**body, name: []})
+    _demand(reply.status >= 300, "it answers to nothing")
+    _demand(400 <= reply.status < 500, f"answered with {reply.status}: a client would try again")
+    return f"with {reply.status}"
+
+
+@_check("errors.key", "refuses a wrong key")
+async def _key(server: Server) -> str:
+    if not server.has_key:
+        raise NotApplicable("no key was given")
+    try:
+        await server.ask_as(key="dragoman-check-wrong-key")
+    except AuthenticationError:
+        return ""
+    raise Failed("it answers whatever the key")
+
+
+@_check("limits.context", "refuses a prompt longer than its window", optional=True)
+async def _context(server: Server) -> str:
+    if server.window is None:
+        raise NotApplicable("the server does not tell its window; give it with --context")
+    if server.window > 40_000:
+        raise NotApplicable(f"a window of {server.window} tokens is too long to be filled in a check")
+    prompt = "sea " * (server.window + server.window // 4)
+    try:
+        await server.ask(prompt, config={"max_tokens": 4})
+    except ContextOverflowError:
+        return f"refused beyond {server.window} tokens"
+    except InvalidRequestError as error:
+        raise Failed(f"refused, and not as too long but as {type(error).__name__}") from error
+    raise Failed(f"more than {server.window} tokens are taken: the prompt is cut in silence")
+
+
+# --- many, and none ------------------------------------------------------------------------------------
+
+
+@_check("concurrency.four", "answers four calls at once")
+async def _four(server: Server) -> str:
+    calls = [server.listen(_QUESTION, config={"max_tokens": 12}) for _ in range(4)]
+    await asyncio.gather(*calls)
+    return ""
+
+
+@_check("cancel.stops", "stops when the client hangs up", optional=True)
+async def _cancel(server: Server) -> str:
+    """Nobody tells us; but a server that goes on generating is slow for the next."""
+    short = {"max_tokens": 4}
+    before = min([await _timed(server.ask(_QUESTION, config=short)) for _ in range(3)])
+    for _ in range(4):
+        stream = server.provider.stream(_QUESTION, config={"max_tokens": 400, "temperature": 1.0})
+        async with stream:
+            async for event in stream:
+                if isinstance(event, TextDelta):
+                    break
+    after = await _timed(server.ask(_QUESTION, config=short))
+    if after > 4 * before + 1.0:
+        raise Unsupported("the call after four that were cancelled is much slower than one before")
+    return ""
+
+
+async def _timed(call: Awaitable[Response]) -> float:
+    began = time.perf_counter()
+    await call
+    return time.perf_counter() - began
+
+
+REFUSALS = (UnsupportedFeatureError, UnsupportedContentError, InvalidRequestError)
+"""The errors by which a server says that it does not do something."""

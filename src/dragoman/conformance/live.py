@@ -1,0 +1,169 @@
+"""Examine a live server: run the checks, and say what is now known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from ..capabilities import Capabilities
+from ..errors import InvalidModelError, ProviderError, scrub
+from ..events import StreamContractError
+from ..transport import Transport
+from ..wire import CODECS
+from .checks import CHECKS, REFUSALS, Check, Failed, NotApplicable, Unsupported
+from .report import Outcome, Report, Status
+from .server import Server, find_model, find_window, find_wire
+
+__all__ = ["check_server"]
+
+Progress = Callable[[int, int, str], None]
+
+
+async def check_server(
+    url: str,
+    model: str | None = None,
+    wire: str | None = None,
+    api_key: str | None = None,
+    *,
+    seconds: float = 60.0,
+    budget: float = 600.0,
+    max_tokens: int = 48,
+    context: int | None = None,
+    skip: Collection[str] = (),
+    by: str = "dragoman",
+    progress: Progress | None = None,
+    transport: Transport | None = None,
+) -> Report:
+    """Run every check against the server at ``url`` and report.
+
+    ``seconds`` bounds each call and ``budget`` the whole; no reply is longer than about twice
+    ``max_tokens``, save four that are cancelled at their first word. ``context`` is the model's window, if
+    the server does not tell. ``skip`` leaves checks out by name, ``*`` allowed. What the report holds of
+    the exchanges is cut short and without headers; the key is in none of it.
+    """
+    if wire is not None and wire not in CODECS:
+        raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
+    chosen = _choose(skip)
+    wire = wire or await find_wire(url, api_key, seconds)
+    model = model or await find_model(url, wire, api_key, seconds)
+    if model is None:
+        raise InvalidModelError("the server lists no model; name one with --model")
+    server = Server(url, wire, model, api_key, seconds=seconds, max_tokens=max_tokens, transport=transport)
+    try:
+        server.window = context or await find_window(server)
+        server.witness.take()
+        outcomes = await _run_all(server, chosen, time.monotonic() + budget, progress)
+    finally:
+        await server.close()
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = {outcome.name: outcome for outcome in outcomes}
+    known = Capabilities.of(_capabilities(found, server.window), "probed", at=at, by=f"{by} check")
+    return Report(_shown(url), wire, model, by, at, tuple(outcomes), known, _probes(found))
+
+
+def _choose(skip: Collection[str]) -> list[Check]:
+    for pattern in skip:
+        if not any(fnmatch.fnmatchcase(check.name, pattern) for check in CHECKS):
+            raise ValueError(f"skip names {pattern!r}, and no check is named so")
+    return [check for check in CHECKS if not any(fnmatch.fnmatchcase(check.name, pattern) for pattern in skip)]
+
+
+def _shown(url: str) -> str:
+    """The address without what may be a secret in it."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+async def _run_all(server: Server, checks: list[Check], until: float, progress: Progress | None) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for at, check in enumerate(checks):
+        if progress is not None:
+            progress(at, len(checks), check.name)
+        if time.monotonic() >= until:
+            outcomes.append(Outcome(check.name, check.title, "not_applicable", "the time was up", about=False))
+        else:
+            outcomes.append(await _run(server, check))
+    if progress is not None:
+        progress(len(checks), len(checks), "")
+    return outcomes
+
+
+async def _run(server: Server, check: Check) -> Outcome:
+    began = time.perf_counter()
+    status: Status = "pass"
+    about = True
+    try:
+        detail = await check.run(server)
+    except NotApplicable as found:
+        status, detail = "not_applicable", str(found)
+    except Unsupported as found:
+        status, detail = "unsupported", str(found)
+    except Failed as found:
+        status, detail = "fail", str(found)
+    except StreamContractError as error:
+        status, detail = "fail", f"the stream breaks a rule: {error}"
+    except ProviderError as error:
+        refused = check.optional and isinstance(error, REFUSALS) and error.status is not None
+        status, detail = ("unsupported" if refused else "fail"), _in_a_line(error)
+        about = refused or not error.transient
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # a bug of ours, and the other checks are still worth running
+        status, detail, about = "fail", f"the check itself failed: {type(error).__name__}: {scrub(str(error))}", False
+    evidence = server.witness.take()
+    kept = evidence[-3:] if status in ("fail", "unsupported") else ()
+    return Outcome(check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about)
+
+
+def _in_a_line(error: ProviderError) -> str:
+    said = f": {' '.join(error.provider_message.split())[:200]}" if error.provider_message else ""
+    status = f" (HTTP {error.status})" if error.status is not None else ""
+    return f"{type(error).__name__}{status}: {error.message}{said}"
+
+
+# --- what follows from it --------------------------------------------------------------------------------
+
+_PROBES = {
+    "tools": ("tools.auto", "tools.required", "tools.forced"),
+    "forced_choice": ("tools.forced",),
+    "parallel_tools": ("tools.parallel",),
+    "schema": ("schema.native",),
+    "images": ("images.inline",),
+    "streaming": ("stream.rules",),
+    "streaming_usage": ("stream.usage",),
+    "stop": ("limits.stop",),
+    "seed": ("sampling.seed",),
+    "logprobs": ("sampling.logprobs",),
+    "context_limit": ("limits.context",),
+    "cancel": ("cancel.stops",),
+}
+_FLAGS = {
+    "supports_tools": ("tools.auto", "tools.required", "tools.forced"),
+    "supports_parallel_tool_calls": ("tools.parallel",),
+    "supports_structured_output": ("schema.native",),
+    "supports_images": ("images.inline",),
+    "supports_streaming": ("stream.rules",),
+    "supports_streaming_tool_calls": ("tools.streamed",),
+    "supports_system_prompt": ("text.system",),
+}
+
+
+def _answer(found: Mapping[str, Outcome], names: tuple[str, ...]) -> bool | None:
+    """Yes if any check passed, no if all that tell something say so, else unknown."""
+    told = [found[name] for name in names if name in found and found[name].status != "not_applicable"]
+    if any(outcome.status == "pass" for outcome in told):
+        return True
+    return False if told and all(outcome.about for outcome in told) else None
+
+
+def _probes(found: Mapping[str, Outcome]) -> dict[str, bool | int | str | None]:
+    return {probe: _answer(found, names) for probe, names in _PROBES.items()}
+
+
+def _capabilities(found: Mapping[str, Outcome], window: int | None) -> dict[str, Any]:
+    return {**{flag: _answer(found, names) for flag, names in _FLAGS.items()}, "max_context_tokens": window}

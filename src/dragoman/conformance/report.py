@@ -1,0 +1,230 @@
+"""What a check of a server found: values, and the forms they are written in."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+from xml.sax.saxutils import escape, quoteattr
+
+import msgspec
+from msgspec import Struct
+
+from ..capabilities import Capabilities
+
+__all__ = ["Exchange", "Outcome", "Report", "Status", "write_html", "write_junit", "write_markdown", "write_text"]
+
+Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_applicable"]
+
+WORDS: dict[Status, str] = {
+    "pass": "pass",
+    "fail": "FAIL",
+    "unsupported": "not supported",
+    "not_applicable": "not applicable",
+}
+"""How an outcome is written: a word, so that it can be read without colour."""
+
+
+class Exchange(Struct, frozen=True, omit_defaults=True):
+    """A request and its reply, cut short, without headers and so without keys."""
+
+    method: str
+    path: str
+    sent: str = ""
+    status: int | None = None
+    got: str = ""
+
+
+class Outcome(Struct, frozen=True, omit_defaults=True):
+    """What came of one check."""
+
+    name: str
+    title: str
+    status: Status
+    detail: str = ""
+    evidence: tuple[Exchange, ...] = ()
+    seconds: float = 0.0
+    about: bool = True
+    """Does the outcome tell something about the server? A lost connection does not."""
+
+
+class Report(Struct, frozen=True):
+    """A whole check of a server."""
+
+    url: str
+    wire: str
+    model: str
+    by: str
+    at: str
+    outcomes: tuple[Outcome, ...] = ()
+    capabilities: Capabilities = Capabilities()
+    probes: Mapping[str, bool | int | str | None] = {}
+
+    @property
+    def failed(self) -> bool:
+        """Did any check fail?"""
+        return any(outcome.status == "fail" for outcome in self.outcomes)
+
+    @property
+    def counts(self) -> dict[Status, int]:
+        """How many outcomes there are of each kind."""
+        return {status: sum(each.status == status for each in self.outcomes) for status in WORDS}
+
+    @property
+    def summary(self) -> str:
+        """The counts in a line."""
+        return ", ".join([f"{count} {WORDS[status].lower()}" for status, count in self.counts.items()])
+
+    def to_json(self) -> bytes:
+        """The whole report as JSON."""
+        record = {**msgspec.to_builtins(self), "counts": self.counts, "failed": self.failed}
+        return msgspec.json.format(msgspec.json.encode(record), indent=2)
+
+    def to_facts(self) -> bytes:
+        """What is now known of the model, in the form that ``Capabilities.read`` and ``models.yaml`` take."""
+        known = {name: fact for name, fact in msgspec.to_builtins(self.capabilities).items() if fact}
+        record = {"wire": self.wire, "model": self.model, "at": self.at, "by": self.by}
+        return msgspec.json.format(
+            msgspec.json.encode({**record, "capabilities": known, "probes": dict(self.probes)}), indent=2
+        )
+
+
+# --- for people ---------------------------------------------------------------------------------------
+
+
+def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str:
+    """A table for a terminal; ``paint(text, status)`` may colour it."""
+    width = max([len(outcome.name) for outcome in report.outcomes], default=0)
+    lines = [f"{report.url} ({report.wire}) {report.model}", ""]
+    for outcome in report.outcomes:
+        word = paint(f"{WORDS[outcome.status]:<14}", outcome.status)
+        lines.append(f"  {outcome.name:<{width}}  {word}  {outcome.detail or outcome.title}".rstrip())
+        if outcome.status == "fail":
+            lines += [f"      {line}" for exchange in outcome.evidence for line in _exchange_lines(exchange)]
+    lines += ["", "Capabilities, probed:"]
+    lines += [f"  {name:<30}  {_fact_word(value)}" for name, value in _facts(report).items()]
+    return "\n".join([*lines, "", report.summary])
+
+
+def write_markdown(report: Report) -> str:
+    """A page without times, so that two runs of the same server give the same page."""
+    lines = [
+        f"# Check of {report.model} over the {report.wire} wire",
+        "",
+        f"Written by `{report.by} check --markdown`. {report.summary[0].upper()}{report.summary[1:]}.",
+        "",
+        "| check | outcome | what was found |",
+        "|---|---|---|",
+        *[f"| `{each.name}` | {WORDS[each.status]} | {_cell(_found(each))} |" for each in report.outcomes],
+        "",
+        "## Capabilities",
+        "",
+        "| capability | probed |",
+        "|---|---|",
+        *[f"| {name} | {_fact_word(value)} |" for name, value in _facts(report).items()],
+    ]
+    failures = [outcome for outcome in report.outcomes if outcome.status == "fail"]
+    lines += ["", "## Evidence"] if failures else []
+    for outcome in failures:
+        shown = [line for exchange in outcome.evidence for line in _exchange_lines(exchange)]
+        lines += ["", f"### {outcome.name}", "", f"{_cell(outcome.detail)}", "", "```text", *shown, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _found(outcome: Outcome) -> str:
+    if outcome.status == "pass":
+        return f"{outcome.title}: {outcome.detail}" if outcome.detail else outcome.title
+    return f"{outcome.detail} (wanted: {outcome.title})"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    known = {name: getattr(report.capabilities, name).value for name in Capabilities.__struct_fields__}
+    return {**{name: value for name, value in known.items() if value is not None}, **report.probes}
+
+
+def _fact_word(value: Any) -> str:
+    return {True: "yes", False: "no", None: "unknown"}.get(value, str(value)) if not _is_count(value) else str(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _exchange_lines(exchange: Exchange) -> list[str]:
+    status = "no answer" if exchange.status is None else str(exchange.status)
+    lines = [f"> {exchange.method} {exchange.path}"]
+    lines += [f"> {line}" for line in exchange.sent.splitlines()[:8]]
+    return lines + [f"< {status}"] + [f"< {line}" for line in exchange.got.splitlines()[:12]]
+
+
+# --- for machines -------------------------------------------------------------------------------------
+
+
+def write_junit(report: Report) -> str:
+    """JUnit's XML, as build servers read it."""
+    counts = report.counts
+    skipped = counts["unsupported"] + counts["not_applicable"]
+    total = sum(outcome.seconds for outcome in report.outcomes)
+    head = (
+        f'<testsuite name={quoteattr(f"dragoman check {report.model}")} tests="{len(report.outcomes)}" '
+        f'failures="{counts["fail"]}" skipped="{skipped}" errors="0" time="{total:.3f}" timestamp="{report.at}">'
+    )
+    cases = [_junit_case(outcome) for outcome in report.outcomes]
+    return "\n".join(
+        ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>", head, *cases, "</testsuite></testsuites>"]
+    )
+
+
+def _junit_case(outcome: Outcome) -> str:
+    group, _, name = outcome.name.partition(".")
+    head = f'<testcase classname={quoteattr(group)} name={quoteattr(name)} time="{outcome.seconds:.3f}"'
+    if outcome.status == "pass":
+        return f"{head}/>"
+    if outcome.status == "fail":
+        shown = "\n".join([line for exchange in outcome.evidence for line in _exchange_lines(exchange)])
+        return f"{head}><failure message={quoteattr(_xml(outcome.detail))}>{escape(_xml(shown))}</failure></testcase>"
+    return f"{head}><skipped message={quoteattr(_xml(f'{WORDS[outcome.status]}: {outcome.detail}'))}/></testcase>"
+
+
+def _xml(text: str) -> str:
+    """Without the characters that XML has no way to say."""
+    return "".join([char if char in "\t\n" or 32 <= ord(char) < 0xD800 or ord(char) > 0xDFFF else "?" for char in text])
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .3rem .6rem; vertical-align: top;
+border-bottom: 1px solid #8884; } code, pre { font: 13px/1.4 ui-monospace, monospace; } pre { overflow-x: auto; }
+.pass { color: #16803c; } .fail { color: #c0262d; font-weight: 600; } .unsupported, .not_applicable { color: #777; }
+"""
+
+
+def write_html(report: Report) -> str:
+    """One page that needs nothing else: no script, no font, no address."""
+    rows = "\n".join([_html_row(outcome) for outcome in report.outcomes])
+    facts = "\n".join(
+        [f"<tr><td>{html.escape(name)}</td><td>{_fact_word(value)}</td></tr>" for name, value in _facts(report).items()]
+    )
+    name = html.escape(report.model)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Check of {name}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        f"<h1>{name}</h1><p>{html.escape(report.url)} over the {html.escape(report.wire)} wire, {report.at}, "
+        f"by {html.escape(report.by)}.<br>{html.escape(report.summary)}</p>"
+        "<table><thead><tr><th>check</th><th>outcome</th><th>what was found</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+        f"<h2>Capabilities, probed</h2><table><tbody>{facts}</tbody></table></body></html>\n"
+    )
+
+
+def _html_row(outcome: Outcome) -> str:
+    shown = "\n".join([line for exchange in outcome.evidence for line in _exchange_lines(exchange)])
+    evidence = f"<details><summary>evidence</summary><pre>{html.escape(shown)}</pre></details>" if shown else ""
+    name, word = html.escape(outcome.name), WORDS[outcome.status]
+    cells = f'<td><code>{name}</code></td><td class="{outcome.status}">{word}</td>'
+    return f"<tr>{cells}<td>{html.escape(_found(outcome))}{evidence}</td></tr>"

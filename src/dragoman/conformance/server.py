@@ -1,0 +1,252 @@
+"""A live server under examination: how it is asked, and what is kept of its answers as evidence."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from ..capabilities import Capabilities
+from ..errors import ProviderError, scrub
+from ..events import Event, Response, check_events, read_json
+from ..messages import Request, RuntimeConfig, User
+from ..provider import HttpProvider
+from ..transport import HttpTransport, Reply, Secret, Timeouts, Transport
+from ..wire import CODECS, Codec, HttpReply, HttpRequest
+from ..wire.projection import join_url, root_of
+from .report import Exchange
+
+__all__ = ["Server", "Witness", "find_model", "find_window", "find_wire"]
+
+_SENT, _GOT = 600, 800  # characters of a request and of a reply that are kept
+_LOOKED_AT = 32 * 1024
+_NOISE = ("created", "id", "system_fingerprint", "timings")  # differ from run to run and prove nothing
+
+
+class Witness(Transport):
+    """Sends through another transport and keeps a bounded part of what was said, and no headers."""
+
+    def __init__(self, inner: Transport, secrets: list[str]) -> None:
+        self._inner = inner
+        self._secrets = secrets
+        self.exchanges: list[Exchange] = []
+        self.last_headers: Mapping[str, str] = {}
+        self.last_tail = b""
+
+    @asynccontextmanager
+    async def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> AsyncIterator[Reply]:
+        sent = self._show(request.body, _SENT)
+        exchange = Exchange(request.method, urlsplit(request.url).path, sent)
+        at = len(self.exchanges)
+        self.exchanges.append(exchange)
+        async with self._inner.send(request, credentials, timeouts, stream=stream) as reply:
+            heard = _Heard(reply)
+            try:
+                yield heard
+            finally:
+                got = self._show(bytes(heard.first), _GOT)
+                self.exchanges[at] = replace(exchange, status=reply.status, got=got)
+                self.last_headers = {name.lower(): value for name, value in reply.headers.items()}
+                self.last_tail = bytes(heard.last)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def take(self) -> tuple[Exchange, ...]:
+        """What was said since the last call."""
+        taken, self.exchanges = tuple(self.exchanges), []
+        return taken
+
+    def _show(self, data: bytes, most: int) -> str:
+        data = _without_noise(data) if data[:1] == b"{" else data
+        text = scrub(data.decode("utf-8", "replace"), self._secrets)
+        return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _without_noise(data: bytes) -> bytes:
+    try:
+        record = read_json(data)
+    except ValueError:
+        return data
+    return msgspec.json.encode({name: value for name, value in record.items() if name not in _NOISE})
+
+
+class _Heard(Reply):
+    """A reply whose beginning and end are kept."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self.status = reply.status
+        self.headers = reply.headers
+        self.first = bytearray()
+        self.last = bytearray()
+        self.touch = reply.touch  # type: ignore[method-assign]
+
+    async def receive(self) -> bytes:
+        chunk = await self._reply.receive()
+        if len(self.first) < _LOOKED_AT:
+            self.first += chunk[: _LOOKED_AT - len(self.first)]
+        self.last = (self.last + chunk)[-200:]
+        return chunk
+
+
+class Server:
+    """One model of a live server. Every call is bounded in tokens and in time."""
+
+    def __init__(
+        self,
+        url: str,
+        wire: str,
+        model: str,
+        key: str | None = None,
+        *,
+        seconds: float = 60.0,
+        max_tokens: int = 48,
+        transport: Transport | None = None,
+    ) -> None:
+        self.url = url
+        self.wire = wire
+        self.model = model
+        self.max_tokens = max_tokens
+        self.timeouts = Timeouts(connect=min(10.0, seconds), first_event=seconds, idle=seconds, total=seconds)
+        self.has_key = bool(key)
+        self.window: int | None = None
+        self.witness = Witness(transport or HttpTransport(), [key] if key else [])
+        self.provider = self._connect(model, key)
+        self._credentials = {name: Secret(value) for name, value in self.codec().authorise(key).items()} if key else {}
+
+    def codec(self, model: str | None = None) -> Codec:
+        """A codec of the wire, as it is without anything learned."""
+        return CODECS[self.wire].connect(model or self.model, self.url, None, Capabilities())
+
+    def _connect(self, model: str, key: str | None) -> HttpProvider:
+        return HttpProvider(
+            self.codec(model), self.witness, name="server", model=model, api_key=key, timeouts=self.timeouts
+        )  # fmt: skip
+
+    async def ask(self, messages: Any, **settings: Any) -> Response:
+        """A whole reply, by default without chance and short."""
+        return await self.provider.complete(messages, **self._bounded(settings))
+
+    async def listen(self, messages: Any, **settings: Any) -> tuple[list[Event], Response]:
+        """A streamed reply whose events keep the rules of a stream."""
+        async with self.provider.stream(messages, **self._bounded(settings)) as stream:
+            heard = [event async for event in stream]
+        check_events(heard)
+        assert stream.response is not None
+        return heard, stream.response
+
+    def _bounded(self, settings: dict[str, Any]) -> dict[str, Any]:
+        given = {"temperature": 0.0, "max_tokens": self.max_tokens, **settings.pop("config", {})}
+        return {"config": given, **settings}
+
+    async def post(self, change: Callable[[dict[str, Any]], Any]) -> HttpReply:
+        """A plain request, changed before it is sent: what the codec would never send."""
+        request = Request((User("Hello"),), config=RuntimeConfig(max_tokens=4), model=self.model)
+        http = self.codec().encode(request).http
+        body = change(msgspec.json.decode(http.body))
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return await self.witness.exchange(replace(http, body=data), self._credentials, self.timeouts)
+
+    async def ask_as(self, model: str | None = None, key: str | None = None) -> Response:
+        """A plain question for another model or with another key."""
+        credentials = {name: value.reveal() or "" for name, value in self._credentials.items()}
+        headers = self.codec().authorise(key) if key else credentials
+        name = model or self.model
+        other = HttpProvider(
+            self.codec(name), self.witness, name="server", model=name, headers=headers, timeouts=self.timeouts
+        )  # fmt: skip
+        return await other.complete("Hello", config={"max_tokens": 4})
+
+    async def get(self, url: str) -> Any:
+        """The JSON at an address of the server, or ``None``."""
+        return await _get(self.witness, url, self._credentials, self.timeouts)
+
+    def read_refusal(self, reply: HttpReply) -> ProviderError:
+        """What a refusal means."""
+        return self.codec().error(reply.status, reply.headers, reply.body)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.provider.close()
+
+
+# --- finding out -----------------------------------------------------------------------------------------
+
+
+async def _get(transport: Transport, url: str, credentials: Mapping[str, Secret], timeouts: Timeouts) -> Any:
+    try:
+        reply = await transport.exchange(HttpRequest("GET", url, {"accept": "application/json"}), credentials, timeouts)
+        return read_json(reply.body) if reply.status == 200 else None
+    except (ProviderError, ValueError):
+        return None
+
+
+async def find_wire(url: str, key: str | None, seconds: float) -> str:
+    """The wire that a server seems to speak: by its address, else by what it answers to."""
+    path = urlsplit(url).path
+    if "v1beta" in path:
+        return "gemini"
+    if path.rstrip("/").endswith("/v1") or path.strip("/"):
+        return "openai"
+    transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
+    credentials = {name: Secret(value) for name, value in _authorise("openai", url, key).items()}
+    try:
+        if await _get(transport, join_url(url, "/models", default="/v1"), credentials, timeouts) is not None:
+            return "openai"
+        if await _get(transport, root_of(url) + "/api/version", {}, timeouts) is not None:
+            return "ollama"
+    finally:
+        await transport.close()
+    return "openai"
+
+
+def _authorise(wire: str, url: str, key: str | None) -> dict[str, str]:
+    return CODECS[wire].connect("", url, None, Capabilities()).authorise(key) if key else {}
+
+
+_LISTS = {"ollama": "/api/tags"}
+
+
+async def find_model(url: str, wire: str, key: str | None, seconds: float) -> str | None:
+    """The first model that a server lists."""
+    transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
+    credentials = {name: Secret(value) for name, value in _authorise(wire, url, key).items()}
+    address = root_of(url) + _LISTS[wire] if wire in _LISTS else join_url(url, "/models", default="/v1")
+    try:
+        listed = await _get(transport, address, credentials, timeouts)
+    finally:
+        await transport.close()
+    for entry in _entries(listed):
+        name = entry.get("id") or entry.get("name") or entry.get("model")
+        if isinstance(name, str) and name:
+            return name.removeprefix("models/")
+    return None
+
+
+def _entries(listed: Any) -> list[dict[str, Any]]:
+    lists = [listed.get("data"), listed.get("models")] if isinstance(listed, dict) else [listed]
+    found = next((each for each in lists if isinstance(each, list)), [])
+    return [entry for entry in found if isinstance(entry, dict)]
+
+
+# What servers call the window: vLLM and SGLang, OpenRouter and others, LM Studio, Gemini.
+_WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length", "inputTokenLimit")
+
+
+async def find_window(server: Server) -> int | None:
+    """The context window a server admits to, in tokens."""
+    props = await server.get(root_of(server.url) + "/props")  # llama.cpp's own
+    settings = props.get("default_generation_settings") if isinstance(props, dict) else None
+    if isinstance(settings, dict) and isinstance(settings.get("n_ctx"), int):
+        return int(settings["n_ctx"])
+    for entry in _entries(await server.get(join_url(server.url, "/models", default="/v1"))):
+        if server.model in (entry.get("id"), entry.get("name")):
+            return next((entry[name] for name in _WINDOWS if isinstance(entry.get(name), int)), None)
+    return None
