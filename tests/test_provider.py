@@ -705,3 +705,12 @@ async def test_one_method_makes_a_whole_provider() -> None:
 def test_bad_settings_are_said_at_once(settings: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         connect("m", **settings)
+
+
+async def test_a_refusal_is_read_whatever_the_conversation_holds() -> None:
+    """A turn of calls alone has no text to be kept out of the message."""
+    refusal = (400, {}, [b'{"error": {"message": "tools are not supported here"}}'])
+    model = connect("m", base_url="http://x/v1", transport=FixtureTransport(refusal))
+    talk = [User("go"), Assistant(tool_calls=[ToolCall("a", "f", {})]), ToolResult("a", "done")]
+    with pytest.raises(InvalidRequestError, match="tools are not supported here"):
+        await model.complete(talk)

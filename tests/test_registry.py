@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman import AuthenticationError, Capabilities, ContextOverflowError, InvalidModelError, connect
@@ -448,3 +449,22 @@ def test_the_catalogue_has_whom_it_should() -> None:
         "anthropic", "azure", "cerebras", "deepseek", "fireworks", "google", "groq", "llamacpp", "lmstudio",
         "mistral", "ollama", "openai", "openrouter", "sglang", "together", "vllm", "xai",
     }  # fmt: skip
+
+
+def test_what_a_check_found_is_known_of_a_model(tmp_path: Path) -> None:
+    """Stronger than the catalogue, weaker than the user's own word."""
+    known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
+    facts = msgspec.to_builtins(Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check"))
+    (tmp_path / "found.json").write_bytes(msgspec.json.encode({"capabilities": facts, "probes": {}}))
+    path = tmp_path / "models.yaml"
+    model = "openai:gpt-4o: {probed: found.json, capabilities: {supports_tools: true}}"
+    path.write_text(f"models:\n  {model}\n")
+    found = Registry.load(path).find("openai:gpt-4o").capabilities
+    assert (found.supports_tools.value, found.supports_tools.source) == (True, "declared")
+    assert (found.supports_images.value, found.supports_images.source) == (False, "probed")
+    assert found.max_context_tokens.value == 4096
+    path.write_text("models:\n  openai:gpt-4o:\n    probed: lost.json\n")
+    with pytest.raises(
+        ConfigError, match=r"models\.yaml:3: models\.openai:gpt-4o\.probed: .*lost\.json cannot be read"
+    ):
+        Registry.load(path)

@@ -12,6 +12,7 @@ One typed contract over language models, in layers; each imports only from those
     registry                            names to providers
     permission  tools  session          who may do what; what can be run; the only loop there is
     replay  trace                       a run read again; the same in a browser
+    conformance  gateway  sim           does it keep the contract; the wires as a server; a model by script
     sync  local  cli                    for people without an event loop; a model in a box; the command
 """
 

@@ -584,7 +584,8 @@ def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:
 
 def _texts(messages: Any) -> list[str]:
     """What was said, to be kept out of error messages."""
-    return [text for message in messages if (text := getattr(message, "text", None) or message.content)]
+    texts = [message.content if isinstance(message.content, str) else message.text for message in messages]
+    return [text for text in texts if text]
 
 
 # --- connecting -----------------------------------------------------------------------------------

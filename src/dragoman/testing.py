@@ -11,6 +11,13 @@
 The cassette is ``cassettes/<module>/<test>.jsonl`` beside the test. ``--dragoman-cassettes=record`` makes
 new takes, ``replay`` never asks anybody (for machines that must not), ``off`` neither records nor plays.
 
+``dragoman_sim`` gives a simulated model, as a provider and on a port::
+
+    def test_agent(dragoman_sim):
+        sim = dragoman_sim("Hello.")  # or Path("script.yaml"), or rules
+        run_agent(base_url=sim.base_urls["openai"])
+        assert len(sim.requests) == 1
+
 ``forbid_network()``, or the fixture ``dragoman_no_network``, raises on any connection beyond this machine.
 """
 
@@ -29,12 +36,14 @@ import pytest
 
 from .middleware.record import MODES, Record
 from .provider import Provider
+from .sim import SimServer, serve
 
 __all__ = [
     "NetworkForbiddenError",
     "cassette_path",
     "dragoman_cassette",
     "dragoman_no_network",
+    "dragoman_sim",
     "forbid_network",
     "pytest_addoption",
 ]
@@ -74,6 +83,20 @@ def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
     if safe != wanted:
         safe += "-" + hashlib.sha256(wanted.encode()).hexdigest()[:8]
     return test_file.parent / "cassettes" / test_file.stem / f"{safe}.jsonl"
+
+
+@pytest.fixture
+def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
+    """Simulate models: call it with what ``dragoman.sim.serve`` takes. The port opens when its URL is asked for."""
+    made: list[SimServer] = []
+
+    def simulate(*script: Any, **settings: Any) -> SimServer:
+        made.append(serve(*script, **settings))
+        return made[-1]
+
+    yield simulate
+    for server in made:
+        server.stop()
 
 
 # --- no network -------------------------------------------------------------------------------------

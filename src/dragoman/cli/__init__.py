@@ -16,8 +16,8 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "ask": "Ask a model once and print its answer.",
-    "check": "Check whether a server keeps the contract, and what its model can do.",
     "chat": "Talk with a model, by default the embedded one.",
+    "check": "Check whether a server keeps the contract, and what its model can do.",
     "config": "Check your models.yaml and say where it is.",
     "cost": "Price a usage, a reply, or a log of calls.",
     "local": "Manage the embedded model.",
@@ -27,6 +27,7 @@ _COMMANDS = {
     "ready": "Tell whether a model can be expected to answer.",
     "replay": "Show a recorded run again, step by step; nothing is executed.",
     "serve": "Serve models to existing clients, over the wires they speak.",
+    "sim": "Serve a simulated model that does what a script says.",
 }
 
 

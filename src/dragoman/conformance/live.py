@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from ..capabilities import Capabilities
-from ..errors import InvalidModelError, ProviderError, scrub
+from ..errors import InvalidModelError, ProviderError, UnsupportedContentError, UnsupportedFeatureError, scrub
 from ..events import StreamContractError
 from ..transport import Transport
 from ..wire import CODECS
@@ -107,6 +107,8 @@ async def _run(server: Server, check: Check) -> Outcome:
         status, detail = "fail", str(found)
     except StreamContractError as error:
         status, detail = "fail", f"the stream breaks a rule: {error}"
+    except (UnsupportedFeatureError, UnsupportedContentError) as error:
+        status, detail = _judge_refusal(error, check), _in_a_line(error)
     except ProviderError as error:
         refused = check.optional and isinstance(error, REFUSALS) and error.status is not None
         status, detail = ("unsupported" if refused else "fail"), _in_a_line(error)
@@ -118,6 +120,12 @@ async def _run(server: Server, check: Check) -> Outcome:
     evidence = server.witness.take()
     kept = evidence[-3:] if status in ("fail", "unsupported") else ()
     return Outcome(check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about)
+
+
+def _judge_refusal(error: ProviderError, check: Check) -> Status:
+    if error.status is None:
+        return "not_applicable"  # the wire has no place for it, and nothing was sent
+    return "unsupported" if check.optional else "fail"
 
 
 def _in_a_line(error: ProviderError) -> str:

@@ -241,8 +241,20 @@ def _check_dialect(adapter: Adapter, section: Section) -> None:
         section.complain(said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks")
 
 
+def _read_probed(section: Section) -> Capabilities:
+    """What a check of the server found; a relative path begins where the file lies."""
+    path = section.get("probed", str)
+    if path is None:
+        return Capabilities()
+    try:
+        return Capabilities.read(Path(section.path).parent / Path(path).expanduser())
+    except ValueError as error:
+        section.complain(str(error).removeprefix("capabilities: "), "probed")
+        return Capabilities()
+
+
 def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
-    section.allow("adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "tokens")
+    section.allow("adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "probed", "tokens")
     prefix, _, rest = name.partition(":")
     adapter = section.get("adapter", str, prefix)
     if adapter not in adapters and adapter not in vendor_names():
@@ -253,6 +265,7 @@ def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
         capabilities = Capabilities.of(declared.plain(), "declared", by=section.path)
     except ValueError as error:
         declared.complain(str(error))
+    capabilities = _read_probed(section).merged(capabilities)
     return ModelEntry(
         name,
         adapter,

@@ -4,6 +4,7 @@ from ..registry.config import ConfigError
 from .provider import ScriptedProvider
 from .reading import read_script
 from .script import Answer, Call, Fault, Match, Rule, Said, Script
+from .server import SimServer, serve
 
 __all__ = [
     "Answer",
@@ -15,5 +16,7 @@ __all__ = [
     "Said",
     "Script",
     "ScriptedProvider",
+    "SimServer",
     "read_script",
+    "serve",
 ]

@@ -10,23 +10,36 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ..capabilities import Capabilities
-from ..errors import InvalidRequestError, ProviderError
+from ..errors import InvalidRequestError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Usage
+from ..gateway import SERVER_CODECS, Asked
 from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
 from ..provider import Provider
 from ..tokens import estimate_input_tokens, estimate_text
 from ..validate import Expectation
+from ..wire import CODECS, Codec
 from ..wire.failure import Failure, build_error
+from .mangling import Mangler
 from .reading import read_script
 from .script import Answer, Call, Fault, Rule, Said, Script, find_error
 
-__all__ = ["ScriptedProvider"]
+__all__ = ["Scene", "ScriptedProvider"]
 
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
 _LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # of a ULID
 
 Sleep = Callable[[float], Awaitable[object]]
+
+
+class Scene(Struct, frozen=True):
+    """One call as the script has it: what is said, and what becomes of its bytes."""
+
+    events: AsyncIterator[Event]
+    fault: Fault
+    dice: random.Random
 
 
 class ScriptedProvider(Provider):
@@ -40,7 +53,8 @@ class ScriptedProvider(Provider):
         model = ScriptedProvider.from_file("script.yaml")
 
     The same script, seed and order of calls give the same events, ids included. ``requests`` holds what
-    was asked. ``sleep`` is what delays are waited with.
+    was asked. ``sleep`` is what delays are waited with. Where nothing is served, faults of bytes happen to
+    the bytes of ``wire``, between its server half and its client half.
     """
 
     def __init__(
@@ -51,6 +65,7 @@ class ScriptedProvider(Provider):
         model: str = "sim",
         capabilities: Capabilities | Mapping[str, Any] | None = None,
         sleep: Sleep = asyncio.sleep,
+        wire: str = "openai",
     ) -> None:
         self.name = name
         self.model = model
@@ -59,6 +74,9 @@ class ScriptedProvider(Provider):
         )
         self.requests: list[Request] = []
         self.rules = tuple([_as_rule(rule, last=at == len(rules) - 1) for at, rule in enumerate(rules)])
+        if wire not in SERVER_CODECS:
+            raise ValueError(f"wire must be one that can be served: {', '.join(sorted(SERVER_CODECS))}, not {wire!r}")
+        self.wire = wire
         self._seed = seed
         self._sleep = sleep
         self._used = [0] * len(self.rules)
@@ -75,9 +93,19 @@ class ScriptedProvider(Provider):
         return cls.from_script(read_script(path), **settings)
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
+        scene = self.begin(request)
+        events = self._over_bytes(request, scene) if scene.fault.is_of_bytes else scene.events
+        async for event in events:
+            yield event
+
+    def begin(self, request: Request) -> Scene:
+        """Choose the rule for a request, as whoever serves it needs it: events and faults of bytes apart."""
         number = len(self.requests)
         self.requests.append(request)
         rule = self._choose(request, number)
+        return Scene(self._speak(request, rule, number), rule.fault or Fault(), self._dice(number, "bytes"))
+
+    async def _speak(self, request: Request, rule: Rule, number: int) -> AsyncIterator[Event]:
         fault = rule.fault or Fault()
         await asyncio.sleep(0)
         if (refusal := _refusal(fault)) is not None:
@@ -102,6 +130,45 @@ class ScriptedProvider(Provider):
             yield event
         if out.error is not None:
             raise self._named(out.error, request)
+
+    async def _over_bytes(self, request: Request, scene: Scene) -> AsyncIterator[Event]:
+        """The reply as it is after its bytes were broken: written by a server, mangled, and read by a client."""
+        codec: Codec = CODECS[self.wire].connect(self.model, "http://sim.invalid", None, Capabilities())
+        mangler = Mangler(scene.fault, scene.dice)
+        out = Assembler(
+            request_id=request.request_id,
+            model=request.model or self.model,
+            provider=self.name,
+            expected=Expectation(request),
+            structured_path="native" if request.response_schema is not None else None,
+        )
+        decoder = codec.decoder(request, out)
+        encoder = SERVER_CODECS[self.wire].encoder(Asked(request))
+        last, begun = b"", False
+        try:
+            async for event in scene.events:
+                begun = True
+                sent = mangler.feed(encoder.feed(event))
+                for heard in decoder.feed(sent.data) if sent.data else ():
+                    yield heard
+                if sent.then != "on" or decoder.done:
+                    break
+            else:
+                last = encoder.end()
+        except ProviderError as error:
+            if scene.fault.body is not None:
+                raise self._named(_read_refusal(codec, error, scene.fault), request) from None
+            if not begun:
+                raise
+            last = encoder.fail(error)
+        sent = mangler.end(last)
+        closing = decoder.feed(sent.data)
+        lost = mangler.cut and not decoder.done
+        closing += decoder.fail(StreamInterruptedError("the connection was lost")) if lost else decoder.end()
+        for heard in closing:
+            yield heard
+        if decoder.error is not None:
+            raise self._named(decoder.error, request)
 
     def _answer(self, rule: Rule, request: Request) -> Answer:
         try:
@@ -242,6 +309,12 @@ def _refusal(fault: Fault) -> ProviderError | None:
     if fault.status is not None or (fault.error is not None and not fault.after and fault.stall is None):
         return _make_error(fault)
     return None
+
+
+def _read_refusal(codec: Codec, error: ProviderError, fault: Fault) -> ProviderError:
+    """A refusal as a client of the wire reads it, when its body is not the wire's own."""
+    headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
+    return codec.error(fault.status or error.status or 500, headers, (fault.body or "").encode())
 
 
 def _make_error(fault: Fault) -> ProviderError:

@@ -1,0 +1,55 @@
+"""``dragoman sim``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ..sim import ConfigError, SimServer, read_script, serve
+from .output import report_errors
+
+__all__ = ["command"]
+
+
+@click.command("sim")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0: any.")
+@click.option("--seed", type=int, help="Another seed than the script's.")
+@click.option("--check", is_flag=True, help="Read the script, say whether it is right, and do no more.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
+def command(script: Path, host: str, port: int, seed: int | None, *, check: bool, as_json: bool) -> None:
+    """Serve a simulated model on every wire: it says, and breaks, what SCRIPT says.
+
+    SCRIPT is a file in YAML. It is stopped with Ctrl-C.
+    """
+    try:
+        read = read_script(script)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    if check:
+        told = {"rules": len(read.rules), "model": read.model, "seed": read.seed}
+        click.echo(json.dumps(told) if as_json else f"{script}: {len(read.rules)} rules for {read.model}")
+        return
+    server = serve(read, host=host, port=port, **({} if seed is None else {"seed": seed}))
+    with report_errors():
+        _run(server, as_json=as_json)
+
+
+def _run(server: SimServer, *, as_json: bool) -> None:
+    try:
+        server.start()
+    except OSError as error:
+        raise click.UsageError(f"cannot listen there: {error.strerror or error}") from error
+    try:
+        if as_json:
+            click.echo(json.dumps({"url": server.url, "base_urls": server.base_urls, "model": server.provider.model}))
+        else:
+            click.echo(f"{server.provider.model} is served; Ctrl-C stops it.")
+            for wire, url in server.base_urls.items():
+                click.echo(f"  {wire:<10} {url}")
+        server.wait()
+    finally:
+        server.stop()

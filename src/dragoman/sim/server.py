@@ -1,0 +1,302 @@
+"""A script served over HTTP: every wire that has a server half, on one port, with the faults of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from ..errors import InvalidModelError, ProviderError
+from ..events import Event
+from ..gateway import SERVER_CODECS, Asked, ReplyEncoder, ServerCodec
+from ..messages import Request
+from ..provider import Provider, connect
+from ..tokens import estimate_input_tokens
+from ..validate import check_request
+from ..wire import HttpReply
+from .mangling import Mangler
+from .provider import Scene, ScriptedProvider
+from .reading import read_script
+from .script import Answer, Rule, Script
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+__all__ = ["SimServer", "serve"]
+
+# Where each wire is asked, and what its clients are given as an address.
+_PATHS = {
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "responses": "/v1/responses",
+    "gemini": "/v1beta/models/{call}",
+    "ollama": "/api/chat",
+}
+_BASES = {"openai": "/v1", "anthropic": "", "responses": "/v1", "gemini": "/v1beta", "ollama": ""}
+MAX_BODY = 64 * 1024 * 1024
+
+
+class SimServer:
+    """A scripted provider behind a port. It runs in a thread of its own, so any test can use it.
+
+    The port is opened when ``url`` is first asked for, and closed with ``stop()`` or at the end of a
+    ``with``. ``requests`` holds what was asked, by whichever wire.
+    """
+
+    def __init__(
+        self,
+        provider: ScriptedProvider,
+        *,
+        models: tuple[str, ...] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self.provider = provider
+        self.models = models
+        self._host = host
+        self._port = port
+        self._url: str | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def requests(self) -> list[Request]:
+        """What was asked."""
+        return self.provider.requests
+
+    @property
+    def url(self) -> str:
+        """The server's address, without any wire's path."""
+        return self._url or self.start()
+
+    @property
+    def base_urls(self) -> dict[str, str]:
+        """The address for clients of each wire."""
+        return {wire: self.url + _BASES[wire] for wire in sorted(SERVER_CODECS)}
+
+    def connect(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Provider:
+        """A provider of ours that asks this server over a socket."""
+        return connect(model or self.provider.model, wire=wire, base_url=self.base_urls[wire], **settings)
+
+    def start(self) -> str:
+        """Open the port; ``OSError`` if it cannot be had."""
+        if self._thread is None:
+            ready = threading.Event()
+            failed: list[BaseException] = []
+            self._thread = threading.Thread(target=self._run, args=(ready, failed), name="dragoman-sim", daemon=True)
+            self._thread.start()
+            ready.wait()
+            if failed:
+                self._thread = None
+                raise failed[0]
+        assert self._url is not None
+        return self._url
+
+    def stop(self) -> None:
+        """Close the port and every connection."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._loop is not None and self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            thread.join()
+        self._url = None
+
+    def wait(self) -> None:
+        """Serve until interrupted."""
+        self.start()
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(0.5)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # inside the thread
+
+    def _run(self, ready: threading.Event, failed: list[BaseException]) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ready.set()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        from aiohttp import web  # the server half of a package that only a call needs otherwise
+
+        application = web.Application(client_max_size=MAX_BODY)
+        for wire, half in SERVER_CODECS.items():
+            application.router.add_post(_PATHS[wire], _Route(self, half).handle)
+        application.router.add_post("/v1/messages/count_tokens", self._count)
+        application.router.add_get("/v1/models", self._list)
+        application.router.add_get("/health", self._healthy)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._host, self._port)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            ready.set()
+            await self._stopping.wait()
+        finally:
+            await runner.cleanup()
+
+    async def _list(self, request: web.Request) -> web.Response:
+        names = self.models or (self.provider.model,)
+        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "sim", "type": "model"} for name in names]
+        return _json_response(200, {"object": "list", "data": listed, "has_more": False})
+
+    async def _healthy(self, request: web.Request) -> web.Response:
+        return _json_response(200, {"status": "ok"})
+
+    async def _count(self, request: web.Request) -> web.Response:
+        half = SERVER_CODECS["anthropic"]
+        try:
+            asked = half.decode(_with_limit(await request.read()))
+        except ProviderError as error:
+            return _response(half.error(error))
+        return _json_response(200, {"input_tokens": estimate_input_tokens(asked.request.messages, asked.request.tools)})
+
+
+def _with_limit(body: bytes) -> bytes:
+    """Counting needs no ``max_tokens``, and reading a request of this wire does."""
+    with contextlib.suppress(msgspec.DecodeError):
+        record = msgspec.json.decode(body)
+        if isinstance(record, dict):
+            return msgspec.json.encode({"max_tokens": 1, **record})
+    return body
+
+
+def _json_response(status: int, record: Any) -> web.Response:
+    return _response(HttpReply(status, {"content-type": "application/json"}, msgspec.json.encode(record)))
+
+
+def _response(reply: HttpReply) -> web.Response:
+    from aiohttp import web
+
+    return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
+
+
+class _Route:
+    """One wire's calls."""
+
+    def __init__(self, server: SimServer, half: ServerCodec) -> None:
+        self._server = server
+        self._half = half
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        half = self._half
+        try:
+            asked = half.decode(await request.read(), request.path)
+            models = self._server.models
+            if models and asked.request.model not in models:
+                raise InvalidModelError(f"the script has no model {asked.request.model!r}")
+            check_request(asked.request)
+            scene = self._server.provider.begin(asked.request)
+        except ProviderError as error:
+            return _response(half.error(error))
+        return await _Performance(request, half, asked, scene).run()
+
+
+class _Performance:
+    """One reply on its way out."""
+
+    def __init__(self, request: web.Request, half: ServerCodec, asked: Asked, scene: Scene) -> None:
+        self._request = request
+        self._half = half
+        self._fault = scene.fault
+        self._events = scene.events
+        self._is_stream = asked.request.stream
+        self._encoder: ReplyEncoder = half.encoder(asked)
+        self._mangler = Mangler(scene.fault, scene.dice)
+        self._response: web.StreamResponse | None = None
+        self._begun = False
+
+    async def run(self) -> web.StreamResponse:
+        try:
+            async for event in self._events:
+                if not await self._say(event):
+                    return await self._finish(b"")
+            last = self._encoder.end()
+        except ProviderError as error:
+            if not self._begun:
+                return self._refuse(error)
+            try:
+                last = self._encoder.fail(error)
+            except ProviderError as raised:
+                return self._refuse(raised)
+        return await self._finish(last)
+
+    async def _say(self, event: Event) -> bool:
+        """Send what an event is in bytes; ``False`` when nothing more is to be sent."""
+        self._begun = True
+        sent = self._mangler.feed(self._encoder.feed(event))
+        if sent.data:
+            await self._write(sent.data)
+        return sent.then == "on"
+
+    async def _finish(self, last: bytes) -> web.StreamResponse:
+        sent = self._mangler.end(last)
+        whole = len(last) if not self._is_stream and self._mangler.cut else None
+        await self._write(sent.data, length=whole)
+        assert self._response is not None
+        if self._mangler.cut:
+            if self._request.transport is not None:
+                self._request.transport.close()
+        else:
+            with contextlib.suppress(ConnectionResetError):
+                await self._response.write_eof()
+        return self._response
+
+    async def _write(self, data: bytes, length: int | None = None) -> None:
+        from aiohttp import web
+
+        if self._response is None:
+            kind = self._fault.content_type or self._encoder.content_type
+            self._response = web.StreamResponse(headers={"content-type": kind, "cache-control": "no-store"})
+            self._response.content_length = length
+            await self._response.prepare(self._request)
+        for at, portion in enumerate(self._mangler.portions(data)):
+            if at and self._fault.pace:
+                await asyncio.sleep(self._fault.pace)
+            with contextlib.suppress(ConnectionResetError):
+                await self._response.write(portion)
+
+    def _refuse(self, error: ProviderError) -> web.StreamResponse:
+        reply = self._half.error(error)
+        fault = self._fault
+        headers = dict(reply.headers)
+        if fault.content_type is not None:
+            headers["content-type"] = fault.content_type
+        body = reply.body if fault.body is None else fault.body.encode()
+        return _response(HttpReply(fault.status or reply.status, headers, body))
+
+
+def serve(
+    *script: str | Path | Script | ScriptedProvider | Rule | Answer | ProviderError,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    **settings: Any,
+) -> SimServer:
+    """A server for a script: a file's path, a ``Script``, a provider, or the rules of one.
+
+    A text alone is an answer; a path is given as ``Path``. ``settings`` are those of ``ScriptedProvider``.
+    """
+    if len(script) == 1 and isinstance(script[0], ScriptedProvider):
+        return SimServer(script[0], host=host, port=port)
+    if len(script) == 1 and isinstance(script[0], Path | Script):
+        read = read_script(script[0]) if isinstance(script[0], Path) else script[0]
+        return SimServer(
+            ScriptedProvider.from_script(read, **settings), models=tuple(read.models), host=host, port=port
+        )  # fmt: skip
+    rules: Any = script
+    return SimServer(ScriptedProvider(*rules, **settings), host=host, port=port)

@@ -1,0 +1,364 @@
+"""``dragoman check``: a good server passes, each bad habit is found by the check for it, and keys stay secret."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from dragoman import Capabilities, ForceTool, Image, InvalidModelError, Request, Usage, connect
+from dragoman.cli import main
+from dragoman.conformance import Report, check_server
+from dragoman.conformance.checks import CHECKS
+from dragoman.conformance.report import Exchange, Outcome, write_html, write_junit, write_markdown, write_text
+from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, SimServer
+
+from ..server import Connection, answering, serve
+
+Sim = Callable[..., SimServer]
+TEXT = "The sea is wide and blue and full of fish and ships and songs."
+KEY = "sk-check-0123456789abcdefghij"
+
+
+def obliging(request: Request) -> Answer:
+    """A model that does all that is asked of it."""
+    config, text = request.config, TEXT
+    for stop in config.stop_sequences or ():
+        text = text.partition(stop)[0]
+    if request.response_schema is not None:
+        text = '{"colour": "vermilion", "count": 3}'
+    count = 2 if "Oslo" in request.messages[-1].text else 1  # type: ignore[union-attr]
+    if request.tools and request.tool_choice != "none" and type(request.messages[-1]).__name__ == "User":
+        name = request.tool_choice.name if isinstance(request.tool_choice, ForceTool) else "get_weather"
+        return Answer(tool_calls=[Call(name, {"city": "Bern"}) for _ in range(count)])
+    if config.max_tokens is not None and config.max_tokens <= 5:
+        return Answer("one two", finish="length", usage=Usage(9, config.max_tokens))
+    return Answer(text, usage=Usage(9, 14, total_tokens=23))
+
+
+LONG = Match(where=lambda request: len(str(request.messages)) > 1200)
+TOO_LONG = Rule(fault=Fault(status=400, code="context_length_exceeded", message="maximum context length"), match=LONG)
+GOOD = Script([TOO_LONG, Rule(obliging)], model="m", models=["m"])
+
+
+def outcomes(report: Report) -> dict[str, str]:
+    return {outcome.name: outcome.status for outcome in report.outcomes}
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+async def test_a_good_server_passes(dragoman_sim: Sim, wire: str) -> None:
+    sim = dragoman_sim(GOOD)
+    seen: list[tuple[int, int, str]] = []
+    report = await check_server(
+        sim.base_urls[wire], wire=wire, context=300, progress=lambda *at: seen.append(at)
+    )  # fmt: skip
+    found = outcomes(report)
+    assert [outcome for outcome in report.outcomes if outcome.status == "fail"] == []
+    assert {name for name, status in found.items() if status != "pass"} <= {
+        "errors.key", "sampling.logprobs", "sampling.seed", "limits.stop",
+    }  # fmt: skip
+    assert report.model == "m"
+    assert (seen[0][:2], seen[-1][:2]) == ((0, len(CHECKS)), (len(CHECKS), len(CHECKS)))
+    known = report.capabilities
+    for flag in ("tools", "images", "streaming", "structured_output", "system_prompt", "parallel_tool_calls"):
+        fact = getattr(known, f"supports_{flag}")
+        assert (flag, fact.value, fact.source) == (flag, True, "probed")
+        assert fact.at
+        assert fact.by == "dragoman check"
+    assert known.known("max_context_tokens") == 300
+    assert set(report.probes) == {
+        "tools", "parallel_tools", "forced_choice", "schema", "images", "streaming", "streaming_usage", "stop", "seed",
+        "logprobs", "context_limit", "cancel",
+    }  # fmt: skip
+
+
+def changed(**facts: Any) -> Rule:
+    return Rule(lambda request: replace(obliging(request), **facts))
+
+
+def textual(request: Request) -> Answer:
+    return obliging(replace(request, tools=()))
+
+
+def has_tools(request: Request) -> bool:
+    return bool(request.tools)
+
+
+def has_image(request: Request) -> bool:
+    content = request.messages[-1].content
+    return not isinstance(content, str) and any(isinstance(block, Image) for block in content)
+
+
+def ignoring_choice(request: Request) -> Answer:
+    choice = "auto" if isinstance(request.tool_choice, ForceTool) else request.tool_choice
+    answer = obliging(replace(request, tool_choice=choice))
+    return replace(answer, tool_calls=[replace(call, name=request.tools[0].name) for call in answer.tool_calls])
+
+
+HABITS: dict[str, tuple[Rule, dict[str, str]]] = {
+    "says nothing": (Rule(Answer("", usage=Usage(1, 1))), {"text.complete": "fail", "stream.rules": "fail"}),
+    "counts nothing": (changed(usage=Usage()), {"usage.reported": "fail", "stream.usage": "unsupported"}),
+    "counts wrongly": (changed(usage=Usage(3, 3, total_tokens=7)), {"usage.reported": "fail"}),
+    "runs on": (changed(usage=Usage(9, 99), finish="stop"), {"limits.max_tokens": "fail"}),
+    "never stops": (
+        Rule(lambda request: obliging(replace(request, config=replace(request.config, stop_sequences=None)))),
+        {"limits.stop": "fail"},
+    ),
+    "ignores tools": (
+        Rule(textual, Match(where=has_tools)),
+        {
+            "tools.auto": "unsupported",
+            "tools.forced": "fail",
+            "tools.required": "fail",
+            "tools.streamed": "unsupported",
+        },
+    ),
+    "calls another": (Rule(ignoring_choice, Match(where=has_tools)), {"tools.forced": "fail", "tools.auto": "pass"}),
+    "refuses tools": (
+        Rule(fault=Fault(status=400, message="tools are not supported"), match=Match(where=has_tools)),
+        {"tools.auto": "unsupported", "tools.forced": "unsupported", "tools.results": "unsupported"},
+    ),
+    "calls all the same": (
+        Rule(lambda request: obliging(replace(request, tool_choice="auto")), Match(where=has_tools)),
+        {"tools.none": "fail"},
+    ),
+    "breaks the schema": (Rule("Blue, I think.", Match(schema=True)), {"schema.native": "fail"}),
+    "is blind": (
+        Rule(fault=Fault(status=400, message="this model does not support image input"), match=Match(where=has_image)),
+        {"images.inline": "unsupported"},
+    ),
+    "breaks off": (
+        Rule(obliging, Match(stream=True), Fault(end_at=300)),
+        {"stream.rules": "fail", "text.complete": "pass"},
+    ),
+    "labels wrongly": (
+        Rule(obliging, Match(stream=True), Fault(content_type="application/json")),
+        {"stream.label": "fail", "stream.rules": "pass"},
+    ),
+    "cuts in silence": (Rule(obliging, LONG), {"limits.context": "fail"}),
+    "is busy": (Rule(fault=Fault(status=503)), {"text.complete": "fail", "tools.auto": "fail"}),
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+async def test_a_bad_habit_is_found_by_the_check_for_it(dragoman_sim: Sim, habit: str) -> None:
+    rule, wanted = HABITS[habit]
+    sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
+    skip = [check.name for check in CHECKS if check.name not in wanted]
+    report = await check_server(sim.base_urls["openai"], skip=skip, context=300)
+    assert outcomes(report) == wanted
+    for outcome in report.outcomes:
+        if outcome.status in ("fail", "unsupported"):
+            assert outcome.detail
+            assert outcome.evidence
+            assert outcome.evidence[-1].status
+    assert report.failed == ("fail" in wanted.values())
+
+
+async def test_a_server_that_is_down_tells_nothing_about_its_model(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim(Rule(fault=Fault(status=503)))
+    report = await check_server(sim.base_urls["openai"], skip=["[!ti]*"])
+    assert report.failed
+    assert report.capabilities == Capabilities()
+    assert set(report.probes.values()) == {None}
+
+
+async def test_a_server_that_answers_to_any_name_and_to_nothing() -> None:
+    async with serve(answering("hello there")) as server:
+        report = await check_server(server.base_url, skip=["[!e]*"])
+    assert outcomes(report) == {
+        "errors.unknown_model": "fail",
+        "errors.malformed": "fail",
+        "errors.no_messages": "fail",
+        "errors.key": "not_applicable",
+    }
+
+
+async def test_a_key_is_in_no_report() -> None:
+    async def repeat(connection: Connection) -> None:
+        if connection.seen.method == "GET":
+            connection.reply(200, b'{"data": [{"id": "m"}]}')
+            return
+        shown = connection.seen.headers.get("authorization", "").encode()
+        connection.reply(401, b'{"error": {"message": "no such key: ' + shown + b" " + KEY.encode() + b'"}}')
+
+    async with serve(repeat) as server:
+        url = server.base_url.replace("http://", "http://") + "?token=hidden-in-the-query"
+        report = await check_server(url, api_key=KEY, wire="openai", model="m")
+    texts = [write_text(report), write_markdown(report), write_junit(report), write_html(report)]
+    texts += [report.to_json().decode(), report.to_facts().decode(), repr(report)]
+    for text in texts:
+        assert KEY not in text
+        assert "hidden-in-the-query" not in text
+    assert "[hidden]" in texts[0]
+    assert outcomes(report)["errors.key"] == "pass"
+
+
+async def test_when_the_time_is_up_the_rest_is_not_run(dragoman_sim: Sim) -> None:
+    report = await check_server(dragoman_sim(GOOD).base_urls["openai"], budget=0)
+    assert set(outcomes(report).values()) == {"not_applicable"}
+    assert not report.failed
+    assert report.capabilities == Capabilities()
+
+
+async def test_what_cannot_be_checked(dragoman_sim: Sim) -> None:
+    url = dragoman_sim(GOOD).base_urls["openai"]
+    with pytest.raises(ValueError, match="unknown wire"):
+        await check_server(url, wire="morse")
+    with pytest.raises(ValueError, match="no check is named so"):
+        await check_server(url, skip=["tool.auto"])
+
+    async def empty(connection: Connection) -> None:
+        connection.reply(404, b"{}")
+
+    async with serve(empty) as server:
+        with pytest.raises(InvalidModelError, match="lists no model"):
+            await check_server(server.url)
+
+
+async def test_the_wire_is_found_out() -> None:
+    async def native(connection: Connection) -> None:
+        found = {"/api/version": b'{"version": "1"}', "/api/tags": b'{"models": [{"name": "tiny:latest"}]}'}
+        body = found.get(connection.seen.path)
+        connection.reply(200 if body else 404, body or b"{}")
+
+    async with serve(native) as server:
+        report = await check_server(server.url, budget=0)
+    assert (report.wire, report.model) == ("ollama", "tiny:latest")
+
+
+# --- forms ------------------------------------------------------------------------------------------------
+
+NASTY = Report(
+    "http://h/v1", "openai", "m<script>|", "dragoman", "2026-01-01T00:00:00Z",
+    (
+        Outcome("a.b", "does |<b>", "fail", 'not "so" & <so>\x00', (Exchange("POST", "/x", "{}", 200, "]]> <i>\x1b"),)),
+        Outcome("a.c", "does c", "pass"),
+        Outcome("a.d", "does d", "unsupported", "no"),
+        Outcome("a.e", "does e", "not_applicable", "no"),
+    ),
+    Capabilities.of({"max_context_tokens": 1, "supports_tools": True}, "probed"),
+    {"seed": None},
+)  # fmt: skip
+
+
+def test_junit_is_xml_that_a_build_server_reads() -> None:
+    suite = ElementTree.fromstring(write_junit(NASTY).encode())[0]
+    assert [suite.get(name) for name in ("tests", "failures", "skipped", "errors")] == ["4", "1", "2", "0"]
+    assert suite.find("testcase/failure") is not None
+
+
+def test_the_page_holds_no_markup_of_the_servers() -> None:
+    page = write_html(NASTY)
+    tags: list[str] = []
+
+    class Parser(html.parser.HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            tags.append(tag)
+
+    Parser().feed(page)
+    assert not {"script", "b", "i", "so", "link", "img"} & set(tags)
+    assert "http" not in page.replace("http://h/v1", "")
+
+
+def test_words_say_what_colours_say() -> None:
+    text = write_text(NASTY)
+    for word in ("FAIL", "pass", "not supported", "not applicable", "max_context_tokens", "unknown"):
+        assert word in text
+    assert "\x1b[" not in text
+    assert "1 pass, 1 fail, 1 not supported, 1 not applicable" in text
+    table = [line for line in write_markdown(NASTY).splitlines() if line.startswith("| `")]
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table)
+
+
+# --- the file of facts ------------------------------------------------------------------------------------
+
+
+def test_facts_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_bytes(NASTY.to_facts())
+    assert Capabilities.read(path) == NASTY.capabilities
+    model = connect("m", base_url="http://127.0.0.1:1/v1", capabilities=Capabilities.read(path))
+    assert model.capabilities.supports_tools.source == "probed"
+
+
+WRONG_FILES = [
+    ("", "is not JSON"),
+    ("[]", "no mapping named capabilities"),
+    ('{"capabilities": {"supports_x": {"value": true}}}', "unknown name 'supports_x'"),
+    ('{"capabilities": {"supports_tools": {"value": "yes"}}}', "supports_tools"),
+    ('{"capabilities": {"supports_tools": {"value": 3}}}', "must be true or false"),
+    ('{"capabilities": {"supports_tools": {"value": true, "source": "hearsay"}}}', "supports_tools"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), WRONG_FILES)
+def test_a_wrong_file_of_facts_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "facts.json").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        Capabilities.read(tmp_path / "facts.json")
+
+
+def test_a_missing_file_of_facts() -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        Capabilities.read("/nowhere/facts.json")
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_every_form(dragoman_sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_API_KEY", KEY)
+    files = {form: tmp_path / form for form in ("junit", "html", "markdown", "save")}
+    options = [word for form, path in files.items() for word in (f"--{form}", str(path))]
+    url = dragoman_sim(GOOD).base_urls["openai"]
+    result = CliRunner().invoke(main, ["check", url, "--skip", "errors.*", *options])
+    assert result.exit_code == 0, result.output
+    assert "0 fail" in result.output
+    for path in files.values():
+        assert path.stat().st_size > 500
+        assert KEY not in path.read_text()
+    assert Capabilities.read(files["save"]).supports_images.value is True
+
+
+def test_the_command_fails_when_a_check_does(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim(Rule("Blue.", Match(schema=True)), Rule(obliging))
+    result = CliRunner().invoke(main, ["check", sim.base_urls["openai"], "--skip", "[!s]*", "--skip", "st*", "--json"])
+    report = json.loads(result.stdout)
+    assert result.exit_code == 30
+    assert report["failed"] is True
+    assert report["counts"]["fail"] == 1
+    (failed,) = [outcome for outcome in report["outcomes"] if outcome["status"] == "fail"]
+    assert failed["name"] == "schema.native"
+    assert "Blue." in failed["evidence"][-1]["got"]
+
+
+MISUSED = [
+    (["check", "http://127.0.0.1:1/v1", "--skip", "nope"], 2, "no check is named so"),
+    (["check", "ftp://x", "--model", "m", "--wire", "openai"], 2, "http or https"),
+    (["check", "http://127.0.0.1:1/v1", "--wire", "morse"], 2, "morse"),
+    (["check", "http://127.0.0.1:1/v1"], 11, "lists no model"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "complaint"), MISUSED)
+def test_the_command_says_what_is_wrong(words: list[str], code: int, complaint: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == code
+    assert complaint in result.output
+    assert "Traceback" not in result.output
+
+
+def test_the_page_about_the_real_server_has_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/check-llamacpp.md").read_text()
+    assert re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE) == [check.name for check in CHECKS]
+    assert os.sep + "home" not in page

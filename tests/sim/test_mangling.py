@@ -1,0 +1,164 @@
+"""Faults of bytes, in process: between a wire's server half and its client half."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import (
+    InvalidResponseError,
+    ProviderError,
+    StreamInterruptedError,
+    Tool,
+    ToolUseStart,
+    UnavailableError,
+    check_events,
+)
+from dragoman.gateway import SERVER_CODECS
+from dragoman.sim import Answer, Call, Fault, Rule, ScriptedProvider
+from dragoman.sim.mangling import Mangler, interleave
+
+from ..listed import Clock, collect
+from .test_provider import ANSWERS, TOOLS
+
+WIRES = sorted(SERVER_CODECS)
+TEXT = "The quick brown fox jumps over the lazy dog."
+CALLS = Answer("so", tool_calls=[Call("search", {"q": f"{n} some longer text"}, f"c{n}") for n in range(3)])
+
+
+def mangler(**fault: Any) -> Mangler:
+    return Mangler(Fault(**fault), random.Random(1))
+
+
+def test_bytes_are_cut_where_the_fault_says() -> None:
+    cut = mangler(cut_at=5)
+    assert (cut.feed(b"abc").data, cut.feed(b"defg")) == (b"abc", type(cut.end())(b"de", "cut"))
+    assert cut.cut
+    assert cut.end(b"xyz").data == b""
+    ended = mangler(end_at=0)
+    assert ended.feed(b"abc").then == "ended"
+    assert not ended.cut
+
+
+@given(st.binary(max_size=60), st.integers(0, 70), st.lists(st.integers(0, 60), max_size=4))
+def test_garbage_goes_in_once_wherever_the_pieces_end(data: bytes, at: int, cuts: list[int]) -> None:
+    edges = sorted({0, len(data), *[cut for cut in cuts if cut < len(data)]})
+    pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
+    one = mangler(garbage_at=at, garbage=9)
+    sent = b"".join([one.feed(piece).data for piece in pieces] + [one.end().data])
+    noise = random.Random(1).randbytes(9)
+    place = min(at, len(data))
+    assert sent == data[:place] + noise + data[place:]
+
+
+def test_every_nth_chunk_is_sent_twice() -> None:
+    one = mangler(duplicate=2)
+    sent = one.feed(b"data: 1\n\n").data + one.feed(b"data: 2\n\ndata: 3\n\n").data + one.end(b"data: 4\n\n").data
+    assert sent == b"data: 1\n\ndata: 2\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\ndata: 4\n\n"
+
+
+def test_drops_of_a_size() -> None:
+    assert mangler(drip=2).portions(b"abcde") == [b"ab", b"cd", b"e"]
+    assert mangler().portions(b"") == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_interleaved_calls_are_the_same_calls(wire: str) -> None:
+    plain = ScriptedProvider(CALLS)
+    mixed = ScriptedProvider(Rule(CALLS, fault=Fault(interleave=True)), wire=wire)
+    wanted = await plain.complete("x", tools=TOOLS)
+    events, error = await collect(mixed.stream("x", tools=TOOLS))
+    assert error is None
+    check_events(events)
+    assert [event.tool_use_id for event in events if isinstance(event, ToolUseStart)] == ["c0", "c1", "c2"]
+    heard = await mixed.complete("x", tools=TOOLS)
+    assert heard.tool_calls == wanted.tool_calls
+    assert heard.text == wanted.text
+
+
+def test_fragments_really_are_mixed() -> None:
+    def frame(index: int, text: str) -> bytes:
+        return b'data: {"choices":[{"delta":{"tool_calls":[{"index":%d,"t":"%s"}]}}]}\n\n' % (index, text.encode())
+
+    other = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+    stream = other + frame(0, "a") + frame(0, "b") + frame(1, "c") + frame(1, "d") + frame(1, "e") + b"data: [DONE]\n\n"
+    wanted = other + frame(0, "a") + frame(1, "c") + frame(0, "b") + frame(1, "d") + frame(1, "e") + b"data: [DONE]\n\n"
+    assert interleave(stream) == wanted
+
+
+FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [
+    (Fault(cut_at=400), StreamInterruptedError),
+    (Fault(end_at=400), StreamInterruptedError),
+    (Fault(cut_at=0), StreamInterruptedError),
+    (Fault(drip=3), None),
+    (Fault(content_type="text/plain"), None),
+    (Fault(status=502, body="<html>oops</html>"), UnavailableError),
+    (Fault(duplicate=99), None),
+]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(("fault", "kind"), FAULTS)
+async def test_what_a_client_hears(wire: str, fault: Fault, kind: type[ProviderError] | None) -> None:
+    model = ScriptedProvider(Rule(TEXT, fault=fault), wire=wire)
+    events, error = await collect(model.stream("x"))
+    check_events(events)
+    assert (type(error) if error else None) is kind
+    if kind is None:
+        assert "".join([getattr(event, "text", "") for event in events]) == TEXT
+
+
+async def test_a_body_with_garbage_is_refused() -> None:
+    model = ScriptedProvider(Rule(TEXT, fault=Fault(garbage_at=30)))
+    with pytest.raises(InvalidResponseError):
+        await model.complete("x")
+
+
+async def test_an_error_of_the_script_comes_through_the_bytes() -> None:
+    model = ScriptedProvider(Rule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5)))
+    events, error = await collect(model.stream("x"))
+    check_events(events)
+    assert type(error).__name__ == "OverloadedError"
+    assert events[-1].finish_reason == "error"  # type: ignore[union-attr]
+
+
+def test_a_wire_that_cannot_be_served() -> None:
+    with pytest.raises(ValueError, match="wire must be one that can be served"):
+        ScriptedProvider("x", wire="morse")
+
+
+BYTES = st.builds(
+    Fault,
+    cut_at=st.none() | st.integers(0, 600),
+    end_at=st.none() | st.integers(0, 600),
+    garbage_at=st.none() | st.integers(0, 600),
+    garbage=st.integers(1, 20),
+    duplicate=st.none() | st.integers(1, 4),
+    interleave=st.booleans(),
+    drip=st.none() | st.integers(1, 9),
+    error=st.none() | st.just("OverloadedError"),
+    after=st.integers(0, 8),
+)
+
+
+@given(ANSWERS, BYTES, st.sampled_from(WIRES), st.booleans(), st.integers(0, 9))
+async def test_whatever_breaks_the_rules_of_a_stream_hold(
+    answer: Answer, fault: Fault, wire: str, stream: bool, seed: int
+) -> None:
+    model = ScriptedProvider(Rule(answer, fault=fault), wire=wire, seed=seed, sleep=Clock().sleep)
+    if stream:
+        events, error = await collect(model.stream("x", tools=[*TOOLS, Tool("third")]))
+        check_events(events)
+        assert events or error is not None
+    else:
+        try:
+            await model.complete("x", tools=TOOLS)
+            error = None
+        except ProviderError as raised:
+            error = raised
+    assert error is None or isinstance(error, ProviderError)

@@ -1,0 +1,259 @@
+"""The simulator on a real socket: every wire, every fault, and the same script for all."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from click.testing import CliRunner
+
+from dragoman import (
+    AuthenticationError,
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    OverloadedError,
+    ProviderError,
+    RateLimitError,
+    StreamInterruptedError,
+    TimedOutError,
+    Tool,
+    UnavailableError,
+    check_events,
+    fold,
+)
+from dragoman.cli import main
+from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, ScriptedProvider, SimServer, serve
+from dragoman.sim import server as server_module
+
+from ..listed import collect
+
+WIRES = ["anthropic", "openai"]
+SETTINGS: dict[str, Any] = {"config": {"max_tokens": 200}}
+TOOLS = [Tool("search")]
+TEXT = "The quick brown fox jumps over the lazy dog, and over the next one, too."
+Sim = Callable[..., SimServer]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_everything_that_is_said_arrives(dragoman_sim: Sim, wire: str) -> None:
+    answer = Answer(TEXT, tool_calls=[Call("search", {"q": "a"}, "call_1"), Call("search", {"q": "b"}, "call_2")])
+    sim = dragoman_sim(answer)
+    async with sim.connect(wire) as model:
+        whole = await model.complete("x", TOOLS, **SETTINGS)
+        events, error = await collect(model.stream("x", TOOLS, **SETTINGS))
+    assert error is None
+    check_events(events)
+    for reply in (whole, fold(events)):
+        assert reply.text == TEXT
+        assert [(call.id, call.arguments) for call in reply.tool_calls] == [
+            ("call_1", {"q": "a"}),
+            ("call_2", {"q": "b"}),
+        ]
+        assert reply.finish_reason == "tool_calls"
+        assert reply.usage.output_tokens
+    assert [len(request.tools) for request in sim.requests] == [1, 1]
+
+
+Row = tuple[Fault, type[ProviderError] | None, type[ProviderError] | None]
+FAULTS: dict[str, Row] = {  # what a whole reply raises, and what a stream
+    "status": (Fault(status=429, retry_after=3), RateLimitError, RateLimitError),
+    "status 401": (Fault(status=401), AuthenticationError, AuthenticationError),
+    "page": (Fault(status=502, body="<html>x", content_type="text/html"), UnavailableError, UnavailableError),
+    "error later": (Fault(error="OverloadedError", after=2), OverloadedError, OverloadedError),
+    "cut": (Fault(cut_at=90), StreamInterruptedError, StreamInterruptedError),
+    "cut at once": (Fault(cut_at=0), StreamInterruptedError, StreamInterruptedError),
+    "ended": (Fault(end_at=90), InvalidResponseError, StreamInterruptedError),
+    "garbage": (Fault(garbage_at=30, garbage=40), InvalidResponseError, None),
+    "stall": (Fault(stall=math.inf, after=2), TimedOutError, TimedOutError),
+    "stall at once": (Fault(stall=math.inf), TimedOutError, TimedOutError),
+    "drip": (Fault(drip=7, pace=0.0001), None, None),
+    "content type": (Fault(content_type="text/plain"), None, None),
+    "duplicate": (Fault(duplicate=99), None, None),
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("name", FAULTS)
+async def test_faults_over_a_socket(dragoman_sim: Sim, wire: str, name: str) -> None:
+    fault, whole, streamed = FAULTS[name]
+    sim = dragoman_sim(Rule(TEXT, fault=fault))
+    limits = {"first_event": 0.15, "idle": 0.15, "total": 0.3} if "stall" in name else None
+    async with sim.connect(wire, timeouts=limits) as model:
+        try:
+            assert (await model.complete("x", **SETTINGS)).text == TEXT
+            raised: Exception | None = None
+        except ProviderError as error:
+            raised = error
+        events, error = await collect(model.stream("x", **SETTINGS))
+    assert (type(raised) if raised else None) is whole
+    check_events(events)
+    if name == "garbage":
+        assert error is None or isinstance(error, ProviderError)
+        return
+    assert (type(error) if error else None) is streamed
+    if fault.retry_after:
+        assert isinstance(error, ProviderError)
+        assert error.retry_after == fault.retry_after
+    if streamed is None:
+        assert fold(events).text == TEXT
+
+
+async def test_the_same_seed_breaks_the_same_way() -> None:
+    async def run(seed: int) -> list[Any]:
+        with serve(Rule("one", chance=0.5), "two", seed=seed) as sim:
+            async with sim.connect() as model:
+                return [(await model.complete("x")).text for _ in range(12)]
+
+    assert await run(5) == await run(5)
+    assert await run(5) != await run(6)
+
+
+async def test_duplicate_chunks_are_sent_twice(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim(Rule("one two three", fault=Fault(duplicate=3)))
+    async with sim.connect() as model:
+        events, _ = await collect(model.stream("x"))
+    assert fold(events).text == "one two two three"
+
+
+async def test_a_listed_model_is_demanded_and_others_refused(dragoman_sim: Sim) -> None:
+    script = Script([Rule("a", Match(model="first")), Rule("b")], models=["first", "second"])
+    sim = dragoman_sim(script)
+    async with sim.connect(model="first") as first, sim.connect(model="second") as second:
+        await first.ready()
+        assert ((await first.complete("x")).text, (await second.complete("x")).text) == ("a", "b")
+    async with sim.connect(model="third") as third:
+        with pytest.raises(InvalidModelError):
+            await third.ready()
+        with pytest.raises(InvalidModelError):
+            await third.complete("x")
+
+
+async def test_a_request_without_a_rule_is_a_refusal(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim(Rule("a", Match(text="zebra")))
+    async with sim.connect() as model:
+        with pytest.raises(InvalidRequestError, match="no rule of the script"):
+            await model.complete("x")
+
+
+async def test_a_client_that_hangs_up_ends_the_reply(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim(Rule(Answer(TEXT, pace=0.01), fault=Fault(stall=math.inf, after=4)))
+    async with sim.connect() as model:
+        async with model.stream("x") as stream:
+            await anext(stream)
+        assert len(sim.requests) == 1
+    sim.stop()  # returns: no handler is left waiting
+
+
+def test_what_is_around_the_calls(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim("x")
+    line = http.client.HTTPConnection(sim.url.removeprefix("http://"), timeout=5)
+
+    def ask(method: str, path: str, body: str | None = None) -> tuple[int, Any]:
+        line.request(method, path, body)
+        reply = line.getresponse()
+        data = reply.read()
+        return reply.status, json.loads(data) if data[:1] == b"{" else data
+
+    assert ask("GET", "/health") == (200, {"status": "ok"})
+    assert ask("GET", "/v1/models")[1]["data"][0]["id"] == "sim"
+    counted = ask(
+        "POST", "/v1/messages/count_tokens", '{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+    )
+    assert counted[1]["input_tokens"] > 0
+    assert ask("POST", "/v1/messages/count_tokens", "{")[0] == 400
+    assert ask("POST", "/v1/chat/completions", "{")[0] == 400
+    assert ask("POST", "/nowhere", "{}")[0] == 404
+    line.close()
+
+
+def test_the_clients_of_the_vendors_talk_to_it(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim(Rule(fault=Fault(status=503), times=1), Answer(TEXT))
+    chat = openai.OpenAI(base_url=sim.base_urls["openai"], api_key="x", max_retries=1)
+    said = chat.chat.completions.create(model="sim", messages=[{"role": "user", "content": "hi"}])
+    assert said.choices[0].message.content == TEXT
+    parts = chat.chat.completions.create(model="sim", messages=[{"role": "user", "content": "hi"}], stream=True)
+    assert "".join([part.choices[0].delta.content or "" for part in parts if part.choices]) == TEXT
+    messages = anthropic.Anthropic(base_url=sim.base_urls["anthropic"], api_key="x")
+    with messages.messages.stream(
+        model="sim", max_tokens=99, messages=[{"role": "user", "content": "hi"}]
+    ) as stream:  # fmt: skip
+        assert "".join(stream.text_stream) == TEXT
+    chat.close()
+    messages.close()
+    assert len(sim.requests) == 4
+
+
+def test_a_port_that_is_taken() -> None:
+    with serve("x") as first, pytest.raises(OSError):
+        serve("y", port=int(first.url.rpartition(":")[2])).start()
+
+
+def test_it_is_stopped_and_started_again() -> None:
+    server = serve(ScriptedProvider("x"))
+    first = server.start()
+    assert server.start() == first
+    server.stop()
+    server.stop()
+    assert asyncio.run(_ask(server)) == "x"
+    server.stop()
+
+
+async def _ask(server: SimServer) -> str:
+    async with server.connect() as model:
+        return (await model.complete("hi")).text
+
+
+# --- the command ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.yaml"
+    path.write_text("model: m\nrules:\n  - reply: hello\n")
+    return path
+
+
+def test_the_command_serves(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    def wait(server: SimServer) -> None:
+        heard.append(asyncio.run(_ask(server)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_module.SimServer, "wait", wait)
+    plain = CliRunner().invoke(main, ["sim", str(script), "--port", "0"])
+    assert plain.output.startswith("m is served")
+    assert "openai" in plain.output
+    assert plain.exit_code == 130
+    as_json = CliRunner().invoke(main, ["sim", str(script), "--port", "0", "--json", "--seed", "3"])
+    assert set(json.loads(as_json.stdout)["base_urls"]) >= set(WIRES)
+    assert heard == ["hello", "hello"]
+
+
+def test_the_command_reads_and_no_more(script: Path) -> None:
+    assert CliRunner().invoke(main, ["sim", str(script), "--check"]).output.endswith("1 rules for m\n")
+    told = CliRunner().invoke(main, ["sim", str(script), "--check", "--json"])
+    assert json.loads(told.output) == {"rules": 1, "model": "m", "seed": 0}
+
+
+def test_the_command_says_what_is_wrong(script: Path) -> None:
+    script.write_text("rules:\n  - replly: x\n")
+    result = CliRunner().invoke(main, ["sim", str(script)])
+    assert result.exit_code == 2
+    assert f"{script}:2: rules[0].replly: unknown key; did you mean reply?" in result.output
+
+
+def test_the_command_and_a_port_that_is_taken(script: Path) -> None:
+    with serve("x") as other:
+        result = CliRunner().invoke(main, ["sim", str(script), "--port", other.url.rpartition(":")[2]])
+    assert result.exit_code == 2
+    assert "cannot listen there" in result.output
