@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..messages import Assistant, Continuity, Issuer, Message, ToolCall, ToolResult
+from ..messages import Assistant, Continuity, Issuer, Message, Text, ToolCall, ToolResult, User
+from .codec import Notes
 from .projection import IdMap, IdRule
 
-__all__ = ["Call", "Pairs", "is_ours", "is_welcome", "model_line"]
+__all__ = ["Call", "Pairs", "is_ours", "is_welcome", "model_line", "note_state"]
 
 # Dates in every writing, stages and counted editions: all of them end the same model's name.
 _EDITION = re.compile(
@@ -35,6 +36,14 @@ def is_ours(state: Continuity | None, home: Issuer) -> bool:
 def is_welcome(state: Continuity | None, home: Issuer) -> bool:
     """As ``is_ours``; state without an issuer belongs to the one wire that has a place for its kind."""
     return is_ours(state, home) or (state is not None and state.issuer is None and state.replayable)
+
+
+def note_state(message: User | ToolResult, path: str, notes: Notes) -> None:
+    """Opaque state belongs to what the model says; on what a user or a tool says no wire has a place for it."""
+    for at, block in enumerate(() if isinstance(message.content, str) else message.content):
+        if type(block) is Text and block.continuity is not None:
+            why = "the wire has no place for state of such text"
+            notes.drop(f"{path}.content[{at}].continuity", "continuity_dropped", why)
 
 
 class Call(NamedTuple):

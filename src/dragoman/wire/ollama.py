@@ -41,6 +41,7 @@ from ..messages import (
 )
 from ..sse import Frame, LineDecoder
 from .codec import Decoder, Encoded, HttpReply, HttpRequest, Notes, read_quirks
+from .conversation import note_state
 from .failure import build_error, read_failure
 from .openai.refusal import ROWS
 from .openai.request import schema_directive, write_tool
@@ -202,6 +203,7 @@ def _write_messages(request: Request, path: str | None, notes: Notes) -> list[di
     for at, message in enumerate(rest, len(request.messages) - len(rest)):
         where = f"messages[{at}]"
         if isinstance(message, User):
+            note_state(message, where, notes)
             written.append({"role": "user", **_write_content(message.content, where, notes)})
         elif isinstance(message, ToolResult):
             written.append(_write_result(message, names, where, notes))
@@ -235,6 +237,7 @@ def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) 
 def _write_result(message: ToolResult, names: Mapping[str, str], path: str, notes: Notes) -> dict[str, Any]:
     if message.is_error:
         notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)
+    note_state(message, path, notes)
     name = names[message.tool_call_id]
     return {"role": "tool", "tool_name": name, **_write_content(message.content, path, notes)}
 

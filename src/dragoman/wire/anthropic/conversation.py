@@ -33,7 +33,7 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Note, Notes
-from ..conversation import Call, Pairs, is_ours, is_welcome
+from ..conversation import Call, Pairs, is_ours, is_welcome, note_state
 from ..projection import IdRule, sorted_json
 
 __all__ = ["write_turns"]
@@ -108,6 +108,7 @@ class _Writer:
             else:
                 self.turns.append({"role": "user", "content": message.content})
             return
+        note_state(message, path, self._notes)
         self._turn("user").extend(_write_blocks(message.content, path, self._notes))
 
     def assistant(self, message: Assistant, at: int, path: str) -> None:
@@ -127,6 +128,7 @@ class _Writer:
         if isinstance(message.content, str):
             block["content"] = message.content
         elif message.content:
+            note_state(message, path, self._notes)
             block["content"] = _write_blocks(message.content, path, self._notes)
         if message.is_error:
             block["is_error"] = True
@@ -161,8 +163,6 @@ def _write_blocks(blocks: Sequence[UserBlock], path: str, notes: Notes) -> list[
 
 def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     if isinstance(block, Text):
-        if block.continuity is not None:
-            notes.drop(f"{path}.continuity", "continuity_dropped", "the wire has no place for state of a user's text")
         return {"type": "text", "text": block.text}
     if isinstance(block, Image):
         if block.detail is not None:

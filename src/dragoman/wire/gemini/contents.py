@@ -32,7 +32,7 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Notes
-from ..conversation import Call, Pairs, is_ours
+from ..conversation import Call, Pairs, is_ours, is_welcome, note_state
 from ..projection import IdMap, sorted_json
 from .quirks import Quirks
 
@@ -64,6 +64,7 @@ class _Writer:
     def write(self) -> list[dict[str, Any]]:
         for at, message in enumerate(self._messages):
             if isinstance(message, User):
+                note_state(message, self._path(at), self._notes)
                 parts = self._user_parts(message.content, self._path(at))
                 self._contents.append({"role": "user", "parts": parts})
             elif isinstance(message, Assistant):
@@ -139,6 +140,7 @@ class _Writer:
         return parts
 
     def _write_result(self, result: ToolResult, call: ToolCall, path: str) -> dict[str, Any]:
+        note_state(result, path, self._notes)
         response = {"error" if result.is_error else "result": result.text}
         inner: dict[str, Any] = {**self._id_of(call), "name": call.name, "response": response}
         if not isinstance(result.content, str):
@@ -162,9 +164,7 @@ class _Writer:
         """The signature a block carries, if it may go back; state without an issuer is this wire's by its kind."""
         if state is None or (state.signature is None and state.opaque is None):
             return {}
-        if state.signature is not None and (
-            is_ours(state, self._target) or (state.issuer is None and state.replayable)
-        ):
+        if state.signature is not None and is_welcome(state, self._target):
             return {"thoughtSignature": state.signature}
         self._notes.drop(
             f"{where}.continuity", "continuity_dropped", "state that is cut off or another issuer's is not sent"

@@ -26,6 +26,7 @@ from ...messages import (
     join_system,
 )
 from ..codec import Notes
+from ..conversation import note_state
 from ..projection import IdMap, merge_extras, schema_name, sorted_json
 from .quirks import Quirks
 
@@ -141,7 +142,7 @@ def _only_text(message: Assistant) -> str | None:
 
 def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, notes: Notes) -> dict[str, Any] | None:
     if type(message) is User:
-        return _write_user(message, path)
+        return _write_user(message, path, notes)
     if type(message) is Assistant:
         return _write_assistant(message, path, quirks, links, notes)
     if type(message) is ToolResult:
@@ -149,9 +150,10 @@ def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, n
     raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
 
 
-def _write_user(message: User, path: str) -> dict[str, Any]:
+def _write_user(message: User, path: str, notes: Notes) -> dict[str, Any]:
     blocks = message.content
     assert not isinstance(blocks, str)
+    note_state(message, path, notes)
     if len(blocks) == 1 and type(blocks[0]) is Text:
         return {"role": "user", "content": blocks[0].text}
     return {
@@ -243,6 +245,7 @@ def _write_result(message: ToolResult, path: str, quirks: Quirks, ids: IdMap, no
         for at, block in enumerate(message.content):
             if type(block) is not Text:
                 raise UnsupportedContentError(f"{path}.content[{at}]: this wire takes only text as a tool's result")
+        note_state(message, path, notes)
         content = message.text
     if message.is_error:
         notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)

@@ -28,7 +28,7 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Note, Notes
-from ..conversation import Call, Pairs, is_ours
+from ..conversation import Call, Pairs, is_ours, note_state
 from ..projection import IdRule, sorted_json
 from .quirks import Quirks
 
@@ -94,7 +94,7 @@ class _Writer:
 
     def user(self, message: User, path: str) -> None:
         content = message.content
-        self._note_state(message, path)
+        note_state(message, path, self._notes)
         plain = isinstance(content, str) or (len(content) == 1 and isinstance(content[0], Text))
         said = message.text if plain else _write_parts(content, path, self._notes)
         self.items.append({"type": "message", "role": "user", "content": said})
@@ -110,18 +110,12 @@ class _Writer:
         if message.is_error:
             why = "this wire cannot mark a result as an error"
             self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
-        self._note_state(message, path)
+        note_state(message, path, self._notes)
         content = message.content
         # Text alone goes as text: llama.cpp and vLLM take nothing else.
         plain = isinstance(content, str) or all(isinstance(block, Text) for block in content)
         output = message.text if plain else _write_parts(content, path, self._notes)
         self.items.append({"type": "function_call_output", "call_id": call_id, "output": output})
-
-    def _note_state(self, message: User | ToolResult, path: str) -> None:
-        for at, block in enumerate(message.content if not isinstance(message.content, str) else ()):
-            if isinstance(block, Text) and block.continuity is not None:
-                where = f"{path}.content[{at}].continuity"
-                self._notes.drop(where, "continuity_dropped", "this wire has no place for state of such text")
 
     def assistant(self, message: Assistant, at: int, path: str) -> None:
         written: list[tuple[str, dict[str, Any]]] = []

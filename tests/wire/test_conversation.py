@@ -1,0 +1,105 @@
+"""Whose state it is, which result answers which call, and that nobody's state is lost in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.capabilities import Capabilities
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Issuer,
+    Message,
+    Request,
+    RuntimeConfig,
+    Text,
+    ToolCall,
+    ToolResult,
+    User,
+)
+from dragoman.wire import CODECS
+from dragoman.wire.conversation import Call, Pairs, is_ours, is_welcome, model_line
+from dragoman.wire.projection import IdRule
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("gemini-2.5-flash-preview-09-2025", "gemini-2.5-flash"),
+        ("models/gemini-2.0-flash-001", "gemini-2.0-flash"),
+        ("claude-opus-4-5-20251101", "claude-opus-4-5"),
+        ("claude-sonnet-4-5@20250929", "claude-sonnet-4-5"),
+        ("gpt-5.1-2025-11-13", "gpt-5.1"),
+        ("GPT-5-latest", "gpt-5"),
+        ("gpt-oss-120b", "gpt-oss-120b"),
+        ("o3", "o3"),
+    ],
+)
+def test_model_line(model: str, line: str) -> None:
+    assert model_line(model) == line
+
+
+HOME = Issuer("w", "v", "m-2025-01-01")
+
+
+@pytest.mark.parametrize(
+    ("issuer", "replayable", "ours", "welcome"),
+    [
+        (Issuer("w", "v", "m"), True, True, True),
+        (Issuer("w", "v", "m"), False, False, False),
+        (Issuer("w"), True, True, True),
+        (Issuer("other", "v", "m"), True, False, False),
+        (Issuer("w", "other", "m"), True, False, False),
+        (Issuer("w", "v", "other"), True, False, False),
+        (None, True, False, True),
+        (None, False, False, False),
+    ],
+)
+def test_whose_state_it_is(issuer: Issuer | None, replayable: bool, ours: bool, welcome: bool) -> None:
+    state = Continuity("s", None, issuer, replayable=replayable)
+    assert (is_ours(state, HOME), is_welcome(state, HOME)) == (ours, welcome)
+
+
+def test_without_state_there_is_nothing_to_send() -> None:
+    assert not is_ours(None, HOME)
+    assert not is_welcome(None, HOME)
+
+
+def call(call_id: str, arguments: Any = None) -> ToolCall:
+    return ToolCall(call_id, "t", {} if arguments is None else arguments)
+
+
+def test_an_id_used_again_means_the_latest_call() -> None:
+    messages = [
+        User("a"),
+        Assistant([call("1")]),
+        Assistant([Text("x"), call("1"), call("2")]),
+        ToolResult("1", "late"),
+        ToolResult("2", "two"),
+        ToolResult("1", "early"),
+        ToolResult("nobody", "?"),
+    ]
+    pairs = Pairs(messages, 5, None)
+    assert pairs.answers == {8: Call(7, 1), 9: Call(7, 2), 10: Call(6, 0)}
+    assert pairs.results == {where: at for at, where in pairs.answers.items()}
+    assert len(set(pairs.ids.values())) == 3, "an id is sent once"
+    assert pairs.ids[Call(6, 0)] == "1"
+
+
+def test_calls_that_nobody_answers_have_no_id() -> None:
+    messages: list[Message] = [Assistant([call("1"), call("2")]), ToolResult("2", "x")]
+    assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {Call(0, 1)}
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_state_on_what_a_user_or_a_tool_says_is_dropped_and_told(wire: str) -> None:
+    text = Text("hi", Continuity("signature", None, Issuer(wire)))
+    messages = (User([text, Text("there")]), Assistant([call("c1")]), ToolResult("c1", [text]))
+    codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
+    encoded = codec.encode(Request(messages, config=RuntimeConfig(max_tokens=9), model="m"))
+    told = [(warning.code, warning.path) for warning in encoded.warnings if warning.code == "continuity_dropped"]
+    paths = ["messages[0].content[0].continuity", "messages[2].content[0].continuity"]
+    assert told == [("continuity_dropped", path) for path in paths]
+    assert b"signature" not in encoded.http.body
