@@ -68,6 +68,10 @@ article's; `transient` says whether the same call may succeed later. Every error
 before it failed, or `None`) and, where the provider asked for it, `retry_after`. The original exception is its
 `__cause__`. No key and no prompt is in its text.
 
+What is known to fail is refused before anything is sent. `status` is `None` then, and `provider_code` the adapter
+contract's word: `not_configured`, `no_vision_support`, `exceeds_context_window`, `no_tool_support`,
+`no_system_prompt_support`.
+
 | class | category | error_class | kind | transient |
 |---|---|---|---|---|
 {rows}

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from dragoman import AuthenticationError, Capabilities, ContextOverflowError, InvalidModelError, connect
-from dragoman.messages import User
+from dragoman.errors import ProviderError
+from dragoman.messages import Image, Inline, System, Text, Tool, User
 from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, Registry, config_path, load_vendor, read_file, vendor_names
 from dragoman.registry import config as config_module
@@ -87,8 +88,9 @@ def test_the_contracts_own_example(file: Path, monkeypatch: pytest.MonkeyPatch) 
     assert entry.capabilities.max_context_tokens.source == "catalogue"
     missing = registry.find("gpt5")
     assert missing.status == "not_configured"
-    with pytest.raises(AuthenticationError, match="OPENAI_API_KEY"):
+    with pytest.raises(AuthenticationError, match="OPENAI_API_KEY") as caught:
         registry.provider("gpt5")
+    assert caught.value.provider_code == "not_configured"
     assert wire_of(registry.provider("gpt5", planning=True))[0] == "openai"
     shown = repr(registry.__dict__) + repr(registry.adapter("anthropic")) + repr(registry.open("opus"))
     assert "canary" not in shown
@@ -400,6 +402,23 @@ def test_the_family_decides_what_is_surely_too_long(file: Path, monkeypatch: pyt
     with pytest.raises(ContextOverflowError):
         registry.open("a:short").stream(said)
     registry.open("a:long").stream(said)
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        ({"supports_images": False, "supports_tools": False}, "no_vision_support"),
+        ({"supports_tools": False, "supports_system_prompt": False}, "no_tool_support"),
+        ({"supports_system_prompt": False}, "no_system_prompt_support"),
+        ({"max_context_tokens": 1}, "exceeds_context_window"),
+    ],
+)
+def test_what_is_known_to_fail_is_refused_with_the_contracts_word(known: dict[str, Any], reason: str) -> None:
+    model = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)
+    picture = User([Text("look"), Image(Inline("aGk="), "image/png")])
+    with pytest.raises(ProviderError) as caught:
+        model.stream([System("s"), picture], tools=[Tool("f")])
+    assert (caught.value.provider_code, caught.value.status) == (reason, None)
 
 
 def test_a_family_nobody_knows() -> None:

@@ -177,7 +177,9 @@ class Provider(ABC):
             estimate = estimate_input_tokens(request.messages, request.tools, family=self.token_family) * 2 // 3
         refusal = find_refusal(request, self.capabilities, estimate)
         if refusal is not None and refusal[0] != "no_structured_output_support":
-            raise refusal[1]
+            reason, error = refusal
+            error.provider_code = reason  # nobody was asked, so the word is the contract's
+            raise error
         if request.stream and self.capabilities.known("supports_streaming") is False:
             raise UnsupportedFeatureError("this model is known not to stream; use complete()")
 

@@ -207,7 +207,12 @@ class Conversation:
 
 def _agree(question: str) -> bool:
     """Ask, if there is somebody to ask; what was shown is enough otherwise."""
-    return click.confirm(question, default=False, err=True) if sys.stdin.isatty() else True
+    if not sys.stdin.isatty():
+        return True
+    try:
+        return click.confirm(question, default=False, err=True)
+    except click.Abort:  # Ctrl-C at the question answers it
+        return False
 
 
 def _path(rest: str, word: str) -> Path:

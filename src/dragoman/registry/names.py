@@ -196,7 +196,12 @@ def _not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
         what = f"adapter {adapter.name!r} has no base_url; set it in {config_path().name}"
     else:
         what = f"set the environment variable {adapter.api_key_env}"
-    return AuthenticationError(f"{entry.id} is not configured: {what}", provider=adapter.name, model=entry.wire_name)
+    return AuthenticationError(
+        f"{entry.id} is not configured: {what}",
+        provider=adapter.name,
+        model=entry.wire_name,
+        provider_code="not_configured",
+    )
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

@@ -1,0 +1,29 @@
+"""``dragoman chat`` at a real terminal, with a real server and a real (if senseless) model."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+
+from ..cli.terminal import Terminal
+from .tiny import write_model
+
+
+def test_a_conversation_with_a_model_in_a_box(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "tiny.gguf")
+    with Terminal("chat", f"local:{model}") as terminal:
+        terminal.see("> ")
+        terminal.type("Say something.\n")
+        terminal.see("> ", 60)
+        terminal.type("/cost\n")
+        assert "1 answers" in terminal.see("$0 (prices")
+        terminal.see("> ")
+        children = psutil.Process(terminal.process.pid).children(recursive=True)
+        assert children  # the server
+        terminal.type("/exit\n")
+        assert terminal.wait() == 0
+    deadline = time.monotonic() + 10
+    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
+        assert time.monotonic() < deadline, "the server is left behind"
