@@ -140,8 +140,49 @@ def merge_turns(request: Request) -> Request:
     return replace(request, messages=merged)
 
 
+def merge_assistants(request: Request) -> Request:
+    merged: list[Message] = []
+    for message in request.messages:
+        last = merged[-1] if merged else None
+        if isinstance(message, Assistant) and isinstance(last, Assistant):
+            merged[-1] = Assistant([*last.content, *message.content])
+        else:
+            merged.append(message)
+    return replace(request, messages=merged)
+
+
 def _blocks(message: User) -> Sequence[Any]:
     return [Text(message.content)] if isinstance(message.content, str) else message.content
+
+
+def name_files(message: Message) -> Message:
+    if not isinstance(message, User) or isinstance(message.content, str):
+        return message
+    named = [
+        replace(block, name="document.pdf")
+        if isinstance(block, Document) and isinstance(block.source, Inline) and block.name is None
+        else block
+        for block in message.content
+    ]
+    return User(named)
+
+
+def join_text_results(message: Message) -> Message:
+    if not isinstance(message, ToolResult) or isinstance(message.content, str):
+        return message
+    plain = all(isinstance(block, Text) for block in message.content)
+    return replace(message, content=message.text) if plain else message
+
+
+def stateless_settings(request: Request) -> Request:
+    """Extras that ask for what is done anyway."""
+    config, extras = request.config, dict(request.config.extras)
+    for name in ("store", "stream", "background", "temperature"):
+        extras.pop(name, None)
+    include = extras.pop("include", [])
+    left = [word for word in include if word != "reasoning.encrypted_content"] if isinstance(include, list) else []
+    extras |= {"include": left} if left else {}
+    return replace(request, config=replace(config, stop_sequences=config.stop_sequences or None, extras=extras))
 
 
 def known_settings(request: Request) -> Request:
@@ -201,6 +242,13 @@ def _anthropic_usage(usage: Usage) -> Usage:
     return replace(usage, input_tokens=asked, total_tokens=total, estimated=False)
 
 
+def _responses_usage(usage: Usage) -> Usage:
+    total = usage.total_tokens
+    if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
+        total = usage.input_tokens + usage.output_tokens
+    return replace(usage, total_tokens=total, estimated=False)
+
+
 WIRES: dict[str, Wire] = {
     "openai": Wire(
         requests={
@@ -233,6 +281,25 @@ WIRES: dict[str, Wire] = {
         usage=_anthropic_usage,
     ),
 }
+
+
+WIRES["responses"] = Wire(
+    requests={
+        "system messages are joined": join_systems,
+        "one text is plain text": each_message(plain_texts),
+        "texts of a result are joined": each_message(join_text_results),
+        "a data URL is inline": each_message(inline_data_urls),
+        "a document has a name": each_message(name_files),
+        "items of one turn are one message": merge_assistants,
+        "an issuer is its wire alone": each_message(forget_issuers),
+        "an extra that asks for what is done is none": stateless_settings,
+    },
+    reply_losses=frozenset({"finish_raw", "stop_sequence", "signature", "redacted", "empty_input"}),
+    stream_losses=frozenset({"whole_order"}),
+    body_losses=frozenset({"deltas"}),
+    errors=ERRORS,
+    usage=_responses_usage,
+)
 
 
 def canonical(request: Request, wire: Wire) -> Request:
@@ -315,7 +382,8 @@ def _line(event: Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, .
 
 
 def _ending(event: MessageComplete, wire: Wire, losses: frozenset[str]) -> tuple[Any, ...]:
-    blocks = [block for block in event.final_content if isinstance(block, RedactedThinking | Opaque)]
+    kinds = Opaque if "redacted" in losses else RedactedThinking | Opaque
+    blocks = [block for block in event.final_content if isinstance(block, kinds)]
     whole = [] if "whole" in losses else [replace(block, continuity=None) for block in blocks]
     return (
         "complete",

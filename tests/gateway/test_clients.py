@@ -204,6 +204,75 @@ async def test_openai_models() -> None:
             await client.chat.completions.create(model="slow", messages=HELLO)
 
 
+# --- openai, the newer wire -------------------------------------------------------------------------
+
+
+async def test_responses_complete() -> None:
+    async with openai_client(speak(think, usage=USAGE)) as (client, model):
+        made = await client.responses.create(
+            model="fast", instructions="Be terse.", input="Hello", max_output_tokens=7, store=False
+        )
+    assert made.output_text == "Yes."
+    assert made.status == "completed"
+    assert made.usage is not None
+    assert (made.usage.total_tokens, made.usage.input_tokens_details.cached_tokens) == (15, 4)
+    assert model.requests[0].messages == (System("Be terse."), User("Hello"))
+
+
+async def test_responses_stream_with_tools_and_their_answer() -> None:
+    tools: Any = [{"type": "function", "name": "weather", "parameters": CITY, "strict": False}]
+    async with openai_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
+        async with client.responses.stream(model="fast", input="Hello", tools=tools) as stream:
+            kinds = [event.type async for event in stream]
+            made = await stream.get_final_response()
+        assert kinds[:2] == ["response.created", "response.in_progress"]
+        assert kinds[-1] == "response.completed"
+        calls = [item for item in made.output if item.type == "function_call"]
+        assert [call.arguments for call in calls] == ['{"city": "Paris"}', '{"city": "Rome"}']
+        said: Any = [{"type": "message", "role": "user", "content": "Hello"}]
+        said += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in made.output]
+        for item in said[1:]:
+            for part in item.get("content", ()):
+                part.pop("parsed", None)
+        said += [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
+        again = await client.responses.create(model="fast", input=said, tools=tools)
+    assert again.output_text == "Rain."
+    assert model.requests[1].messages[-1] == ToolResult("call_2", "rain")
+    assert [call.id for call in model.requests[1].messages[1].tool_calls] == ["call_1", "call_2"]  # type: ignore[union-attr]
+
+
+async def test_responses_structured_output_and_images() -> None:
+    content: Any = [
+        {"type": "input_text", "text": "Which?"},
+        {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "auto"},
+    ]
+    async with openai_client('{"name": "Rhine", "km": 1233}') as (client, model):
+        made = await client.responses.parse(
+            model="fast", input=[{"role": "user", "content": content}], text_format=River
+        )
+    assert made.output_parsed == River(name="Rhine", km=1233)
+    assert model.requests[0].messages == (User([Text("Which?"), Image(Inline("aGk="), "image/png", "auto")]),)
+
+
+async def test_responses_errors() -> None:
+    cut = broken("Bonj", StreamInterruptedError("cut"))
+    async with openai_client(RateLimitError("slow", retry_after=7), cut) as (client, _):
+        with pytest.raises(openai.RateLimitError):
+            await client.responses.create(model="fast", input="Hello")
+        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+            await client.responses.create(model="fast", input="Hello", previous_response_id="resp_1")
+        stream = await client.responses.create(model="fast", input="Hello", stream=True)
+        kinds = []
+        caught: Exception | None = None
+        try:
+            async for event in stream:
+                kinds.append(event.type)
+        except openai.APIError as error:
+            caught = error
+    assert "cut" in str(caught)
+    assert kinds[-1] == "response.failed"
+
+
 # --- anthropic --------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ HELLO = {"role": "user", "content": "Hello"}
 PLAIN: dict[str, dict[str, Any]] = {
     "openai": {"model": "m", "messages": [HELLO]},
     "anthropic": {"model": "m", "max_tokens": 9, "messages": [HELLO]},
+    "responses": {"model": "m", "input": [HELLO]},
 }
 SCHEMA = {"type": "object", "properties": {}}
 
@@ -53,6 +54,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("openai", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].custom"),
     ("openai", {"tool_choice": "maybe"}, "tool_choice must be"),
+    ("responses", {"input": None}, "input must be text"),
+    ("responses", {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type: an item cannot"),
+    ("responses", {"input": [{"role": "tool", "content": "x"}]}, "input[0].role must be"),
+    ("responses", {"input": [{**HELLO, "x": 1}]}, "input[0].x is not known"),
+    ("responses", {"previous_response_id": "x"}, "previous_response_id cannot be used"),
+    ("responses", {"background": True}, "background cannot be used"),
+    ("responses", {"reasoning": {"effort": "huge"}}, "reasoning.effort must be one of"),
+    ("responses", {"tool_choice": {"type": "function"}}, "tool_choice.name is required"),
+    ("responses", {"text": {"format": {"type": "json_schema"}}}, "text.format.name is required"),
+    ("responses", {"tools": [{"type": "function"}]}, "tools[0].name is required"),
     ("anthropic", {"max_tokens": None}, "max_tokens is required"),
     ("anthropic", {"messages": [{"role": "system", "content": "x"}]}, "messages[0].role must be"),
     ("anthropic", {"messages": [{"role": "user", "content": None}]}, "messages[0].content must be"),
@@ -101,6 +112,8 @@ def test_a_body_that_is_no_object_is_refused(wire: str, body: bytes) -> None:
 KEPT: list[tuple[str, dict[str, Any]]] = [
     ("openai", {"logit_bias": {"5": 1}, "user": "u", "parallel_tool_calls": False}),
     ("openai", {"response_format": {"type": "json_object"}}),
+    ("responses", {"parallel_tool_calls": False, "include": ["message.output_text.logprobs"]}),
+    ("responses", {"text": {"verbosity": "low"}, "tools": [{"type": "web_search"}]}),
     ("anthropic", {"top_k": 5, "metadata": {"user_id": "u"}}),
     ("anthropic", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
     ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}}),
@@ -258,6 +271,7 @@ def test_the_key_a_client_presents(wire: str, headers: dict[str, str], key: str 
 
 
 FIELDS = {
+    "responses": "model input stream text tools tool_choice reasoning include instructions store temperature",
     "openai": "model messages stream stream_options response_format tools tool_choice max_tokens stop n seed "
     "reasoning_effort temperature",
     "anthropic": "model messages max_tokens stream system tools tool_choice thinking output_config stop_sequences",

@@ -56,7 +56,7 @@ REWRITTEN = {"openai": "coerced-", "anthropic": "structured-tool structured-free
 
 
 def is_rewritten(wire: str, case: Case) -> bool:
-    return any(case.name.startswith(word) for word in REWRITTEN[wire].split())
+    return any(case.name.startswith(word) for word in REWRITTEN.get(wire, "").split())
 
 
 @pytest.mark.parametrize(("wire", "case"), REQUESTS, ids=names(REQUESTS))
@@ -152,6 +152,9 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
         own = {name: draw(some.numbers) for name in ("frequency_penalty", "presence_penalty")}
         efforts = st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh"])
         config = RuntimeConfig(**common, **own, seed=draw(some.counts), reasoning=draw(efforts))
+    elif wire == "responses":
+        del common["stop_sequences"]
+        config = RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", "low", "high"])))
     else:
         config = RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", 1024])))
     tools = draw(st.sampled_from([(), TOOLS]))
@@ -160,7 +163,7 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
     return Request(draw(conversations(wire)), tools, config, schema, choice, "m", "R", draw(st.booleans()))
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize("wire", WIRES)
 @given(data=st.data())
 @quickly
 def test_any_request_is_read_as_it_was_written(wire: str, data: st.DataObject) -> None:

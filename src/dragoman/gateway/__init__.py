@@ -54,6 +54,7 @@ SERVER_CODECS: Mapping[str, ServerCodec] = _Halves(
     {
         "anthropic": ".anthropic:AnthropicServer",
         "openai": ".openai:OpenAIServer",
+        "responses": ".responses:ResponsesServer",
     }
 )
 """The server half of each wire, by its name."""

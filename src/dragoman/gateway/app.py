@@ -75,6 +75,7 @@ def create_app(
 _PATHS = {
     "/v1/chat/completions": "openai",
     "/v1/messages": "anthropic",
+    "/v1/responses": "responses",
 }
 
 

@@ -115,6 +115,7 @@ def document() -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": _post("Chat Completions.", _CHAT),
             "/v1/messages": _post("Messages.", _MESSAGES),
+            "/v1/responses": _post("Responses.", _RESPONSES),
             "/v1/messages/count_tokens": _post("About how many tokens it is.", _COUNT, streams=False),
             "/v1/models": _get("The models this key may use.", "400", "401", "403"),
             "/v1/models/{name}": {**_get("One model.", "400", "401", "403", "404"), "parameters": [named]},
