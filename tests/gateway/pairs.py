@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,7 @@ from dragoman.messages import (
     Request,
     System,
     Text,
+    ToolCall,
     ToolResult,
     Url,
     User,
@@ -185,6 +187,55 @@ def stateless_settings(request: Request) -> Request:
     return replace(request, config=replace(config, stop_sequences=config.stop_sequences or None, extras=extras))
 
 
+_MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
+
+
+def number_minted_ids(request: Request) -> Request:
+    """Ids that were made for want of one, by their order."""
+    names: dict[str, str] = {}
+
+    def name(call_id: str) -> str:
+        return names.setdefault(call_id, f"minted{len(names)}") if _MINTED.fullmatch(call_id) else call_id
+
+    def rename(message: Message) -> Message:
+        if isinstance(message, ToolResult):
+            return replace(message, tool_call_id=name(message.tool_call_id))
+        if isinstance(message, Assistant):
+            blocks = [
+                replace(each, id=name(each.id)) if isinstance(each, ToolCall) else each for each in message.content
+            ]
+            return Assistant(blocks)
+        return message
+
+    return replace(request, messages=[rename(message) for message in request.messages])
+
+
+def forget_url_types(message: Message) -> Message:
+    if not isinstance(message, User) or isinstance(message.content, str):
+        return message
+    blocks = [
+        replace(block, media_type=None) if isinstance(block, Image) and isinstance(block.source, Url) else block
+        for block in message.content
+    ]
+    return User(blocks)
+
+
+def texts_before_media(message: Message) -> Message:
+    if not isinstance(message, ToolResult) or isinstance(message.content, str):
+        return message
+    media = [block for block in message.content if not isinstance(block, Text)]
+    return replace(
+        message, content=[*([Text(message.text)] if message.text else []), *media] if media else message.text
+    )
+
+
+def stop_extras(request: Request) -> Request:
+    config, extras = request.config, dict(request.config.extras)
+    stops = [*(config.stop_sequences or ()), *extras.pop("stopSequences", ())]
+    changed = replace(config, stop_sequences=tuple(dict.fromkeys(stops)) or None, extras=extras)
+    return replace(request, config=changed)
+
+
 def known_settings(request: Request) -> Request:
     """A setting that was given as an extra, or twice, under its own name."""
     config, extras = request.config, dict(request.config.extras)
@@ -283,6 +334,32 @@ WIRES: dict[str, Wire] = {
 }
 
 
+def _gemini_usage(usage: Usage) -> Usage:
+    """Thoughts are a part of the output, known or not; what was written to a cache is not said."""
+    output, thoughts = usage.output_tokens, usage.reasoning_tokens
+    if thoughts is not None:
+        output = max(output or 0, thoughts)
+    return replace(usage, output_tokens=output, cache_creation_input_tokens=None, estimated=False)
+
+
+WIRES["gemini"] = Wire(
+    requests={
+        "system messages are joined": join_systems,
+        "one text is plain text": each_message(plain_texts),
+        "a data URL is inline": each_message(inline_data_urls),
+        "a picture's type is seen in its URL": each_message(forget_url_types),
+        "a result is one text and then media": each_message(texts_before_media),
+        "an id may be left out": number_minted_ids,
+        "an issuer is its wire alone": each_message(forget_issuers),
+        "an extra that is a setting is one": stop_extras,
+    },
+    reply_losses=frozenset(
+        {"finish_raw", "stop_sequence", "redacted", "blocks", "raw_input", "call_reason", "whole_order", "cut_input"}
+    ),
+    body_losses=frozenset({"deltas"}),
+    errors={**ERRORS, UnsupportedFeatureError: InvalidRequestError},
+    usage=_gemini_usage,
+)
 WIRES["responses"] = Wire(
     requests={
         "system messages are joined": join_systems,
@@ -377,7 +454,9 @@ def _line(event: Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, .
     if isinstance(event, ToolUseEnd):
         empty = event.intent is not None and not event.intent.raw_input_text.strip() and "empty_input" in losses
         more = [("input", "{}", *block)] if empty and "raw_input" not in losses else []
-        return [*more, ("end", event.tool_use_id, event.final_input, event.problem)]
+        problem = "cut" if event.problem and "cut_input" in losses else event.problem
+        final = None if problem == "cut" else event.final_input
+        return [*more, ("end", event.tool_use_id, final, problem)]
     return [_ending(event, wire, losses)]
 
 
@@ -385,9 +464,10 @@ def _ending(event: MessageComplete, wire: Wire, losses: frozenset[str]) -> tuple
     kinds = Opaque if "redacted" in losses else RedactedThinking | Opaque
     blocks = [block for block in event.final_content if isinstance(block, kinds)]
     whole = [] if "whole" in losses else [replace(block, continuity=None) for block in blocks]
+    called = any(isinstance(block, ToolCall) for block in event.final_content)
     return (
         "complete",
-        event.finish_reason,
+        "called" if called and "call_reason" in losses else event.finish_reason,
         None if "finish_raw" in losses else event.finish_raw,
         None if "stop_sequence" in losses else event.stop_sequence,
         wire.usage(event.usage),

@@ -401,6 +401,26 @@ async def test_pages() -> None:
         assert await reply.json() == {"status": "not ready", "models": {"fast": "provider_unavailable"}}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_gemini_wire_is_served(stream: bool) -> None:
+    body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
+    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    async with serving(create_app({"x": Listed("Bonjour")}, keys=KeyRing([Key("ann", hash_key(ANN))]))) as url:
+        model = connect("x", wire="gemini", base_url=url, api_key=ANN)
+        async with model:
+            if stream:
+                async with model.stream("Hello") as events:
+                    async for _ in events:
+                        pass
+                assert events.response is not None
+                said = events.response.text
+            else:
+                said = (await model.complete("Hello")).text
+        assert said == "Bonjour"
+        status, _, _ = await post(f"{url}/v1beta/models/x:{verb}", body)
+        assert status == 401
+
+
 async def test_hints_of_another_wire_are_dropped_and_named_and_all_else_is_refused() -> None:
     seen: list[Any] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import hypothesis
 import msgspec
@@ -38,6 +39,7 @@ from dragoman.messages import (
     User,
 )
 from dragoman.validate import Expectation, check_request
+from dragoman.wire import Encoded
 from tests import strategies as some
 
 from ..wire.cases import Case, Heard, decode, find_cases
@@ -52,7 +54,16 @@ def names(pairs: list[tuple[str, Case]]) -> list[str]:
 
 
 # Requests the client half writes as another: tools as words, a schema as a tool; and a limit it knew by itself.
-REWRITTEN = {"openai": "coerced-", "anthropic": "structured-tool structured-free-keys limit-from-capabilities"}
+REWRITTEN = {
+    "gemini": "tools-of-the-server",
+    "openai": "coerced-",
+    "anthropic": "structured-tool structured-free-keys limit-from-capabilities",
+}
+
+
+def path_of(encoded: Encoded) -> str:
+    """The path as a server sees it."""
+    return unquote(urlsplit(encoded.http.url).path)
 
 
 def is_rewritten(wire: str, case: Case) -> bool:
@@ -63,10 +74,11 @@ def is_rewritten(wire: str, case: Case) -> bool:
 def test_a_request_that_is_read_is_the_one_that_was_written(wire: str, case: Case) -> None:
     codec = case.codec()
     encoded = codec.encode(case.request)
-    asked = SERVER_CODECS[wire].decode(encoded.http.body, encoded.http.url)
-    assert asked.request.stream == case.request.stream
     if is_rewritten(wire, case):
         return
+    asked = SERVER_CODECS[wire].decode(encoded.http.body, path_of(encoded))
+    assert asked.request.stream == case.request.stream
+    assert asked.request.model == case.request.model
     again = codec.encode(asked.request).http.body
     assert msgspec.json.decode(again) == msgspec.json.decode(encoded.http.body)
     if not encoded.notes and encoded.structured_path in (None, "native"):
@@ -133,7 +145,7 @@ def conversations(draw: st.DrawFn, wire: str) -> list[Message]:
         blocks.append(Text(draw(texts)))
         calls = [ToolCall(f"call_{turn}_{at}", "any", draw(some.json_objects)) for at in range(draw(st.integers(0, 2)))]
         said.append(Assistant([*blocks, *calls]))  # type: ignore[list-item]
-        failed = st.booleans() if wire == "anthropic" else st.just(False)
+        failed = st.booleans() if wire in ("anthropic", "gemini") else st.just(False)
         said += [ToolResult(call.id, draw(texts), draw(failed)) for call in calls]
         said += [] if calls else [User(draw(texts))]
     return said
@@ -152,6 +164,10 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
         own = {name: draw(some.numbers) for name in ("frequency_penalty", "presence_penalty")}
         efforts = st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh"])
         config = RuntimeConfig(**common, **own, seed=draw(some.counts), reasoning=draw(efforts))
+    elif wire == "gemini":
+        config = RuntimeConfig(
+            **common, seed=draw(some.counts), reasoning=draw(st.sampled_from([None, "none", "low", 9]))
+        )
     elif wire == "responses":
         del common["stop_sequences"]
         config = RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", "low", "high"])))
@@ -171,7 +187,7 @@ def test_any_request_is_read_as_it_was_written(wire: str, data: st.DataObject) -
     check_request(request)
     encoded = client(wire).encode(request)
     assert [note for note in encoded.notes if note.loss] == []
-    asked = SERVER_CODECS[wire].decode(encoded.http.body, encoded.http.url)
+    asked = SERVER_CODECS[wire].decode(encoded.http.body, path_of(encoded))
     assert asked.warnings == ()
     assert canonical(asked.request, WIRES[wire]) == canonical(request, WIRES[wire])
 

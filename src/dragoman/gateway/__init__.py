@@ -53,6 +53,7 @@ class _Halves(Mapping[str, ServerCodec]):
 SERVER_CODECS: Mapping[str, ServerCodec] = _Halves(
     {
         "anthropic": ".anthropic:AnthropicServer",
+        "gemini": ".gemini:GeminiServer",
         "openai": ".openai:OpenAIServer",
         "responses": ".responses:ResponsesServer",
     }

@@ -76,6 +76,7 @@ _PATHS = {
     "/v1/chat/completions": "openai",
     "/v1/messages": "anthropic",
     "/v1/responses": "responses",
+    "/v1beta/models/{call:path}": "gemini",
 }
 
 

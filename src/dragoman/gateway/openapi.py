@@ -71,6 +71,17 @@ _RESPONSES = _request(
     max_output_tokens={"type": "integer"},
 )
 
+_GEMINI = {
+    "type": "object",
+    "required": ["contents"],
+    "properties": {
+        "contents": {"type": "array", "items": {"type": "object"}},
+        "systemInstruction": {"type": "object"},
+        "generationConfig": {"type": "object"},
+        "tools": _COMMON["tools"],
+    },
+}
+
 
 def _post(summary: str, schema: dict[str, Any], *, streams: bool = True) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
@@ -116,6 +127,10 @@ def document() -> dict[str, Any]:
             "/v1/chat/completions": _post("Chat Completions.", _CHAT),
             "/v1/messages": _post("Messages.", _MESSAGES),
             "/v1/responses": _post("Responses.", _RESPONSES),
+            "/v1beta/models/{name}:generateContent": {
+                **_post("Gemini.", _GEMINI, streams=False),
+                "parameters": [named],
+            },
             "/v1/messages/count_tokens": _post("About how many tokens it is.", _COUNT, streams=False),
             "/v1/models": _get("The models this key may use.", "400", "401", "403"),
             "/v1/models/{name}": {**_get("One model.", "400", "401", "403", "404"), "parameters": [named]},

@@ -1,0 +1,279 @@
+"""Reading a request of the Gemini wire.
+
+The model and the mode are in the path. Calls may have no ids: then a result answers the first call of
+its name that waits, and both get an id here, made of their place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..errors import InvalidRequestError, UnsupportedContentError
+from ..messages import (
+    Assistant,
+    AssistantBlock,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Url,
+    User,
+    UserBlock,
+)
+from ..wire.projection import sorted_json
+from .codec import Asked
+from .fields import Fields, Losses, read_body
+
+__all__ = ["read_request"]
+
+_ISSUER = Issuer("gemini")
+_PATH = re.compile(r".*/models/(.+):(streamGenerateContent|generateContent)", re.DOTALL)
+_LEVELS = ("minimal", "low", "medium", "high")
+_MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+
+
+def read_request(body: bytes, path: str) -> Asked:
+    """The request in a body and its path."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
+    fields, losses = read_body(body), Losses()
+    model, stream = found[1], found[2] == "streamGenerateContent"
+    messages = [*_read_system(fields), *_Reader().read(fields.need_items("contents"))]
+    tools = _read_tools(fields)
+    choice = _read_choice(fields)
+    config, schema = _read_config(fields)
+    fields.done()
+    return Asked(Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings)
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
+    inner = fields.inner("generationConfig") or Fields({}, "generationConfig")
+    schema = inner.take("responseJsonSchema")
+    if schema is not None:
+        if not isinstance(schema, dict):
+            inner.refuse("responseJsonSchema", "must be a JSON Schema")
+        if inner.text("responseMimeType") != "application/json":
+            inner.refuse("responseMimeType", "must be application/json beside a schema")
+    config = RuntimeConfig(
+        inner.number("temperature"),
+        inner.whole("maxOutputTokens"),
+        inner.number("topP"),
+        inner.whole("seed"),
+        inner.number("frequencyPenalty"),
+        inner.number("presencePenalty"),
+        inner.texts("stopSequences"),
+        _read_thinking(inner),  # type: ignore[arg-type]
+        inner.rest(),
+    )
+    return config, schema
+
+
+def _read_thinking(inner: Fields) -> str | int | None:
+    """A budget or a level; what else is said about thinking stays where it is."""
+    thinking = inner.inner("thinkingConfig")
+    if thinking is None:
+        return None
+    budget, level = thinking.whole("thinkingBudget"), thinking.text("thinkingLevel")
+    if level is not None and level.lower() not in _LEVELS:
+        thinking.refuse("thinkingLevel", f"must be one of {', '.join(_LEVELS)}")
+    if thinking.rest():
+        inner.put("thinkingConfig", thinking.rest())
+    if budget is not None:
+        return "none" if budget == 0 else budget
+    return None if level is None else level.lower()
+
+
+def _read_tools(fields: Fields) -> list[Tool]:
+    tools: list[Tool] = []
+    for at, item in enumerate(fields.items("tools") or ()):
+        record = Fields(item, f"tools[{at}]")
+        for index, declared in enumerate(record.items("functionDeclarations") or ()):
+            tools.append(_read_tool(Fields(declared, f"tools[{at}].functionDeclarations[{index}]")))
+        record.done()  # tools that the provider runs by itself are its endpoint's setting
+    return tools
+
+
+def _read_tool(record: Fields) -> Tool:
+    name, described = record.need_text("name"), record.text("description") or ""
+    schema = record.take("parametersJsonSchema") or record.take("parameters")
+    record.done()
+    if schema is None:
+        return Tool(name, described)
+    if not isinstance(schema, dict):
+        record.refuse("parameters", "must be a JSON Schema")
+    return Tool(name, described, _lower_types(schema))
+
+
+def _lower_types(schema: Any) -> Any:
+    """The schema with its types as JSON Schema has them; this wire's own dialect shouts: STRING, OBJECT."""
+    if isinstance(schema, list):
+        return [_lower_types(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value.lower() if name == "type" and isinstance(value, str) else _lower_types(value)
+        for name, value in schema.items()
+    }
+
+
+def _read_choice(fields: Fields) -> ToolChoice | None:
+    record = fields.inner("toolConfig")
+    inner = record.inner("functionCallingConfig") if record is not None else None
+    if record is None or inner is None:
+        return None
+    mode, names = inner.text("mode") or "AUTO", inner.items("allowedFunctionNames") or []
+    inner.done()
+    record.done()
+    if mode not in _MODES:
+        inner.refuse("mode", "must be AUTO, ANY or NONE")
+    if not names:
+        return _MODES[mode]
+    if mode != "ANY" or len(names) > 1 or not isinstance(names[0], str):
+        inner.refuse("allowedFunctionNames", "can name one function, with the mode ANY")
+    return ForceTool(names[0])
+
+
+# --- the conversation -----------------------------------------------------------------------------
+
+
+def _read_system(fields: Fields) -> list[System]:
+    record = fields.inner("systemInstruction")
+    if record is None:
+        return []
+    record.take("role")
+    texts = []
+    for at, part in enumerate(record.items("parts") or ()):
+        inner = Fields(part, f"systemInstruction.parts[{at}]")
+        texts.append(inner.need_text("text"))
+        inner.done()
+    record.done()
+    said = "".join(texts)
+    return [System(said)] if said else []
+
+
+class _Reader:
+    """Reads turns; knows which calls wait for their results."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, str]] = []  # ids and names
+        self._count = 0
+
+    def read(self, contents: list[Any]) -> list[Message]:
+        messages: list[Message] = []
+        for at, item in enumerate(contents):
+            record = Fields(item, f"contents[{at}]")
+            role, parts = record.text("role") or "user", record.need_items("parts")
+            record.done()
+            path = f"contents[{at}].parts"
+            if role == "model":
+                blocks = [self._said(Fields(part, f"{path}[{place}]"), part) for place, part in enumerate(parts)]
+                messages.append(Assistant(blocks))
+            elif role in ("user", "function"):
+                messages += self._user(parts, path)
+            else:
+                raise InvalidRequestError(f"contents[{at}].role must be user or model")
+        return messages
+
+    def _user(self, parts: list[Any], path: str) -> list[Message]:
+        messages: list[Message] = []
+        words: list[UserBlock] = []
+        for at, part in enumerate(parts):
+            record = Fields(part, f"{path}[{at}]")
+            if "functionResponse" in record:
+                if words:
+                    messages.append(_user(words))
+                    words = []
+                messages.append(self._result(record))
+            else:
+                words.append(_read_block(record))
+        return [*messages, _user(words)] if words or not messages else messages
+
+    def _said(self, record: Fields, part: dict[str, Any]) -> AssistantBlock:
+        signature = record.text("thoughtSignature")
+        state = Continuity(signature, issuer=_ISSUER) if signature else None
+        if (call := record.inner("functionCall")) is not None:
+            record.done()
+            return self._call(call, state)
+        if "text" in record and not set(record.rest()) - {"text", "thought"}:
+            text = record.need_text("text")
+            return Thinking(text, state or Continuity(issuer=_ISSUER)) if record.flag("thought") else Text(text, state)
+        return Opaque(part, Continuity(issuer=_ISSUER))
+
+    def _call(self, call: Fields, state: Continuity | None) -> ToolCall:
+        name, arguments, call_id = call.need_text("name"), call.take("args"), call.text("id")
+        call.done()
+        if not isinstance(arguments, dict | None):
+            call.refuse("args", "must be an object")
+        self._count += 1
+        # Shaped like an id that was made for want of one, which the client half knows not to send.
+        made = call_id or f"call_{self._count:026d}"
+        self._waiting.append((made, name))
+        return ToolCall(made, name, arguments or {}, state)
+
+    def _result(self, record: Fields) -> ToolResult:
+        inner = record.inner("functionResponse")
+        assert inner is not None
+        record.done()
+        name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
+        media = inner.items("parts") or []
+        inner.done()
+        match = next((each for each in self._waiting if each[0] == given or (given is None and each[1] == name)), None)
+        if match is None:
+            inner.refuse("name", "answers no call")
+        self._waiting.remove(match)
+        failed = isinstance(response, dict) and list(response) == ["error"]
+        text = _response_text(response)
+        blocks = [_read_block(Fields(part, f"{inner.at('parts')}[{at}]")) for at, part in enumerate(media)]
+        if not blocks:
+            return ToolResult(match[0], text, failed)
+        return ToolResult(match[0], [*([Text(text)] if text else []), *blocks], failed)
+
+
+def _response_text(response: Any) -> str:
+    """The one text of a result, or the whole object as JSON: it is an object of any shape on this wire."""
+    if isinstance(response, dict) and len(response) == 1:
+        only = response.get("result", response.get("error", response.get("output")))
+        if isinstance(only, str):
+            return only
+    return bytes(sorted_json(response)).decode()
+
+
+def _user(blocks: list[UserBlock]) -> User:
+    only = blocks[0] if len(blocks) == 1 else None
+    return User(only.text if isinstance(only, Text) else blocks)
+
+
+def _read_block(record: Fields) -> UserBlock:
+    block: UserBlock
+    if "text" in record:
+        block = Text(record.need_text("text"))
+    elif (data := record.inner("inlineData")) is not None:
+        kind, source = data.need_text("mimeType"), Inline(data.need_text("data"))
+        data.done()
+        block = Image(source, kind) if kind.startswith("image/") else Document(source, kind)
+    elif (file := record.inner("fileData")) is not None:
+        kind, place = file.text("mimeType") or "application/pdf", Url(file.need_text("fileUri"))
+        file.done()
+        block = Image(place, kind) if kind.startswith("image/") else Document(place, kind)
+    else:
+        raise UnsupportedContentError(f"{record.at('')[:-1]}: a part of this kind is not supported")
+    record.done()
+    return block
