@@ -426,10 +426,23 @@ def said(heard: Heard, wire: Wire, losses: frozenset[str], *, hidden: bool) -> l
 _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
 
 
-def hides(heard: Heard) -> bool:
-    """Does a call that was found unsound look sound to whoever gets it? It does if the flaw came after its end."""
-    seen = any(isinstance(event, ToolUseEnd) and event.problem is not None for event in heard.events)
-    return isinstance(heard.error, MalformedToolCallError) and not seen
+def hides(heard: Heard, losses: frozenset[str]) -> bool:
+    """Would a call that was found unsound look sound, or could it not be said? Then the reply ends as an error."""
+    ended = heard.events[-1]
+    if not isinstance(heard.error, MalformedToolCallError) or not isinstance(ended, MessageComplete):
+        return False
+    problems, text = [], ""
+    for event in heard.events:
+        if isinstance(event, ToolUseStart):
+            text = ""
+        elif isinstance(event, ToolUseInputDelta):
+            text += event.partial_json
+        elif isinstance(event, ToolUseEnd) and event.problem is not None:
+            problems.append(event.problem != "malformed" or bool(text.strip()))
+    unread = any(isinstance(block, ToolCall) and block.arguments is None for block in ended.final_content)
+    if ended.finish_reason != "length" and ("cut_input" in losses and unread):
+        return True
+    return not problems or (ended.finish_reason != "length" and not all(problems))
 
 
 def _class(error: ProviderError, wire: Wire, hidden: bool) -> str:

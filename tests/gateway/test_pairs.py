@@ -100,7 +100,7 @@ def check_reply(wire: str, request: Request, heard: Heard) -> None:
     with contextlib.suppress(ProviderError):  # a body that cannot say it
         pieces = serve(wire, request, heard.events, heard.error) if heard.events else None
     if pieces is not None:
-        hidden = hides(heard)
+        hidden = hides(heard, losses)
         again = said(hear(wire, request, pieces), rules, losses, hidden=hidden)
         assert again == said(heard, rules, losses, hidden=hidden)
     else:
@@ -112,7 +112,7 @@ def check_reply(wire: str, request: Request, heard: Heard) -> None:
 
 # --- by property ----------------------------------------------------------------------------------
 
-quickly = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quickly = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 texts = some.words.filter(lambda text: bool(text.strip()))
 TOOLS = (
     Tool("weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}),

@@ -73,7 +73,8 @@ class ReplyEncoder(ABC):
         self._complete: MessageComplete | None = None
         self._unsound: ProviderError | None = None
         self._shows = False  # is a call unsound in a way that its input, as it is sent, shows?
-        self._hides = False  # or one that would look sound?
+        self._hides = False  # or in one that would look sound?
+        self._lacks = False  # or has one no input at all, which looks sound unless the reply was too long?
         self._input: list[str] = []  # of the open call
 
     def note_input(self, event: ToolUseStart | ToolUseInputDelta | ToolUseEnd) -> None:
@@ -83,8 +84,10 @@ class ReplyEncoder(ABC):
         elif isinstance(event, ToolUseStart):
             self._input = []
         elif event.problem is not None:
-            hidden = event.problem == "malformed" and read_object("".join(self._input)) is not None
+            text = "".join(self._input)
+            hidden = event.problem == "malformed" and read_object(text) is not None
             self._hides, self._shows = self._hides or hidden, self._shows or not hidden
+            self._lacks = self._lacks or (event.problem == "malformed" and not text.strip())
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:
@@ -101,7 +104,8 @@ class ReplyEncoder(ABC):
     def fail(self, error: ProviderError) -> bytes:
         """Write the end of a reply after which something was raised."""
         # A call may be unsound for what came after it was complete: what was sent of it looks like a sound one.
-        visible = self._shows and not self._hides
+        lacks = self._lacks and self._complete is not None and self._complete.finish_reason != "length"
+        visible = self._shows and not self._hides and not lacks
         judged = isinstance(error, StructuredOutputError) or (isinstance(error, MalformedToolCallError) and visible)
         if self._complete is None or not judged:
             return self.broken(error)
@@ -115,7 +119,7 @@ class ReplyEncoder(ABC):
         """
         raw, reason = complete.finish_raw, complete.finish_reason
         if reason == "error" and isinstance(self._unsound, MalformedToolCallError):
-            reason = "tool_calls"  # that is how it ended; that the call is unsound is for the client to see
+            reason = words.get(raw or "", "tool_calls")  # how it ended; that a call is unsound is for the client to see
         if raw is not None and words.get(raw) == reason:
             return raw
         usual = next((word for word, meaning in words.items() if meaning == reason), None)
