@@ -15,6 +15,7 @@ import click
 __all__ = ["main"]
 
 _COMMANDS = {
+    "agent": "Have a model pursue a goal with tools in a folder; every step is asked about and recorded.",
     "ask": "Ask a model once and print its answer.",
     "chat": "Talk with a model, by default the embedded one.",
     "check": "Check whether a server keeps the contract, and what its model can do.",

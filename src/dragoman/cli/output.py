@@ -56,6 +56,8 @@ EXIT_CODES = {
     "log_unusable": 20,
     "log_broken": 21,
     "runs_differ": 22,
+    "session_exhausted": 23,
+    "session_failed": 24,
     "cancelled": 130,
 }
 

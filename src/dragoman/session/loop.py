@@ -36,7 +36,7 @@ from ..log import (
     open_log,
     to_payload,
 )
-from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolResult, User, new_ulid
+from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolChoice, ToolResult, User, new_ulid
 from ..middleware.observe import redact
 from ..permission import Approver, Gate, Policy
 from ..prices import Unpriced
@@ -115,6 +115,7 @@ class Session:
         session_id: str | None = None,
         system: str | None = None,
         config: RuntimeConfig | None = None,
+        tool_choice: ToolChoice | None = None,
         budget: Budget | None = None,
         approve: Approver | None = None,
         on_record: Watcher | None = None,
@@ -133,6 +134,7 @@ class Session:
         self.log: EventLog = log if self._owned is None else self._owned  # type: ignore[assignment]
         self._system = system
         self._config = config or RuntimeConfig()
+        self._tool_choice = tool_choice
         self._price = price
         self._metadata = dict(metadata or {})
         self._on_event = on_event
@@ -459,7 +461,9 @@ class Session:
         heard: list[ToolUseEnd] = []
         stream: EventStream | None = None
         try:
-            stream = self.provider.stream(messages, tools or None, self._config, request_id=request_id)
+            stream = self.provider.stream(
+                messages, tools or None, self._config, None, self._tool_choice, request_id=request_id
+            )
             async with stream:
                 await self._listen(stream, heard, record.id, turn)
         except asyncio.CancelledError:

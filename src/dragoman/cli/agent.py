@@ -1,0 +1,200 @@
+"""``dragoman agent``."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..log import EventLog
+from ..messages import RuntimeConfig
+from ..permission import Policy, Rule
+from ..provider import Provider
+from ..registry import ConfigError
+from ..session import Budget, Outcome, Session, SessionError
+from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, workspace_tools
+from .approval import make_approver
+from .completion import ModelName
+from .log import log_option, open_log_at
+from .output import EXIT_CODES, model_options, open_model
+from .watching import View
+
+__all__ = ["command"]
+
+_EFFECTS = ("none", "read", "write", "execute", "network")
+_SYSTEM = (
+    "You work in a folder of files, with tools. Find out before you change anything, make the smallest change "
+    "that does it, and check that it did. Not every action will be allowed: when one is refused, find another "
+    "way or say what you would need. When you are done, say in a few sentences what you found and what you did."
+)
+# What is in the folder of version control can be a program that runs later, on somebody else's word.
+_HISTORY = Rule("deny", path="**/.git/**", side_effect=["write"], name="version control is not written")
+_READING = Rule("allow", side_effect=["none", "read"], name="reading")
+
+
+@click.command("agent")
+@click.argument("goal", required=False)
+@click.option("--model", type=ModelName(), default="local", show_default=True, help="Who is asked.")
+@model_options
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    show_default=True,
+    help="The folder it may work in.",
+)
+@click.option("--allow", "allowed", multiple=True, metavar="RULE", help="Allow without asking; see above.")
+@click.option("--deny", "denied", multiple=True, metavar="RULE", help="Deny without asking; it overrules --allow.")
+@click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Rules in a YAML or JSON file.")
+@click.option("--yes", "mode", flag_value="yes", help="Allow everything that no rule denies.")
+@click.option("--ask", "mode", flag_value="ask", help="Ask about everything, reading too, even without a terminal.")
+@click.option(
+    "--budget",
+    "limits",
+    multiple=True,
+    metavar="LIMIT",
+    help="steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say otherwise.",
+)
+@click.option("--mcp", "servers", multiple=True, metavar="COMMAND", help="An MCP server whose tools it may use, too.")
+@click.option("--network", is_flag=True, help="Leave the network to commands in the sandbox.")
+@click.option("--system", metavar="TEXT", default=_SYSTEM, help="Other instructions for the model.")
+@click.option("--max-tokens", type=int, help="The longest reply.")
+@log_option
+@click.option("--resume", metavar="SESSION", help="Go on with a session of the log.")
+@click.option("--json", "as_json", is_flag=True, help="Print every record, one JSON object a line.")
+def command(goal: str | None, model: str, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
+    """Have a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and bash.
+
+    Reading is allowed, everything else is asked about, and what nobody can be asked about is denied. A RULE is a tool
+    or a side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
+    "write", "bash:pytest*", "edit_file:src/**". Every step is recorded in the log before it is taken; see dragoman
+    log and dragoman replay. Exit codes: 0 it came to an answer, 23 a budget was used up, 24 it failed, 130 interrupted.
+    """
+    policy = _read_policy(options["policy"], options["allowed"], options["denied"], options["mode"])
+    budget = _read_budget(options["limits"])
+    if goal is None and options["resume"] is None:
+        raise click.UsageError("give a GOAL, or --resume a session")
+    names = ("base_url", "wire", "api_key_env", "timeout")
+    provider = open_model(model, *[options[name] for name in names]).provider
+    view = View(as_json=as_json)
+    approve = make_approver(view, always=options["mode"] == "ask")
+    settings = {
+        "system": options["system"],
+        "config": RuntimeConfig(max_tokens=options["max_tokens"]),
+        "budget": budget,
+        "approve": approve,
+        "on_record": view.show_record,
+        "on_event": view.show_event,
+        "metadata": {"workspace": str(workspace.resolve()), "sandbox": find_sandbox().label},
+    }
+    with open_log_at(where, readonly=False) as log:
+        view.warn_of_sandbox(find_sandbox())
+        work = _run(provider, workspace, policy, log, goal, settings, options)
+        _leave(view, asyncio.run(work))
+
+
+async def _run(
+    provider: Provider,
+    workspace: Path,
+    policy: Policy,
+    log: EventLog,
+    goal: str | None,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+) -> Outcome:
+    try:
+        async with provider, _open_tools(workspace, options["servers"], network=options["network"]) as tools:
+            if options["resume"] is not None:
+                session = await Session.resume(provider, tools, policy, log, options["resume"], **settings)
+            else:
+                session = Session(provider, tools, policy, log, **settings)
+            return await session.run(goal)
+    except (SessionError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    except ToolFailure as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(EXIT_CODES["session_failed"]) from None
+
+
+@asynccontextmanager
+async def _open_tools(
+    workspace: Path, servers: tuple[str, ...], *, network: bool
+) -> AsyncIterator[list[ExecutableTool]]:
+    async with AsyncExitStack() as stack:
+        tools = workspace_tools(workspace, network=network)
+        for line in servers:
+            target: str | list[str] = line if line.startswith(("http://", "https://")) else shlex.split(line)
+            tools += (await stack.enter_async_context(McpServer(target))).tools
+        yield tools
+
+
+def _leave(view: View, outcome: Outcome) -> None:
+    view.show_outcome(outcome)
+    code = {"completed": 0, "failed": EXIT_CODES["session_failed"], "exhausted": EXIT_CODES["session_exhausted"]}
+    raise SystemExit(code.get(outcome.outcome, EXIT_CODES["cancelled"]))
+
+
+# --- reading the options ----------------------------------------------------------------------------
+
+
+def _read_policy(path: str | None, allowed: tuple[str, ...], denied: tuple[str, ...], mode: str | None) -> Policy:
+    if path is not None:
+        try:
+            given = Policy.load(path)
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from error
+    else:
+        given = Policy([_HISTORY] if mode == "ask" else [_HISTORY, _READING])
+    rules = [
+        *[_read_rule("allow", text) for text in allowed],
+        *[_read_rule("deny", text) for text in denied],
+        *([Rule("allow", name="--yes")] if mode == "yes" else []),
+    ]
+    return Policy([*given.rules, *rules], given.default)
+
+
+def _read_rule(action: Any, text: str) -> Rule:
+    """``write``, ``bash``, ``bash:pytest*`` or ``edit_file:src/**``."""
+    name, _, pattern = text.partition(":")
+    facts: dict[str, Any] = {"side_effect": [name]} if name in _EFFECTS else {"tool": name}
+    if pattern and name in ("bash", "execute"):
+        facts["arguments"] = {"command": pattern}
+    elif pattern:
+        facts["path"] = pattern
+    try:
+        if not name:
+            raise ValueError("names no tool")
+        return Rule(action, **facts, name=f"--{action} {text}")
+    except ValueError as error:
+        raise click.UsageError(f"--{action} {text}: {error}") from error
+
+
+_LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "steps": ("steps", int),
+    "tokens": ("tokens", int),
+    "usd": ("cost_usd", Decimal),
+    "seconds": ("seconds", float),
+}
+
+
+def _read_budget(limits: tuple[str, ...]) -> Budget:
+    facts: dict[str, Any] = {"steps": 50}
+    for text in [part for limit in limits for part in limit.split(",")]:
+        name, _, number = text.partition("=")
+        if name not in _LIMITS:
+            raise click.UsageError(f"--budget {text}: must be one of {', '.join(f'{each}=N' for each in _LIMITS)}")
+        field, read = _LIMITS[name]
+        try:
+            facts[field] = read(number)
+        except (ValueError, ArithmeticError) as error:
+            raise click.UsageError(f"--budget {text}: {number!r} is not a number") from error
+    try:
+        return Budget(**facts)
+    except ValueError as error:
+        raise click.UsageError(f"--budget: {error}") from error

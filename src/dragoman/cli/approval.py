@@ -1,0 +1,94 @@
+"""Asking the person at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import os
+import sys
+
+import click
+
+from ..permission import Approver, Decision, Proposal, Verdict
+from .watching import View, describe_action
+
+__all__ = ["make_approver"]
+
+_QUESTION = "allow? [y]es, [n]o, [a]lways this tool, or why not: "
+
+
+def make_approver(view: View, *, always: bool = False) -> Approver | None:
+    """Somebody to ask: the terminal, if there is one, or ``always`` whoever writes to standard input."""
+    if not always and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    lines = _Lines()
+
+    async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
+        if not view.as_json:
+            view.say(
+                "asked", f"{describe_action(proposal.tool_name, proposal.input)} ({proposal.side_effect})", "yellow"
+            )
+            view.show_block(_show_whole(proposal))
+        click.echo(_QUESTION, nl=False, err=True)
+        line = await lines.read()
+        if line is None:
+            click.echo(err=True)
+            return Decision(False, "nobody", "the answer never came")
+        return _read_answer(line.strip())
+
+    return approve
+
+
+def _read_answer(answer: str) -> Decision:
+    word = answer.casefold()
+    if word in ("y", "yes"):
+        return Decision(True, "user")
+    if word in ("a", "always"):
+        return Decision(True, "user", "for the rest of the session", scope="session")
+    return Decision(False, "user", "" if word in ("", "n", "no") else answer)
+
+
+def _show_whole(proposal: Proposal) -> str:
+    """All of what is asked about: nobody should allow what they could not read."""
+    given = proposal.input
+    if set(given) == {"command"}:
+        return str(given["command"])
+    if {"old", "new"} <= set(given):
+        diff = difflib.ndiff(str(given["old"]).splitlines(), str(given["new"]).splitlines())
+        return "\n".join([line for line in diff if not line.startswith("?")])
+    return json.dumps(given, ensure_ascii=False, indent=2)
+
+
+class _Lines:
+    """The lines of standard input, without keeping the event loop from its other work.
+
+    Not ``input`` in a thread: one that still waits when the program ends makes Python crash at its lock.
+    """
+
+    def __init__(self) -> None:
+        self._left = b""  # what came after the line that was asked for
+
+    async def read(self) -> str | None:
+        """The next line, or ``None`` at the end."""
+        while b"\n" not in self._left:
+            piece = await self._receive()
+            if not piece:
+                break
+            self._left += piece
+        line, end, self._left = self._left.partition(b"\n")
+        return (line + end).decode("utf-8", "replace") if line or end else None
+
+    async def _receive(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        try:
+            descriptor = sys.stdin.fileno()
+            loop.add_reader(descriptor, ready.set)
+        except (OSError, ValueError):  # an ordinary file, or none at all: neither is waited for
+            return sys.stdin.readline().encode()
+        try:
+            await ready.wait()
+            return os.read(descriptor, 65536)
+        finally:
+            loop.remove_reader(descriptor)

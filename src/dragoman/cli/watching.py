@@ -1,0 +1,167 @@
+"""A session as it goes, for somebody who watches: what is proposed, allowed, run and seen, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolIntent
+from ..log import (
+    BudgetExceeded,
+    LlmCallFailed,
+    ModelSwapped,
+    PermissionDenied,
+    PermissionGranted,
+    Record,
+    RoutingSwitched,
+    SessionResumed,
+    SessionStarted,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolIntentRejected,
+    ToolObserved,
+    ToolStarted,
+)
+from ..replay import make_printable, shorten
+from ..session import Outcome
+from ..tools import Sandbox
+from .output import legible
+
+__all__ = ["View", "describe_action"]
+
+_SHOWN_LINES = 12  # of what came back; the log has all of it
+_WIDE = 110
+
+
+def describe_action(name: str, arguments: dict[str, Any]) -> str:
+    """An action in one line: the command, the path, or the arguments."""
+    if set(arguments) == {"command"}:
+        return f"{name} {arguments['command']}"
+    if "path" in arguments:
+        rest = {key: value for key, value in arguments.items() if key not in ("path", "old", "new")}
+        return f"{name} {arguments['path']}" + (f" {json.dumps(rest, ensure_ascii=False)}" if rest else "")
+    return f"{name} {json.dumps(arguments, ensure_ascii=False)}" if arguments else name
+
+
+class View:
+    """Shows records as they are written, or, as JSON, the records themselves."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._fresh = True  # is the cursor at the beginning of a line?
+        self._session = ""
+
+    # what is heard
+
+    def show_event(self, event: Event) -> None:
+        """Show what the model says while it says it."""
+        if self.as_json:
+            return
+        if isinstance(event, TextDelta | ThinkingDelta) and event.text:
+            dim = isinstance(event, ThinkingDelta)
+            click.echo(click.style(legible(event.text), dim=dim) if dim else legible(event.text), nl=False)
+            self._fresh = event.text.endswith("\n")
+        elif isinstance(event, MessageComplete):
+            self._break()
+
+    def show_record(self, record: Record) -> None:
+        """Show what happened, once it is on record."""
+        self._session = record.session
+        if self.as_json:
+            click.echo(record.line.decode())
+            return
+        payload = record.payload
+        show = _LINES.get(type(payload))
+        if show is not None:
+            word, colour, text = show(payload)
+            self.say(word, text, colour)
+        if isinstance(payload, ToolObserved):
+            self._show_content(payload)
+
+    # what is said
+
+    def say(self, word: str, text: str, colour: str | None = None) -> None:
+        """One line: what kind of thing, and what."""
+        self._break()
+        click.echo(f"{click.style(f'{word:>9}', fg=colour)}  {legible(shorten(text, 300))}")
+
+    def show_block(self, text: str) -> None:
+        """Several lines, set off, with a sign for every character that would not show."""
+        self._break()
+        for line in text.expandtabs(4).split("\n"):
+            click.echo(f"{'':>9}  {make_printable(line)}")
+
+    def warn_of_sandbox(self, sandbox: Sandbox) -> None:
+        """Say that commands are not confined, if they are not."""
+        if sandbox.program is None and not self.as_json:
+            self.say("note", f"commands are not confined: {sandbox.reason}", "yellow")
+
+    def show_outcome(self, outcome: Outcome) -> None:
+        """How it ended, and where to look."""
+        if self.as_json:
+            return
+        spent = outcome.spent
+        cost = f"${spent.cost_usd.normalize():f}" if spent.cost_unknown is None else "cost unknown"
+        text = f"{outcome.outcome}{f': {outcome.detail}' if outcome.detail else ''}"
+        colour = "green" if outcome.outcome == "completed" else "red"
+        self.say("finished", f"{text} ({spent.turns} turns, {spent.tokens} tokens, {cost})", colour)
+        self.say("", f"dragoman replay {outcome.session}")
+
+    def _break(self) -> None:
+        if not self._fresh:
+            click.echo()
+            self._fresh = True
+
+    def _show_content(self, seen: ToolObserved) -> None:
+        if not isinstance(seen.content, str) or not seen.content.strip():
+            return
+        lines = seen.content.strip("\n").split("\n")
+        shown = [line if len(line) <= _WIDE else f"{line[: _WIDE - 1]}…" for line in lines[:_SHOWN_LINES]]
+        if len(lines) > _SHOWN_LINES:
+            shown.append(f"… {len(lines) - _SHOWN_LINES} more lines")
+        for line in shown:
+            click.echo(click.style(legible(f"{'':>9}  {line}"), dim=True))
+
+
+_Line = tuple[str, str | None, str]
+
+
+def _observed(it: ToolObserved) -> _Line:
+    size = len(it.content) if isinstance(it.content, str) else 0
+    facts = [f"exit code {it.exit_code}"] if it.exit_code is not None else ["an error"] if it.is_error else []
+    facts += [f"{size} characters" if isinstance(it.content, str) else f"{len(it.content)} blocks"]
+    facts += [f"{it.duration_ms / 1000:.1f} s"] if it.duration_ms is not None else []
+    facts += ["cut to its limit"] if it.truncated else []
+    return "observed", "yellow" if it.is_error else "green", f"{it.tool_name}: {', '.join(facts)}"
+
+
+def _by(it: PermissionGranted | PermissionDenied) -> str:
+    who = f"rule: {it.rule}" if it.by == "policy" and it.rule else it.by
+    return f"{it.tool_name}, by {who}" + (f": {it.reason}" if it.reason else "")
+
+
+def _started(it: ToolStarted) -> _Line:
+    sandbox = it.context.get("sandbox")
+    where = f" (sandbox: {sandbox})" if sandbox else ""
+    return "running", None, f"{describe_action(it.tool_name, it.input)}{where}"
+
+
+_LINES: dict[type, Callable[[Any], _Line]] = {
+    SessionStarted: lambda it: ("session", None, f"{it.provider}:{it.model} with {', '.join(it.tools)}"),
+    SessionResumed: lambda it: ("resumed", None, it.reason or ""),
+    ToolIntent: lambda it: ("proposed", "cyan", describe_action(it.tool_name, it.input)),
+    ToolIntentRejected: lambda it: ("rejected", "red", f"{it.tool_name}: {it.detail}"),
+    ToolIntentClosed: lambda it: ("closed", "red", f"{it.tool_name or it.intent_id}: {it.reason}"),
+    PermissionGranted: lambda it: ("allowed", "green", _by(it)),
+    PermissionDenied: lambda it: ("denied", "red", _by(it)),
+    ToolStarted: _started,
+    ToolObserved: _observed,
+    ToolFailed: lambda it: ("failed", "red", f"{it.tool_name}: {it.kind}: {it.message}"),
+    LlmCallFailed: lambda it: ("model", "red", f"{it.error_class}: {it.error_message_redacted}"),
+    RoutingSwitched: lambda it: ("routing", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
+    ModelSwapped: lambda it: ("model", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
+    BudgetExceeded: lambda it: ("budget", "red", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}"),
+}

@@ -1,0 +1,277 @@
+"""``dragoman agent`` as people use it: against a real server, with real files, at a pipe and at a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.cli.output import EXIT_CODES
+from dragoman.log import SqliteLog
+
+from ..server import Connection, Server
+from ..session.playing import check_evidence, types
+from ..test_sync import Background
+from .terminal import Terminal
+
+KEY = "sk-canary-0123456789abcdef"
+
+
+class Scripted:
+    """Answers each request with the next entry: words, and calls as (tool, arguments)."""
+
+    def __init__(self, *answers: tuple[str, list[tuple[str, dict[str, Any]]]]) -> None:
+        self._answers = list(answers)
+
+    async def __call__(self, connection: Connection) -> None:
+        if not self._answers:
+            connection.reply(500, b'{"error": {"message": "nothing left to say"}}')
+            return
+        words, calls = self._answers.pop(0)
+        deltas: list[dict[str, Any]] = [{"content": words}] if words else []
+        deltas += [
+            {"tool_calls": [{"index": at, "id": f"c{at}", "function": {"name": name, "arguments": json.dumps(given)}}]}
+            for at, (name, given) in enumerate(calls)
+        ]
+        connection.begin_stream()
+        for delta in deltas:
+            self._send(connection, {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        finish = {"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"}
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        self._send(connection, {"choices": [finish], "usage": usage})
+        connection.chunk(b"data: [DONE]\n\n")
+        connection.end_stream()
+
+    def _send(self, connection: Connection, data: dict[str, Any]) -> None:
+        connection.chunk(b"data: " + json.dumps({"model": "m", **data}).encode() + b"\n\n")
+
+
+MENDING = [
+    ("I will look first.", [("read_file", {"path": "a.txt"})]),
+    ("", [("edit_file", {"path": "a.txt", "old": "one", "new": "two"})]),
+    ("", [("bash", {"command": "cat a.txt"})]),
+    ("It says two now.", []),
+]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one\n")
+    return folder
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Background(Scripted(*MENDING)) as running:
+        yield running
+
+
+def words(server: Server, workspace: Path, *more: str) -> list[str]:
+    place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
+    return ["agent", "Make it two.", "--model", "m", "--base-url", server.base_url, *place, *more]
+
+
+def run(server: Server, workspace: Path, *more: str, given: str | None = None, **variables: str) -> Result:
+    return CliRunner().invoke(main, words(server, workspace, *more), input=given, env=variables)
+
+
+def records(workspace: Path) -> list[Any]:
+    with SqliteLog(workspace.parent / "log.db", readonly=True) as log:
+        assert log.verify().ok
+        [entry] = log.sessions()
+        return list(log.read(entry.session))
+
+
+def test_everything_is_allowed_by_yes(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--yes", DRAGOMAN_API_KEY=KEY)
+    assert result.exit_code == 0, result.output
+    assert (workspace / "a.txt").read_text() == "two\n"
+    for line in (
+        "I will look first.",
+        " proposed  read_file a.txt",
+        "  allowed  read_file, by rule: reading",
+        " proposed  edit_file a.txt",
+        "  allowed  edit_file, by rule: --yes",
+        "           -one",
+        "           +two",
+        "  running  bash cat a.txt (sandbox: ",
+        " observed  bash: exit code 0, ",
+        "It says two now.",
+        " finished  completed (4 turns, 440 tokens, cost unknown)",
+        "dragoman replay session_",
+    ):
+        assert line in result.stdout, result.stdout
+    assert KEY not in result.output
+    assert b"You work in a folder" in server.requests[0].body
+    check_evidence(records(workspace))
+
+
+def test_nobody_to_ask_is_a_no(server: Server, workspace: Path) -> None:
+    result = run(server, workspace)
+    assert result.exit_code == 0
+    assert (workspace / "a.txt").read_text() == "one\n"
+    assert "   denied  edit_file, by nobody: there is nobody to ask" in result.stdout
+    assert "   denied  bash, by nobody" in result.stdout
+
+
+def test_rules_on_the_command_line(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--allow", "edit_file:*.txt", "--allow", "bash:cat*", "--deny", "execute")
+    assert "  allowed  edit_file, by rule: --allow edit_file:*.txt" in result.stdout
+    assert "   denied  bash, by rule: --deny execute" in result.stdout
+    assert (workspace / "a.txt").read_text() == "two\n"
+
+
+def test_rules_in_a_file(server: Server, workspace: Path) -> None:
+    path = workspace.parent / "policy.yaml"
+    path.write_text("default: deny\nrules:\n  - {action: allow, tool: bash, name: shell}\n")
+    result = run(server, workspace, "--policy", str(path))
+    assert "   denied  read_file, by policy: no rule is about this" in result.stdout
+    assert "  allowed  bash, by rule: shell" in result.stdout
+
+
+def test_answers_come_from_whoever_is_asked(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--ask", given="a\nlooks wrong to me\ny\n")
+    assert result.exit_code == 0
+    granted = [record.payload for record in records(workspace) if record.type == "permission.granted"]
+    assert [(grant.tool_name, grant.by, grant.scope) for grant in granted] == [
+        ("read_file", "user", "session"),
+        ("bash", "user", "once"),
+    ]
+    assert "   denied  edit_file, by user: looks wrong to me" in result.stdout
+    assert "           - one\n           + two" in result.stdout  # all of it was shown before it was asked
+    assert "allow? [y]es" in result.stderr
+
+
+def test_an_answer_that_never_comes_is_a_no(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--ask", given="y\n")
+    assert "   denied  edit_file, by nobody: the answer never came" in result.stdout
+
+
+def test_records_as_json(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--yes", "--json")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["type"] for line in lines] == types(records(workspace))
+    assert lines[0]["payload"]["metadata"]["workspace"] == str(workspace)
+
+
+def test_a_budget_is_an_exit_code(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--budget", "steps=2", "--yes")
+    assert result.exit_code == EXIT_CODES["session_exhausted"] == 23
+    assert " finished  exhausted: the budget of 2 turns is used up" in result.stdout
+
+
+def test_a_session_goes_on_where_it_was_left(server: Server, workspace: Path) -> None:
+    run(server, workspace, "--budget", "steps=1", "--yes")
+    [first] = {record.session for record in records(workspace)}
+    again = words(server, workspace, "--resume", first, "--yes")
+    again.remove("Make it two.")
+    result = CliRunner().invoke(main, again)
+    assert result.exit_code == 0, result.output
+    assert "  resumed  to go on; it was exhausted" in result.stdout
+    assert (workspace / "a.txt").read_text() == "two\n"
+    check_evidence(records(workspace))
+
+
+def test_an_error_of_the_model_is_an_exit_code(workspace: Path) -> None:
+    with Background(Scripted()) as server:
+        result = run(server, workspace)
+    assert result.exit_code == EXIT_CODES["provider_unavailable"]
+    assert "error: provider_unavailable" in result.stderr
+    assert types(records(workspace))[-1] == "session.finished"
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--budget", "stepps=3"], "--budget stepps=3: must be one of steps=N, tokens=N, usd=N, seconds=N"),
+        (["--budget", "steps=x"], "--budget steps=x: 'x' is not a number"),
+        (["--budget", "steps=0"], "budget.steps: must be above 0"),
+        (["--budget", "usd=1"], "budget.cost_usd: the price of openai:m is not known"),
+        (["--allow", "edit_file:/etc/**"], "--allow edit_file:/etc/**: path: must be a pattern below the workspace"),
+        (["--allow", ":x"], "--allow :x: names no tool"),
+        (["--resume", "nowhere"], "there is no session 'nowhere' in this log"),
+    ],
+)
+def test_what_makes_no_sense_is_said(server: Server, workspace: Path, more: list[str], complaint: str) -> None:
+    result = run(server, workspace, *more)
+    assert result.exit_code == 2, result.output
+    assert complaint in " ".join(result.stderr.split())
+    assert not server.requests
+
+
+def test_a_goal_or_a_session_is_needed(workspace: Path) -> None:
+    result = CliRunner().invoke(main, ["agent", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"])
+    assert result.exit_code == 2
+    assert "give a GOAL, or --resume a session" in result.stderr
+
+
+def test_a_server_of_tools_that_does_not_start(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--mcp", "/no/such/server --flag")
+    assert result.exit_code == EXIT_CODES["session_failed"]
+    assert "/no/such/server" in result.stderr
+
+
+def test_the_folder_of_version_control_is_not_written(workspace: Path) -> None:
+    (workspace / ".git").mkdir()
+    hook = ("edit_file", {"path": ".git/hooks/pre-commit", "old": "", "new": "#!/bin/sh\n"})
+    with Background(Scripted(("", [hook]), ("Oh.", []))) as server:
+        result = run(server, workspace, "--yes")
+    assert "   denied  edit_file, by rule: version control is not written" in result.stdout
+    assert not list((workspace / ".git").iterdir())
+
+
+# --- at a terminal ----------------------------------------------------------------------------------
+
+
+def test_a_person_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
+    with Terminal(*words(server, workspace), columns=120) as terminal:
+        terminal.see("asked  edit_file a.txt (write)")
+        terminal.see("+ two")
+        terminal.see("or why not: ")
+        terminal.type("y\n")
+        terminal.see("asked  bash cat a.txt (execute)")
+        terminal.see("or why not: ")
+        terminal.type("n\n")
+        terminal.see("denied  bash, by user")
+        terminal.see("finished  completed")
+        assert terminal.wait() == 0
+    assert (workspace / "a.txt").read_text() == "two\n"
+
+
+def test_an_interrupt_while_a_person_is_asked_is_recorded(server: Server, workspace: Path) -> None:
+    with Terminal(*words(server, workspace), columns=120) as terminal:
+        terminal.see("or why not: ")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        terminal.see("closed  edit_file: the task that ran it was cancelled")
+        terminal.see("interrupted")
+        assert terminal.wait() == EXIT_CODES["cancelled"]
+        assert "Fatal" not in terminal.raw
+    found = records(workspace)
+    check_evidence(found)
+    assert found[-1].payload.outcome == "cancelled"
+    assert (workspace / "a.txt").read_text() == "one\n"
+
+
+def test_what_a_model_says_cannot_play_with_the_terminal(workspace: Path) -> None:
+    with (
+        Background(
+            Scripted(("\x1b]0;mine\x07hello", [("bash", {"command": "echo \x1b[2J\u202e"})]), ("", []))
+        ) as server,
+        Terminal(*words(server, workspace), columns=120) as terminal,
+    ):
+        terminal.see("or why not: ")
+        terminal.type("n\n")
+        terminal.wait()
+    assert "\x1b]0;" not in terminal.raw
+    assert "\x1b[2J" not in terminal.raw
+    assert "echo \ufffd[2J\ufffd" in terminal.raw
+    assert "\u202e" not in terminal.raw
