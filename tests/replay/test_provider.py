@@ -19,8 +19,10 @@ from dragoman.log import (
     LlmCallFailed,
     LlmCallStarted,
     MessageRecorded,
+    SessionResumed,
     SessionStarted,
     SqliteLog,
+    TurnStarted,
 )
 from dragoman.log.record import draft_record
 from dragoman.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, User
@@ -135,6 +137,23 @@ async def test_what_failed_for_good_fails_again_and_what_was_retried_does_not(lo
     assert provider.remaining == 0
     assert isinstance(events[-1], MessageComplete)
     assert error is None or isinstance(error, ProviderError)
+
+
+@pytest.mark.parametrize("ended", ["other", "cancelled"])
+async def test_what_was_cut_off_from_outside_is_no_answer(log: EventLog, ended: Any) -> None:
+    log.append_sync("s", MessageRecorded(User("Hi")))
+    log.append_sync("s", TurnStarted(1))
+    log.append_sync("s", LlmCallStarted("m", "p", "r1"))
+    log.append_sync("s", MessageRecorded(Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False))
+    if ended == "other":  # the process was killed, and its successor says so
+        log.append_sync("s", SessionResumed(3))
+    log.append_sync("s", LlmCallFailed("m", "p", ended, "its end was not recorded", request_id="r1"))
+    log.append_sync("s", TurnStarted(2))
+    log.append_sync("s", LlmCallStarted("m", "p", "r2"))
+    log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
+    provider = ReplayProvider(log, "s")
+    assert provider.remaining == 1
+    assert (await provider.complete("Hi")).text == "Hello"
 
 
 async def test_half_a_reply_is_half_a_reply_again(log: EventLog) -> None:

@@ -132,6 +132,8 @@ def test_pages_say_the_same_as_the_whole(log: SqliteLog) -> None:
             after = steps[-1]["seq"]
             each = reader if each is reader else Reader(log)  # one that remembers, one that never does
         assert paged == whole
+    again = reader.read_page("odd", 7, 7)["steps"]  # what is remembered has not changed by being used
+    assert [(step["seq"], step.get("intent"), list(step.get("notes", []))) for step in again] == whole[7:14]
 
 
 def test_sessions_are_found_and_counted(log: SqliteLog) -> None:
