@@ -14,6 +14,7 @@ from dragoman.log import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmCallStarted,
+    LlmExchangeKept,
     LogPruned,
     MessageRecorded,
     ModelSwapped,
@@ -117,6 +118,8 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
         "agent",
         "pseudonymous",
     ),
+    ("llm.exchange_kept", LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}), "agent", "private"),
+    ("llm.exchange_kept", LlmExchangeKept("r1", "acme", "large", problem="too long"), "agent", "private"),
     (
         "routing.switched",
         RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),

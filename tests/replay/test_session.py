@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,19 +12,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dragoman.cli import main
 from dragoman.errors import RateLimitError
+from dragoman.events import Raw
 from dragoman.log import SqliteLog
 from dragoman.permission import Policy, Rule
-from dragoman.provider import Provider
+from dragoman.provider import Provider, connect
 from dragoman.replay import ReplayMismatch, ReplayProvider, compare_runs, count_totals, read_steps
 from dragoman.session import Session
 from dragoman.tools import Toolbox, tool
 from dragoman.trace import Reader
 
-from ..listed import Listed
+from ..listed import Listed, reply
+from ..server import answering
 from ..session.playing import call, propose
+from ..test_sync import Background
 
 POLICY = Policy([Rule("deny", tool="erase"), Rule("allow")])
 armed = False
@@ -176,3 +181,32 @@ def test_there_is_no_way_from_here_to_a_tool() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+async def test_the_provider_s_own_reply_is_kept_when_that_is_wanted(log: SqliteLog) -> None:
+    with Background(answering("Hello")) as server:
+        for keep in (False, True):
+            provider = connect("m", base_url=server.base_url)
+            outcome = await run(provider, log, f"keep {keep}", keep_raw=keep)
+            await provider.close()
+            assert outcome.text == "Hello"
+    assert list(log.find("llm.exchange_kept", session="keep False")) == []
+    [kept] = log.find("llm.exchange_kept", session="keep True")
+    assert len(kept.data["reply"]["chunks"]) == 7
+    shown = Reader(log).read_exchange("keep True", kept.data["request_id"])
+    assert shown is not None
+    assert '"finish_reason": "stop"' in shown["text"]
+    assert '"chunks"' in shown["text"]
+    assert compare_runs(read_steps(log, "keep False"), read_steps(log, "keep True")) == ()
+
+
+async def test_a_reply_that_cannot_be_recorded_is_said_not_to_be(log: SqliteLog) -> None:
+    def odd(request: Any) -> list[Any]:
+        *events, last = reply("Hello")(request)
+        return [*events, replace(last, kept=Raw([b'{"text": "\\ud800"}'], json.loads))]
+
+    outcome = await run(Listed(odd), log, "odd", keep_raw=True)
+    assert outcome.text == "Hello"
+    [kept] = log.find("llm.exchange_kept")
+    assert "reply" not in kept.data
+    assert "not Unicode" in kept.data["problem"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from dragoman.log import EventLog, SqliteLog
 from dragoman.trace import TraceServer
@@ -24,6 +24,9 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+expect.set_options(timeout=30_000)  # a machine that has much to do is slow, and nothing is wrong with the page
 
 
 class Served:
@@ -94,6 +97,6 @@ class Watched:
 @pytest.fixture
 def watched(browser: Browser) -> Iterator[Watched]:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)
     yield Watched(context.new_page())
     context.close()

@@ -33,6 +33,7 @@ __all__ = [
     "LlmCallCompleted",
     "LlmCallFailed",
     "LlmCallStarted",
+    "LlmExchangeKept",
     "LogPruned",
     "MessageRecorded",
     "ModelSwapped",
@@ -238,6 +239,19 @@ class LlmCallFailed(Struct, frozen=True, omit_defaults=True):
             force_setattr(self, "error_message_redacted", scrub(self.error_message_redacted))
 
 
+class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
+    """What a provider sent in one call, as its own JSON, kept because the session was told to.
+
+    A ``reply`` that cannot be recorded (too long, say) is left out, and ``problem`` says why.
+    """
+
+    request_id: str
+    provider: str
+    model: str
+    reply: Any = None
+    problem: str | None = None
+
+
 class RoutingSwitched(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
     """A call went to another candidate, and why. Targets are named ``provider:model``."""
 
@@ -379,6 +393,7 @@ Payload: TypeAlias = (
     | LlmCallStarted
     | LlmCallCompleted
     | LlmCallFailed
+    | LlmExchangeKept
     | RoutingSwitched
     | RoutingProviderUnavailable
     | RoutingProviderRecovered
@@ -422,6 +437,7 @@ _ENTRIES = (
     Entry("llm.call_started", LlmCallStarted, "agent", "private"),
     Entry("llm.call_completed", LlmCallCompleted, "agent", "pseudonymous"),
     Entry("llm.call_failed", LlmCallFailed, "agent", "pseudonymous"),
+    Entry("llm.exchange_kept", LlmExchangeKept, "agent", "private"),
     Entry("routing.switched", RoutingSwitched, "system", "pseudonymous"),
     Entry("routing.provider_unavailable", RoutingProviderUnavailable, "system", "pseudonymous"),
     Entry("routing.provider_recovered", RoutingProviderRecovered, "system", "pseudonymous"),

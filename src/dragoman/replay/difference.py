@@ -63,7 +63,8 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
 
 # --- two runs ---------------------------------------------------------------------------------------
 
-# What differs between any two runs and says nothing about them: names of things, and how long they took.
+# What differs between any two runs and says nothing about them: names of things, how long they took, and
+# how the provider put it in its own words.
 _INCIDENTAL = frozenset(
     {
         "assembled_from",
@@ -73,6 +74,7 @@ _INCIDENTAL = frozenset(
         "id",
         "intent_id",
         "latency_ms",
+        "llm.exchange_kept",
         "message_id",
         "open_intents",
         "parent_session_id",
@@ -100,7 +102,7 @@ def compare_runs(a: Iterable[Step], b: Iterable[Step]) -> tuple[Change, ...]:
 
     Ids and durations do not count, nor in which order things came that were done at the same time.
     """
-    left, right = _untangle(a), _untangle(b)
+    left, right = [_untangle(step for step in steps if step.type not in _INCIDENTAL) for steps in (a, b)]
     keys = [[_key(step) for step in steps] for steps in (left, right)]
     start = 0
     while start < min(len(left), len(right)) and keys[0][start] == keys[1][start]:

@@ -13,6 +13,7 @@ from ..log import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmCallStarted,
+    LlmExchangeKept,
     LogPruned,
     MessageRecorded,
     ModelSwapped,
@@ -176,6 +177,9 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     LlmCallStarted: _asked,
     LlmCallCompleted: _answered,
     LlmCallFailed: _call_failed,
+    LlmExchangeKept: lambda it: (
+        f"{it.provider}'s own reply {f'is not kept: {it.problem}' if it.problem else 'is kept'}"
+    ),
     RoutingSwitched: lambda it: f"went from {it.from_} to {it.to}: {it.reason}",
     RoutingProviderUnavailable: lambda it: f"{it.provider} is not asked for a while: {it.trigger_reason}",
     RoutingProviderRecovered: lambda it: f"{it.provider} is asked again after {it.downtime_seconds:.0f} s",

@@ -19,7 +19,9 @@ from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError
 from ..events import Event, Response, ToolIntent, ToolUseEnd, Usage
 from ..log import (
     EventLog,
+    InvalidRecordError,
     LlmCallStarted,
+    LlmExchangeKept,
     LogCorruptError,
     LogError,
     MessageRecorded,
@@ -102,7 +104,8 @@ class Session:
     calls ``cancel``; ``step`` does one turn of that. An error of the provider is recorded and raised, and
     the session can be run again. ``approve`` is asked where the policy says so; without it nothing that
     must be asked about runs. ``on_record`` hears every record once it is on disk, ``on_event`` the model's
-    stream as it comes. Neither provider nor log is closed by the session, except a log it opened by path.
+    stream as it comes. With ``keep_raw`` the log also gets every reply as the provider's own JSON. Neither
+    provider nor log is closed by the session, except a log it opened by path.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class Session:
         on_event: Callable[[Event], object] | None = None,
         price: Price = price_of,
         metadata: dict[str, Any] | None = None,
+        keep_raw: bool = False,
     ) -> None:
         if log is None:
             raise ValueError("log: a session without a log has no evidence; give an EventLog, or a path")
@@ -137,6 +141,7 @@ class Session:
         self._tool_choice = tool_choice
         self._price = price
         self._metadata = dict(metadata or {})
+        self._keep_raw = keep_raw
         self._on_event = on_event
         self._journal = Journal(self.log, self.id, State(), on_record)
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
@@ -511,6 +516,7 @@ class Session:
             )  # fmt: skip
             await self._write(switch, parent=call.id, turn=call.turn)
         await self._write(said, parent=call.id, turn=call.turn)
+        await self._keep(response, call)
         end: Payload = record_completed(said) if said.finish_reason in STOP_REASONS else record_failed(
             started, response, f"the reply ended with {response.finish_reason}"
         )  # fmt: skip
@@ -532,7 +538,23 @@ class Session:
             asked = self.provider.name, self.provider.model
             said = make_message(partial, heard, self._routing, asked, self._price, in_context=again)
             await self._write(said, parent=call.id, turn=call.turn)
+        if partial is not None:
+            await self._keep(partial, call)
         await self._write(record_failed(started, partial, error), parent=call.id, turn=call.turn)
+
+    async def _keep(self, response: Response, call: Record) -> None:
+        """Write the provider's own JSON down, if that is wanted and there is any."""
+        if not self._keep_raw or response.raw is None:
+            return
+        facts = (
+            response.request_id or "",
+            response.provider or self.provider.name,
+            response.model or self.provider.model,
+        )
+        try:
+            await self._write(LlmExchangeKept(*facts, response.raw), parent=call.id, turn=call.turn)
+        except InvalidRecordError as error:
+            await self._write(LlmExchangeKept(*facts, problem=str(error)), parent=call.id, turn=call.turn)
 
     async def _correct(self, error: MalformedToolCallError, turn: str) -> None:
         """Tell the model that its proposal was none; nothing of that reply is run."""

@@ -16,7 +16,7 @@ __all__ = ["Reader", "trim"]
 _TEXT = 4000  # characters of a text that a timeline shows
 _ITEMS = 100
 _DEEPEST = 12
-_RAW = 400_000  # characters of a record, or of an exchange, that a window shows
+_RAW = 200_000  # characters of a record, or of an exchange, that a window shows
 _CHECKPOINTS = 256
 
 
