@@ -26,7 +26,7 @@ from ..server import Connection, answering, serve
 
 Sim = Callable[..., SimServer]
 TEXT = "The sea is wide and blue and full of fish and ships and songs."
-KEY = "sk-check-0123456789abcdefghij"
+KEY = "battery.staple.0123456789"  # not shaped like a key: only knowing it can hide it
 
 
 def obliging(request: Request) -> Answer:

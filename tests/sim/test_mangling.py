@@ -89,6 +89,9 @@ def test_fragments_really_are_mixed() -> None:
     stream = other + frame(0, "a") + frame(0, "b") + frame(1, "c") + frame(1, "d") + frame(1, "e") + b"data: [DONE]\n\n"
     wanted = other + frame(0, "a") + frame(1, "c") + frame(0, "b") + frame(1, "d") + frame(1, "e") + b"data: [DONE]\n\n"
     assert interleave(stream) == wanted
+    one = mangler(interleave=True)
+    assert one.feed(stream[:100]).data + one.feed(stream[100:200]).data == b""
+    assert one.end(stream[200:]).data == wanted
 
 
 FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [

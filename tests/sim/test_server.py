@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,12 +146,19 @@ async def test_a_request_without_a_rule_is_a_refusal(dragoman_sim: Sim) -> None:
 
 
 async def test_a_client_that_hangs_up_ends_the_reply(dragoman_sim: Sim) -> None:
-    sim = dragoman_sim(Rule(Answer(TEXT, pace=0.01), fault=Fault(stall=math.inf, after=4)))
-    async with sim.connect() as model:
-        async with model.stream("x") as stream:
-            await anext(stream)
-        assert len(sim.requests) == 1
-    sim.stop()  # returns: no handler is left waiting
+    ended = threading.Event()
+
+    async def sleep(seconds: float) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    sim = dragoman_sim(Rule(TEXT, fault=Fault(stall=99, after=4)), sleep=sleep)
+    async with sim.connect() as model, model.stream("x") as stream:
+        await anext(stream)
+        assert not ended.is_set()
+    assert await asyncio.to_thread(ended.wait, 2)
 
 
 def test_what_is_around_the_calls(dragoman_sim: Sim) -> None:
