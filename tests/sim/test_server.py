@@ -32,12 +32,13 @@ from dragoman import (
     fold,
 )
 from dragoman.cli import main
+from dragoman.gateway import SERVER_CODECS
 from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, ScriptedProvider, SimServer, serve
 from dragoman.sim import server as server_module
 
 from ..listed import collect
 
-WIRES = ["anthropic", "openai"]
+WIRES = sorted(SERVER_CODECS)
 SETTINGS: dict[str, Any] = {"config": {"max_tokens": 200}}
 TOOLS = [Tool("search")]
 TEXT = "The quick brown fox jumps over the lazy dog, and over the next one, too."
@@ -76,7 +77,7 @@ FAULTS: dict[str, Row] = {  # what a whole reply raises, and what a stream
     "garbage": (Fault(garbage_at=30, garbage=40), InvalidResponseError, None),
     "stall": (Fault(stall=math.inf, after=2), TimedOutError, TimedOutError),
     "stall at once": (Fault(stall=math.inf), TimedOutError, TimedOutError),
-    "drip": (Fault(drip=7, pace=0.0001), None, None),
+    "drip": (Fault(drip=50, pace=0.0001), None, None),
     "content type": (Fault(content_type="text/plain"), None, None),
     "duplicate": (Fault(duplicate=99), None, None),
 }
@@ -138,6 +139,17 @@ async def test_a_listed_model_is_demanded_and_others_refused(dragoman_sim: Sim) 
             await third.complete("x")
 
 
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_model_is_ready_on_every_wire_if_it_is_there(dragoman_sim: Sim, wire: str) -> None:
+    sim = dragoman_sim(Script([Rule("a")], models=["first"]))
+    async with sim.connect(wire, "first") as there, sim.connect(wire, "second") as missing:
+        await there.ready()
+        with pytest.raises(InvalidModelError):
+            await missing.ready()
+        with pytest.raises(InvalidModelError):
+            await missing.complete("x", **SETTINGS)
+
+
 async def test_a_request_without_a_rule_is_a_refusal(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(Rule("a", Match(text="zebra")))
     async with sim.connect() as model:
@@ -173,6 +185,8 @@ def test_what_is_around_the_calls(dragoman_sim: Sim) -> None:
 
     assert ask("GET", "/health") == (200, {"status": "ok"})
     assert ask("GET", "/v1/models")[1]["data"][0]["id"] == "sim"
+    assert ask("GET", "/v1beta/models")[1]["models"][0]["name"] == "models/sim"
+    assert ask("GET", "/v1/models/sim")[1]["id"] == "sim"
     counted = ask(
         "POST", "/v1/messages/count_tokens", '{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
     )

@@ -213,10 +213,15 @@ async def _label(server: Server) -> str:
 
 @_check("stream.end_mark", "ends a stream with the wire's end mark")
 async def _end_mark(server: Server) -> str:
-    marks = {"openai": b"[DONE]", "anthropic": b"message_stop", "ollama": b'"done":true'}
+    marks = {
+        "openai": b"[DONE]",
+        "anthropic": b"message_stop",
+        "responses": b"response.completed",
+        "ollama": b'"done":true',
+    }
     if server.wire not in marks:
         raise NotApplicable(f"the {server.wire} wire has none of its own")
-    await server.listen(_QUESTION, config={"max_tokens": 2})
+    await server.listen(_QUESTION)
     found = marks[server.wire] in server.witness.last_tail.replace(b" ", b"")
     _demand(found, f"the stream ends without {marks[server.wire].decode()}")
     return ""

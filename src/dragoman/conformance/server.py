@@ -92,7 +92,7 @@ class _Heard(Reply):
         chunk = await self._reply.receive()
         if len(self.first) < _LOOKED_AT:
             self.first += chunk[: _LOOKED_AT - len(self.first)]
-        self.last = (self.last + chunk)[-200:]
+        self.last = (self.last + chunk)[-16 * 1024 :]
         return chunk
 
 

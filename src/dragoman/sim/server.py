@@ -135,7 +135,9 @@ class SimServer:
         for wire, half in SERVER_CODECS.items():
             application.router.add_post(_PATHS[wire], _Route(self, half).handle)
         application.router.add_post("/v1/messages/count_tokens", self._count)
-        application.router.add_get("/v1/models", self._list)
+        for path in ("/v1/models", "/v1beta/models"):
+            application.router.add_get(path, self._list)
+            application.router.add_get(path + "/{name}", self._find)
         application.router.add_get("/health", self._healthy)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
@@ -151,9 +153,17 @@ class SimServer:
             await runner.cleanup()
 
     async def _list(self, request: web.Request) -> web.Response:
-        names = self.models or (self.provider.model,)
-        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "sim", "type": "model"} for name in names]
-        return _json_response(200, {"object": "list", "data": listed, "has_more": False})
+        listed = [_describe(name) for name in self.models or (self.provider.model,)]
+        return _json_response(200, {"object": "list", "data": listed, "models": listed, "has_more": False})
+
+    async def _find(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if self.models and name not in self.models:
+            error = InvalidModelError(f"the script has no model {name!r}")
+            own = "anthropic" if "anthropic-version" in request.headers else "openai"
+            wire = "gemini" if request.path.startswith("/v1beta") else own
+            return _response(SERVER_CODECS[wire].error(error))
+        return _json_response(200, _describe(name))
 
     async def _healthy(self, request: web.Request) -> web.Response:
         return _json_response(200, {"status": "ok"})
@@ -165,6 +175,11 @@ class SimServer:
         except ProviderError as error:
             return _response(half.error(error))
         return _json_response(200, {"input_tokens": estimate_input_tokens(asked.request.messages, asked.request.tools)})
+
+
+def _describe(name: str) -> dict[str, Any]:
+    """A model's record, with what every wire looks for in it."""
+    return {"id": name, "name": f"models/{name}", "object": "model", "type": "model", "created": 0, "owned_by": "sim"}
 
 
 def _with_limit(body: bytes) -> bytes:
