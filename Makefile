@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-exhaustive lint bench lock clean docs
+.PHONY: chat test test-exhaustive lint bench bench-quick lock clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman local pull >/dev/null
@@ -14,6 +14,7 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 test: .venv/dev lint ## every check
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=
 	$(BIN)/coverage report --fail-under=100
+	$(BIN)/python -m bench.guard
 
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive
@@ -23,8 +24,11 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/dev ## measure against hand-written floors
+bench: .venv/dev ## CPU of a call and a chunk, beside floors written by hand and the peers
 	$(BIN)/python -m bench
+
+bench-quick: .venv/dev ## the same without the peers, in under two minutes
+	$(BIN)/python -m bench --quick
 
 docs: .venv/dev ## build the documentation into site/
 	$(BIN)/python -m tests.test_docs

@@ -1,111 +1,215 @@
-"""``make bench``: CPU time of ours over the hand-written floor, interleaved, as ratios."""
+"""``make bench``: what a call and a chunk cost, ours beside the floors and the others, in one interleaved run.
+
+    python -m bench [--quick] [--rounds N] [--clients a,b] [--out FILE]
+
+CPU time of the client's process, its kernel time included; never wall time. One process and one environment
+for each client, of which only one works at a time; every round visits all of them in a random order; a ratio
+is the median over the rounds of the ratios within a round.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import gc
+import argparse
+import contextlib
 import json
 import os
+import platform
+import random
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import server
-from .clients import Floor, Ours
+from . import environments, imports, micro, report, server
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
-
-
-async def _cpu(work: Callable[[], Awaitable[Any]], times: int) -> float:
-    gc.collect()
-    began = time.process_time()
-    for _ in range(times):
-        await work()
-    return (time.process_time() - began) / times
+ROOT = Path(__file__).parents[1]
+OURS = ("floor", "raw", "dragoman")
+FLOOR = "floor"
+ANTHROPIC_CASES = ("complete, text", "complete, tool call", "stream, a chunk, coalesced")
 
 
-def _cases(client: Any) -> dict[str, tuple[Callable[[], Awaitable[Any]], int, int]]:
-    """Each case: what to do, how often in a round, and by how much a run is divided."""
-    short, hundred, thousand = (client.conversation(size) for size in (1, 100, 1000))
+class Worker:
+    """A client in its own process."""
 
-    async def many() -> None:
-        await asyncio.gather(*[client.complete("text", short) for _ in range(64)])
+    def __init__(self, name: str, python: str, base: str, wire: str) -> None:
+        self.name = name
+        path = os.pathsep.join([str(ROOT), *([str(ROOT / "src")] if name in OURS else [])])
+        self._child = subprocess.Popen(
+            [python, "-m", "bench.worker", name, base, wire],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            # Nothing of the environment but what Python needs: no proxy, no key, no tracing.
+            env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": path},
+        )
+        self.broken = "" if self._answer() else "it did not start"
 
-    return {
-        "complete, text": (lambda: client.complete("text", short), 200, 1),
-        "complete, tool call": (lambda: client.complete("tool", short, tools=True), 200, 1),
-        "complete, 64 at once": (many, 6, 64),
-        "stream, a chunk, coalesced": (lambda: client.stream("burst", short), 20, server.CHUNKS),
-        "stream, a chunk, one per write": (lambda: client.stream("paced", short), 8, server.CHUNKS),
-        "history of 100 messages": (lambda: client.complete("text", hundred), 100, 1),
-        "history of 1,000 messages": (lambda: client.complete("text", thousand), 30, 1),
-    }
+    def measure(self, case: str, seconds: float) -> float | None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps({"case": case, "seconds": seconds}) + "\n")
+        self._child.stdin.flush()
+        answer = self._answer()
+        self.broken = answer.get("error", "" if answer else "it died")
+        return answer.get("cost")
+
+    def stop(self) -> None:
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+        try:
+            self._child.wait(10)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        """The next line that is ours: some libraries write to the standard output."""
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        return {}
 
 
-async def measure(base: str) -> dict[str, dict[str, float]]:
-    clients = [Floor(base), Ours(base)]
-    cases = {client.name: _cases(client) for client in clients}
-    taken: dict[str, dict[str, list[float]]] = {}
-    for round_ in range(ROUNDS + 1):
-        for name in cases["floor"]:
-            for client in clients if round_ % 2 else clients[::-1]:
-                work, times, parts = cases[client.name][name]
-                cost = await _cpu(work, times) / parts
-                if round_:  # the first round warms up
-                    taken.setdefault(name, {}).setdefault(client.name, []).append(cost)
-    for client in clients:
-        await client.close()
+@contextlib.contextmanager
+def workers(pythons: dict[str, str], base: str, wire: str) -> Iterator[list[Worker]]:
+    started = [Worker(name, python, base, wire) for name, python in pythons.items()]
+    try:
+        yield started
+    finally:
+        for worker in started:
+            worker.stop()
+
+
+def measure(started: list[Worker], cases: list[str], rounds: int, seconds: float, skipped: dict[str, str]) -> Any:
+    taken: dict[str, dict[str, list[float]]] = {case: {} for case in cases}
+    for round_ in range(rounds):
+        for case in cases:
+            for worker in random.sample(started, len(started)):
+                if f"{worker.name}: {case}" in skipped or worker.name in skipped:
+                    continue
+                cost = worker.measure(case, seconds)
+                if cost is None:
+                    skipped[f"{worker.name}: {case}"] = worker.broken
+                else:
+                    taken[case].setdefault(worker.name, []).append(cost)
+        print(f"round {round_ + 1} of {rounds}", file=sys.stderr, flush=True)
+    return {case: _ratios(costs) for case, costs in taken.items()}
+
+
+def _ratios(costs: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    floor = costs[FLOOR]
     return {
         name: {
-            "floor_us": statistics.median(costs["floor"]) * 1e6,
-            "ours_us": statistics.median(costs["dragoman"]) * 1e6,
-            "ratio": statistics.median(
-                [ours / floor for ours, floor in zip(costs["dragoman"], costs["floor"], strict=True)]
-            ),
+            "us": statistics.median(mine) * 1e6,
+            "ratio": statistics.median([one / other for one, other in zip(mine, floor, strict=False)]),
         }
-        for name, costs in taken.items()
+        for name, mine in costs.items()
     }
 
 
-def import_cost(statement: str) -> float:
-    """CPU of importing something, over the bare interpreter, in milliseconds."""
-    script = f"import time; t = time.process_time(); {statement}; print((time.process_time() - t) * 1000)"
-    runs = [
-        float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
-        for _ in range(5)
-    ]
-    return min(runs)
+def measure_imports(pythons: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
+    """CPU of importing each client's library over the bare interpreter, and how many modules that loads."""
+    statements = {"dragoman": "import dragoman", FLOOR: "import aiohttp, msgspec"}
+    statements |= {name: environments.PEERS[name][1] for name in pythons if name in environments.PEERS}
+    code = "import sys, time; n = len(sys.modules); t = time.process_time(); {}; "
+    code += "print(time.process_time() - t, len(sys.modules) - n)"
+    taken: dict[str, list[tuple[float, int]]] = {}
+    for _ in range(rounds + 1):
+        for name, statement in statements.items():
+            env = {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")}
+            env |= {"PYTHONPATH": str(ROOT / "src")} if name in OURS else {}
+            command = [pythons[name], "-c", code.format(statement)]
+            done = subprocess.run(command, capture_output=True, text=True, env=env)
+            if done.returncode == 0:
+                seconds, modules = done.stdout.split()[-2:]
+                taken.setdefault(name, []).append((float(seconds), int(modules)))
+    return {
+        name: {"ms": statistics.median([one[0] for one in runs[1:]]) * 1000, "modules": runs[-1][1]}
+        for name, runs in taken.items()
+    }
 
 
-def memory_per_stream(base: str, *, keep_raw: bool, streams: int = 200) -> float:
-    """Growth of resident memory for each of many 10,000-chunk streams held at once, in KiB."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.memory", base, str(streams), str(int(keep_raw))],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout)
+def measure_memory(base: str, streams: int, modes: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    return {mode: json.loads(_run("bench.memory", base, str(streams), mode).stdout) for mode in modes}
+
+
+def measure_gateway() -> str:
+    """The gateway's own bench prints what it found."""
+    if not Path(__file__).with_name("gateway.py").exists():
+        return "not there"
+    try:
+        done = _run("bench.gateway")
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        return f"failed: {str(getattr(error, 'stderr', '') or error)[-300:]}"
+    return done.stdout
+
+
+def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd=ROOT, timeout=600)
 
 
 def main() -> None:
-    with server.running() as base:
-        results: dict[str, Any] = {"cpu": asyncio.run(measure(base))}
-        results["import_ms"] = {name: import_cost(f"import {name}") for name in ("dragoman", "aiohttp")}
-        results["memory_kib_per_stream"] = {
-            "keep_raw": memory_per_stream(base, keep_raw=True),
-            "keep_raw=False": memory_per_stream(base, keep_raw=False),
+    parser = argparse.ArgumentParser(description="CPU of a call and of a chunk, beside floors and peers.")
+    parser.add_argument("--quick", action="store_true", help="without peers, in under two minutes")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--clients", help="only these, with commas between")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
+    options = parser.parse_args()
+    rounds = options.rounds or (5 if options.quick else 7)
+    seconds = 0.1 if options.quick else 0.2
+    skipped: dict[str, str] = {}
+    pythons = dict.fromkeys(OURS, sys.executable)
+    for peer in () if options.quick else environments.PEERS:
+        python, why = environments.prepare(peer)
+        if python is None:
+            skipped[peer] = why or ""
+        else:
+            pythons[peer] = python
+    if options.clients:
+        pythons = {
+            name: python for name, python in pythons.items() if name in options.clients.split(",") or name in OURS
         }
-    Path(__file__).with_name("results.json").write_text(json.dumps(results, indent=2) + "\n")
-    print(f"{'case':<34}{'floor':>10}{'ours':>10}{'ratio':>8}   (CPU µs; floor: aiohttp + msgspec by hand)")
-    for name, row in results["cpu"].items():
-        print(f"{name:<34}{row['floor_us']:>10.1f}{row['ours_us']:>10.1f}{row['ratio']:>7.2f}×")
-    print("import, CPU ms:", {name: round(value) for name, value in results["import_ms"].items()})
-    print("resident KiB per 10,000-chunk stream:", {k: round(v) for k, v in results["memory_kib_per_stream"].items()})
+    results: dict[str, Any] = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "rounds": rounds,
+        "versions": {name: environments.version(python, name) for name, python in pythons.items() if name not in OURS},
+    }
+    with server.running() as base:
+        speaking = {name: python for name, python in pythons.items() if name != "anthropic"}
+        with workers(speaking, base, "openai") as started:
+            cases = list(worker_cases())
+            results["openai"] = measure(started, cases, rounds, seconds, skipped)
+        speaking = {name: python for name, python in pythons.items() if name in (*OURS, "anthropic")}
+        with workers(speaking, base, "anthropic") as started:
+            results["anthropic"] = measure(started, list(ANTHROPIC_CASES), rounds, seconds, skipped)
+        results["memory"] = measure_memory(
+            base, 100 if options.quick else 200, ("lean", "raw")[: 1 if options.quick else 2]
+        )
+    print("memory is measured; now imports and the parts by themselves", file=sys.stderr, flush=True)
+    results["imports"] = measure_imports(pythons, 5)
+    results["micro"] = micro.measure()
+    if not options.quick:
+        results["starting"] = imports.measure(5)
+        results["gateway"] = measure_gateway()
+    results["skipped"] = skipped
+    options.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(report.table(results))
+    if not options.quick:
+        report.plot(results, ROOT / "docs" / "assets" / "performance.svg")
+
+
+def worker_cases() -> dict[str, Any]:
+    from .floors import Raw
+    from .worker import cases
+
+    return cases(Raw("http://127.0.0.1", "openai"))
 
 
 if __name__ == "__main__":

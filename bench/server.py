@@ -10,7 +10,14 @@ import sys
 from collections.abc import Iterator
 
 CHUNKS = 500
+LONG_CHUNKS = 10_000
+PIECE = " word"
 TOOL_ARGUMENTS = '{"city": "Oslo", "days": 3, "units": "metric"}'
+# Between two chunks of a paced stream, so that the reader wakes up for each.
+PAUSE = 0.0003
+
+
+# --- the openai wire ------------------------------------------------------------------------------
 
 
 def _chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
@@ -21,19 +28,19 @@ def _chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
 
 def stream_frames(chunks: int = CHUNKS) -> list[bytes]:
     usage = {"prompt_tokens": 20, "completion_tokens": chunks, "total_tokens": 20 + chunks}
-    last = {"id": "chatcmpl-0123456789", "object": "chat.completion.chunk", "model": "bench-1", "choices": []}
+    last = {"id": "chatcmpl-0123456789", "object": "chat.completion.chunk", "created": 1763164800, "model": "bench-1"}
     return [
         _chunk({"role": "assistant", "content": ""}),
-        *[_chunk({"content": " word"}) for _ in range(chunks)],
+        *[_chunk({"content": PIECE}) for _ in range(chunks)],
         _chunk({}, "stop"),
-        b"data: " + json.dumps({**last, "usage": usage}).encode() + b"\n\n",
+        b"data: " + json.dumps({**last, "choices": [], "usage": usage}).encode() + b"\n\n",
         b"data: [DONE]\n\n",
     ]
 
 
 def body(tool: bool) -> bytes:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": TOOL_ARGUMENTS}}
-    message = {"role": "assistant", "content": None if tool else "word " * 100, "refusal": None}
+    message: dict[str, object] = {"role": "assistant", "content": None if tool else "word " * 100, "refusal": None}
     if tool:
         message["tool_calls"] = [call]
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls" if tool else "stop"}
@@ -42,55 +49,126 @@ def body(tool: bool) -> bytes:
     return json.dumps({**head, "choices": [choice], "usage": usage, "system_fingerprint": "fp_0"}).encode()
 
 
+# --- the anthropic wire ---------------------------------------------------------------------------
+
+
+def anthropic_frames(chunks: int = CHUNKS) -> list[bytes]:
+    start = {"id": "msg_01", "type": "message", "role": "assistant", "model": "bench-1", "content": []}
+    start |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 20, "output_tokens": 1}}
+    delta = {"type": "text_delta", "text": PIECE}
+    events: list[dict[str, object]] = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *[{"type": "content_block_delta", "index": 0, "delta": delta} for _ in range(chunks)],
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": chunks}},
+        {"type": "message_stop"},
+    ]
+    return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
+
+
+def anthropic_body(tool: bool) -> bytes:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": json.loads(TOOL_ARGUMENTS)}
+    head = {"id": "msg_01", "type": "message", "role": "assistant", "model": "bench-1"}
+    content = [call] if tool else [{"type": "text", "text": "word " * 100}]
+    end = {"stop_reason": "tool_use" if tool else "end_turn", "stop_sequence": None}
+    return json.dumps({**head, "content": content, **end, "usage": {"input_tokens": 20, "output_tokens": 100}}).encode()
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+# About as many headers as a hosted API sends.
+_HEADERS = b"".join(
+    [
+        b"date: Sat, 15 Nov 2026 00:00:00 GMT\r\n",
+        *[b"x-header-%d: a value as long as most\r\n" % number for number in range(18)],
+    ]
+)
+HEAD = (
+    b"HTTP/1.1 200 OK\r\n" + _HEADERS + b"content-type: text/event-stream\r\n" + b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
 def _whole(data: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data) + data
+    length = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
+    return b"HTTP/1.1 200 OK\r\n" + _HEADERS + length + data
 
 
 def _framed(frames: list[bytes]) -> list[bytes]:
     return [b"%x\r\n" % len(frame) + frame + b"\r\n" for frame in frames] + [b"0\r\n\r\n"]
 
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-REPLIES = {b"/text": _whole(body(False)), b"/tool": _whole(body(True))}
-BURST = HEAD + b"".join(_framed(stream_frames()))
-PACED = _framed(stream_frames())
-LONG = _framed(stream_frames(10_000))
+WHOLE = {
+    ("text", False): _whole(body(False)),
+    ("tool", False): _whole(body(True)),
+    ("text", True): _whole(anthropic_body(False)),
+    ("tool", True): _whole(anthropic_body(True)),
+}
+STREAMS = {False: _framed(stream_frames()), True: _framed(anthropic_frames())}
+LONG = _framed(stream_frames(LONG_CHUNKS))
 
 
 class Protocol(asyncio.Protocol):
-    """Answers as soon as a request is whole; the path says what with."""
+    """Answers as soon as a request is whole. The first part of the path says with what, the last by which wire."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
-        self.buffer = b""
+        self.buffer = bytearray()
+        self.size: int | None = None  # of the request that is arriving
+        self.resumed = asyncio.Event()
+        self.resumed.set()
+
+    def pause_writing(self) -> None:
+        self.resumed.clear()
+
+    def resume_writing(self) -> None:
+        self.resumed.set()
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
-        while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
-            head = self.buffer[:end].lower()
-            at = head.find(b"content-length:")
-            size = int(head[at + 15 : head.find(b"\r", at) if head.find(b"\r", at) > 0 else None]) if at >= 0 else 0
-            if len(self.buffer) < end + 4 + size:
+        while self.buffer:
+            if self.size is None:
+                end = self.buffer.find(b"\r\n\r\n")
+                if end < 0:
+                    return
+                self.size = end + 4 + _content_length(bytes(self.buffer[:end]).lower())
+            if len(self.buffer) < self.size:
                 return
-            self.buffer = self.buffer[end + 4 + size :]
-            path = head.split(b" ", 2)[1]
-            self.answer(path)
+            path = bytes(self.buffer[: self.buffer.index(b"\r")]).split(b" ")[1].decode()
+            del self.buffer[: self.size]
+            self.size = None
+            self.answer(path.partition("?")[0])
 
-    def answer(self, path: bytes) -> None:
-        kind = b"/" + path.split(b"/")[1]
-        if kind in REPLIES:
-            self.transport.write(REPLIES[kind])
-        elif kind == b"/burst":
-            self.transport.write(BURST)
+    def answer(self, path: str) -> None:
+        kind, anthropic = path.split("/")[1], path.endswith("/messages")
+        if (kind, anthropic) in WHOLE:
+            self.transport.write(WHOLE[kind, anthropic])
+        elif kind == "burst":
+            self.transport.write(HEAD + b"".join(STREAMS[anthropic]))
+        elif kind == "paced":
+            self.task = asyncio.ensure_future(self.trickle(STREAMS[anthropic], PAUSE))
         else:
-            self.task = asyncio.ensure_future(self.trickle(LONG if kind == b"/long" else PACED, kind))
+            self.task = asyncio.ensure_future(self.trickle(LONG, None))
 
-    async def trickle(self, frames: list[bytes], kind: bytes) -> None:
+    async def trickle(self, frames: list[bytes], pause: float | None) -> None:
         self.transport.write(HEAD)
         for at, frame in enumerate(frames):
             self.transport.write(frame)
-            if kind == b"/paced" or at % 50 == 0:
+            if pause is not None:
+                await asyncio.sleep(pause)
+            elif at % 50 == 0:
                 await asyncio.sleep(0)
+                await self.resumed.wait()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.resumed.set()
+        if hasattr(self, "task"):
+            self.task.cancel()
+
+
+def _content_length(head: bytes) -> int:
+    _, found, rest = head.partition(b"content-length:")
+    return int(rest.partition(b"\r")[0]) if found else 0
 
 
 async def main() -> None:

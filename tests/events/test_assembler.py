@@ -958,3 +958,33 @@ def test_a_follower_of_an_assembler_that_nobody_heard() -> None:
     assert isinstance(start, MessageStart)
     assert start.model == "m2"
     assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m2")
+
+
+def test_a_recap_tells_each_block_once_and_only_what_was_heard() -> None:
+    out = make()
+    say(out, [("thinking", ("h",)), ("thinking", ("m",)), ("attach", (Thinking, "sig")), ("block_end", (None,))])
+    out.whole(RedactedThinking("secret"))
+    say(out, [("text", ("a",)), ("text", ("b",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{"))])
+    say(out, [("tool_input", (0, "}")), ("block_end", (0,)), ("text", ("c",))])
+    out.finish("stop")
+    events = out.take()
+    whole = [
+        "start",
+        ("think", 0, "hm", "sig"),
+        ("text", 2, "ab"),
+        ("call", 3, "x", "any"),
+        ("more", 3, "{}"),
+        ("end", 3, {}, None),
+        ("text", 4, "c"),
+        "stop",
+    ]
+    assert brief(out.recap([])) == whole
+    assert brief(out.recap(events[2:])) == ["start", ("think", 0, "h", None)]
+    assert brief(out.recap(events[4:])) == whole[:2]
+    assert brief(out.recap(events[5:])) == [*whole[:2], ("text", 2, "a")]
+    assert brief(out.recap(events[6:])) == whole[:3]
+    assert brief(out.recap(events[8:])) == [*whole[:4], ("more", 3, "{")]
+    assert brief(out.recap(events[9:])) == whole[:5]
+    assert brief(out.recap(events[10:])) == whole[:6]
+    assert brief(out.recap(events[11:])) == whole[:7]
+    assert out.recap(events) == []

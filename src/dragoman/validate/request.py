@@ -62,8 +62,8 @@ def _check_messages(messages: Sequence[Message]) -> None:
     for at, message in enumerate(messages):
         kind = type(message)
         if kind is User:
-            began = True
-            if type(message.content) is not str or not message.content:
+            began, content = True, message.content
+            if type(content) is not str or not content:
                 _check_user(message, f"messages[{at}]")  # type: ignore[arg-type]
         elif kind is System:
             if began:
@@ -73,7 +73,8 @@ def _check_messages(messages: Sequence[Message]) -> None:
         elif not began:
             raise InvalidRequestError(f"messages[{at}]: the conversation must begin with the user")
         elif kind is Assistant:
-            if len(message.content) != 1 or type(message.content[0]) is not Text:  # as nearly every turn is
+            content = message.content
+            if len(content) != 1 or type(content[0]) is not Text:  # else it is as nearly every turn
                 _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
         else:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]

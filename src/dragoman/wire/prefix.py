@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..messages import Assistant, Message, ToolCall
+from ..messages import Assistant, Message, ToolCall, ToolResult
 from .projection import sorted_json
 
 __all__ = ["LONG", "Prefix", "Prefixes"]
@@ -76,6 +76,8 @@ _NOTHING = Prefix()
 
 
 def _arguments(messages: Sequence[Message]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    if ToolResult not in set(map(type, messages)):
+        return  # no calls either: a conversation with one that is not answered is not kept
     for message in messages:
         if type(message) is Assistant:
             for block in message.content:

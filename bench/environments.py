@@ -1,0 +1,56 @@
+"""An environment for each peer, made once and kept in a cache folder. What cannot be installed is said and left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# Client, the package by its name, and what is imported of it.
+PEERS = {
+    "openai": ("openai", "import openai"),
+    "anthropic": ("anthropic", "import anthropic"),
+    "litellm": ("litellm", "import litellm"),
+    "any-llm": ("any-llm-sdk[openai]", "import any_llm"),
+    "pydantic-ai": ("pydantic-ai-slim[openai]", "import pydantic_ai.models.openai"),
+    "langchain": ("langchain-openai", "import langchain_openai"),
+}
+
+
+def folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("BENCH_CACHE") or Path(cache) / "dragoman" / "bench")
+
+
+def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
+    """The interpreter of a peer's environment, or why there is none."""
+    home = folder() / f"{peer}-{sys.version_info.major}.{sys.version_info.minor}"
+    python = str(home / "bin" / "python")
+    if (home / "installed").exists():
+        return python, None
+    shutil.rmtree(home, ignore_errors=True)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    package, statement = PEERS[peer]
+    print(f"installing {package} ...", file=sys.stderr, flush=True)
+    for command in (
+        [sys.executable, "-m", "venv", str(home)],
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package],
+        [python, "-c", statement],
+    ):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        except subprocess.TimeoutExpired:
+            return None, f"{package}: not installed within 15 minutes"
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            return None, f"{package} could not be installed: {lines[-1][:200] if lines else 'no reason given'}"
+    (home / "installed").touch()
+    return python, None
+
+
+def version(python: str, peer: str) -> str:
+    name = PEERS[peer][0].partition("[")[0]
+    code = f"import importlib.metadata; print(importlib.metadata.version({name!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,85 @@
+"""``python -m bench.guard``: fails when a call, a chunk or a long history has become much dearer, beside the floor.
+
+CPU time of ours over CPU time of the floor, turn by turn in one process, so that a slow or busy machine slows both;
+the median of the turns has to stay below what was measured when the limit was set, with generous room above it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from . import server
+from .floors import Aiohttp
+from .ours import Ours
+from .worker import CHUNKS, Growing
+
+# The most that ours may cost of the floor: about 1.6 times what it does.
+LIMITS = {
+    "complete, text": 2.5,
+    "complete, 64 at once": 2.5,
+    "stream, a chunk": 2.9,
+    "history of 1,000 messages": 2.6,
+    "history of 1,000, one turn more": 1.5,
+}
+TURNS = 7
+SECONDS = 0.02
+
+
+def works(client: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
+    short, grown = client.conversation(1), Growing(client, 1000)
+
+    async def many() -> None:
+        await asyncio.gather(*[client.complete("text", short) for _ in range(64)])
+
+    async def stream() -> None:
+        assert await client.stream("burst", short) == CHUNKS
+
+    return {
+        "complete, text": lambda: client.complete("text", short),
+        "complete, 64 at once": many,
+        "stream, a chunk": stream,
+        # Building the messages is no part of a client's work, and takes both about as long.
+        "history of 1,000 messages": lambda: client.complete("text", client.conversation(1000)),
+        "history of 1,000, one turn more": lambda: client.complete("text", grown.prepare()),
+    }
+
+
+async def cpu(work: Callable[[], Awaitable[Any]], times: int) -> float:
+    gc.collect()
+    began = time.process_time()
+    for _ in range(times):
+        await work()
+    return (time.process_time() - began) / times
+
+
+async def measure(base: str) -> dict[str, float]:
+    floor, ours = Aiohttp(base, "openai"), Ours(base, "openai")
+    theirs, mine = works(floor), works(ours)
+    ratios: dict[str, float] = {}
+    for name, work in theirs.items():
+        await cpu(mine[name], 3)
+        times = max(1, min(100, int(SECONDS / await cpu(work, 3))))
+        ratios[name] = statistics.median([await cpu(mine[name], times) / await cpu(work, times) for _ in range(TURNS)])
+    await floor.close()
+    await ours.close()
+    return ratios
+
+
+def main() -> None:
+    with server.running() as base:
+        ratios = asyncio.run(measure(base))
+    for name, ratio in ratios.items():
+        print(f"{name:<34}{ratio:>6.2f}×   at most {LIMITS[name]:.1f}×")
+    lost = [name for name, ratio in ratios.items() if ratio > LIMITS[name]]
+    if lost:
+        sys.exit(f"much dearer than it was, beside the floor: {', '.join(lost)}")
+
+
+if __name__ == "__main__":
+    main()

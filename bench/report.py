@@ -1,0 +1,128 @@
+"""The results as a table for a page, and as a picture."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from pathlib import Path
+from typing import Any
+
+# What was promised: case, client held against, and the most that our part may be of it.
+PROMISES = [
+    ("complete, text", "floor", 1.35),
+    ("stream, a chunk, coalesced", "floor", 2.0),
+    ("complete, 64 at once", "floor", 1.5),
+    ("history of 1,000 messages", "floor", 1.5),
+    ("history of 1,000, one turn more", "floor", 1.2),
+    ("complete, text", "openai", 1 / 6),
+    ("complete, text", "litellm", 1 / 13),
+    ("stream, a chunk, coalesced", "openai", 1 / 15),
+    ("stream, a chunk, coalesced", "litellm", 1 / 55),
+]
+
+
+def table(results: dict[str, Any]) -> str:
+    lines = [
+        f"{results['machine']}; {results['rounds']} rounds; CPU µs, and × the floor (aiohttp + msgspec by hand)",
+        "",
+    ]
+    for wire in ("openai", "anthropic"):
+        lines += [f"### The {wire} wire", "", *_cases(results[wire]), ""]
+    lines += ["### What was promised", "", *_promises(results), ""]
+    lines += ["### The parts by themselves", "", "| part | CPU µs | msgspec alone |", "|---|---|---|"]
+    for name, row in results["micro"].items():
+        alone = "–" if row["msgspec_us"] is None else f"{row['msgspec_us']:.2f}"
+        lines.append(f"| {name} | {row['us']:.2f} | {alone} |")
+    lines += ["", "### Memory of a stream of 10,000 chunks, of many held at once, in KiB", ""]
+    lines += ["| | grown | text | raw | beyond |", "|---|---|---|---|---|"]
+    for mode, row in results["memory"].items():
+        name = "`keep_raw=False`" if mode == "lean" else "`keep_raw=True`"
+        lines.append(
+            f"| {name} | " + " | ".join([f"{row[key]:.0f}" for key in ("grown", "text", "raw", "beyond")]) + " |"
+        )
+    lines += ["", "### Importing", "", "| | CPU ms | modules |", "|---|---|---|"]
+    lines += [f"| {name} | {row['ms']:.0f} | {row['modules']} |" for name, row in results["imports"].items()]
+    if results.get("gateway"):
+        lines += ["", "### The gateway", "", results["gateway"].strip()]
+    if results["skipped"]:
+        lines += ["", "Left out:", *[f"- {name}: {why}" for name, why in results["skipped"].items()]]
+    return "\n".join(lines)
+
+
+def _cases(cases: dict[str, Any]) -> list[str]:
+    clients = list(dict.fromkeys([name for row in cases.values() for name in row]))
+    clients.sort(key=lambda name: cases["complete, text"].get(name, {"us": math.inf})["us"])
+    lines = ["| | " + " | ".join(clients) + " |", "|---" * (len(clients) + 1) + "|"]
+    for case, row in cases.items():
+        cells = [f"{row[name]['us']:,.1f} ({row[name]['ratio']:.2f}×)" if name in row else "–" for name in clients]
+        lines.append(f"| {case} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _promises(results: dict[str, Any]) -> list[str]:
+    lines = ["| case | beside | at most | now | kept |", "|---|---|---|---|---|"]
+    for case, client, most in PROMISES:
+        row = results["openai"][case]
+        if client in row:
+            now = row["dragoman"]["ratio"] / row[client]["ratio"]
+            kept = "yes" if now <= most else "**no**"
+            lines.append(f"| {case} | {client} | {_share(most)} | {_share(now)} | {kept} |")
+    for client, most in (("openai", 1 / 10), ("litellm", 1 / 50)):
+        if client in results["imports"]:
+            now = results["imports"]["dragoman"]["ms"] / results["imports"][client]["ms"]
+            kept = "yes" if now <= most else "**no**"
+            lines.append(f"| import | {client} | {_share(most)} | {_share(now)} | {kept} |")
+    return lines
+
+
+def _share(ratio: float) -> str:
+    return f"{ratio:.2f}×" if ratio >= 0.5 else f"1/{1 / ratio:.0f}"
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+_WIDTH, _ROW, _LEFT, _TOP = 720, 22, 120, 46
+_PANELS = [("complete, text", "one call"), ("stream, a chunk, coalesced", "one chunk of a stream")]
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Bars on a logarithmic scale: each client's CPU over the floor's."""
+    parts: list[str] = []
+    y = 0
+    for case, title in _PANELS:
+        row = results["openai"][case]
+        bars = sorted([(cell["ratio"], name) for name, cell in row.items()])
+        parts += _panel(title, bars, y)
+        y += _TOP + _ROW * len(bars) + 34
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" role="img" '
+        'font-family="system-ui, sans-serif" font-size="13">'
+        "<title>CPU time beside a client written by hand with aiohttp and msgspec</title>"
+        "<style>text{fill:#333}.g{stroke:#ccc}.b{fill:#9aa5b1}.us{fill:#0b6e4f}"
+        "@media(prefers-color-scheme:dark){text{fill:#ddd}.g{stroke:#444}.us{fill:#3fb68b}}</style>"
+        f"{''.join(parts)}</svg>\n"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(svg)
+
+
+def _panel(title: str, bars: list[tuple[float, str]], top: int) -> list[str]:
+    low, high = math.log10(0.1), math.log10(max(200.0, bars[-1][0] * 1.2))
+    scale = (_WIDTH - _LEFT - 70) / (high - low)
+
+    def x(ratio: float) -> float:
+        return round(_LEFT + (math.log10(ratio) - low) * scale, 1)
+
+    bottom = top + _TOP + _ROW * len(bars)
+    parts = [f'<text x="0" y="{top + 20}" font-weight="600">CPU of {escape(title)}, × the floor</text>']
+    for tick in (0.1, 1, 10, 100):
+        parts.append(f'<line class="g" x1="{x(tick)}" x2="{x(tick)}" y1="{top + 34}" y2="{bottom}"/>')
+        parts.append(f'<text x="{x(tick)}" y="{bottom + 16}" text-anchor="middle" font-size="11">{tick:g}×</text>')
+    for at, (ratio, name) in enumerate(bars):
+        y = top + _TOP + _ROW * at
+        kind = "us" if name == "dragoman" else "b"
+        end = x(ratio)
+        parts.append(f'<text x="{_LEFT - 8}" y="{y + 10}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="{end - _LEFT:.1f}" height="14" rx="2"/>')
+        parts.append(f'<text x="{end + 6}" y="{y + 11}" font-size="11">{ratio:.3g}×</text>')
+    return parts
