@@ -56,17 +56,17 @@ def create_app(
     it that nobody else does. ``ledger`` counts what limited keys use, in memory unless you give one.
     ``workers`` says how many processes share the keys' limits on calls at a time.
     """
-    shared = Service(Models(models), keys, ledger or Ledger(), bounds or Bounds(), workers, check_host=check_host)
+    service = Service(Models(models), keys, ledger or Ledger(), bounds or Bounds(), workers, check_host=check_host)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        service.draining = False  # an application may be run again
         yield
-        shared.draining = True
-        await shared.models.close()
-        shared.ledger.close()
+        service.draining = True
+        await service.models.close()
 
-    app = Starlette(routes=_routes(shared), lifespan=lifespan)
-    app.state.service = shared
+    app = Starlette(routes=_routes(service), lifespan=lifespan)
+    app.state.service = service
     return app
 
 

@@ -31,7 +31,9 @@ class Ledger:
 
     def __init__(self, path: str | Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._base = sqlite3.connect(":memory:" if path is None else str(path), timeout=5, isolation_level=None)
+        # Used by one event loop, which need not run in the thread that made this.
+        place = ":memory:" if path is None else str(path)
+        self._base = sqlite3.connect(place, timeout=5, isolation_level=None, check_same_thread=False)
         if path is not None:
             self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma synchronous=normal")
@@ -40,6 +42,11 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         self._base.close()
+
+    def __del__(self) -> None:
+        base = getattr(self, "_base", None)
+        if base is not None:
+            base.close()
 
     def spent(self, key: str) -> Decimal:
         """The money a key has spent, in all."""

@@ -1,0 +1,142 @@
+"""Whatever is sent, nothing fails on this side: no 500, no hang, no traceback in a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, NamedTuple
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.sim import ScriptedProvider
+from tests import strategies as some
+
+KEY = "dg-key"
+APP = create_app({"fast": ScriptedProvider("Hello.")}, check_host=False)
+PLAIN = create_app({"fast": ScriptedProvider("Hello.")})
+LOCKED = create_app({"fast": ScriptedProvider("Hello.")}, keys=KeyRing([Key("ann", hash_key(KEY))]))
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
+BOUNDS = settings(
+    max_examples=6,
+    phases=[Phase.generate],
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
+
+
+def check(response: Any) -> None:
+    body = response.content
+    assert response.status_code < 500 or response.status_code == 503, body[:300]
+    assert b"Traceback" not in body
+    assert b'File "' not in body
+    if "application/json" in str(response.headers.get("content-type")):
+        json.loads(body)
+
+
+@SCHEMA.parametrize()
+@BOUNDS
+def test_the_described_interface_keeps_its_word(case: Any) -> None:
+    response = case.call()
+    check(response)
+    assert str(response.status_code) in SCHEMA.raw_schema["paths"][case.path][case.method.lower()]["responses"] or (
+        response.status_code in (404, 405)
+    )
+
+
+PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1beta/models/fast:generateContent"]
+texts = st.text(max_size=8)
+roles = st.sampled_from(["user", "assistant", "system", "tool", "model", "developer", ""])
+kinds = st.sampled_from(["text", "image", "image_url", "input_text", "tool_use", "tool_result", "function_call", ""])
+parts = st.fixed_dictionaries(
+    {},
+    optional={"type": kinds, "text": texts | some.json_values, "source": some.json_values, "input": some.json_values},
+)
+contents = texts | st.lists(parts | some.json_values, max_size=2)
+messages = st.lists(
+    st.fixed_dictionaries(
+        {"role": roles}, optional={"content": contents, "parts": st.lists(parts), "tool_calls": some.json_values}
+    ),
+    max_size=3,
+)
+bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.sampled_from(["fast", "slow"]) | some.json_values,
+        "messages": messages | some.json_values,
+        "input": messages | texts | some.json_values,
+        "contents": messages | some.json_values,
+        "max_tokens": some.json_values | st.integers(0, 99),
+        "stream": st.booleans() | some.json_values,
+        "tools": some.json_values | st.lists(parts, max_size=2),
+        "tool_choice": some.json_values,
+        "response_format": some.json_values,
+        "generationConfig": some.json_values,
+        "system": contents,
+    },
+)
+
+
+class Answer(NamedTuple):
+    status_code: int
+    headers: dict[str, str]
+    content: bytes
+
+
+async def send(app: Any, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+    """Ask the application directly: there are no sockets to wait for."""
+    sent = {"host": "localhost", "content-type": "application/json", **headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+    }
+    messages: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        return await asyncio.Event().wait()
+
+    async def hear(message: Any) -> None:
+        said.append(message)
+
+    async with asyncio.timeout(10):
+        await app(scope, receive, hear)
+    start, *rest = said
+    found = {name.decode(): value.decode() for name, value in start["headers"]}
+    assert rest[-1].get("more_body", False) is False
+    return Answer(start["status"], found, b"".join([message["body"] for message in rest]))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(body=bodies.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=40))
+@settings(BOUNDS, max_examples=40)
+def test_any_body_is_answered_or_refused(path: str, body: bytes) -> None:
+    response = asyncio.run(send(PLAIN, path, body, {}))
+    check(response)
+    assert response.status_code in (200, 400, 404), response.content
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(
+    name=st.sampled_from(["authorization", "x-api-key", "x-goog-api-key"]),
+    value=st.text("\t !~Bearbasic dg-ky", max_size=30),
+)
+@settings(BOUNDS, max_examples=20)
+def test_no_header_opens_the_door(path: str, name: str, value: str) -> None:
+    if value.strip().rpartition(" ")[2] == KEY:
+        return
+    response = asyncio.run(send(LOCKED, path, b"{}", {name: value}))
+    check(response)
+    assert response.status_code == 401

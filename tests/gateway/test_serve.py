@@ -1,0 +1,167 @@
+"""``dragoman serve``: a real process, or its refusal to start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli import main
+from dragoman.gateway.keys import hash_key
+from tests.server import DONE, Connection, chunk, completion, serve
+
+KEY = "dg-key"
+HASH = hash_key(KEY)
+BODY: dict[str, Any] = {"model": "fast", "messages": [{"role": "user", "content": "a secret prompt"}]}
+
+
+def write_config(folder: Path, url: str) -> str:
+    file = folder / "models.yaml"
+    file.write_text(f"adapters:\n  up:\n    type: openai\n    base_url: {url}/v1\nmodels:\n  up:m:\n    adapter: up\n")
+    return str(file)
+
+
+def write_keys(folder: Path, *lines: str) -> str:
+    file = folder / "keys.yaml"
+    file.write_text("\n".join(["keys:", "  ann:", f"    hash: {HASH}", *[f"    {line}" for line in lines], ""]))
+    return str(file)
+
+
+@contextlib.asynccontextmanager
+async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "dragoman", "serve", "--port", str(port), *options]
+    process = await asyncio.create_subprocess_exec(
+        *command, stderr=asyncio.subprocess.PIPE, env={**os.environ, "OPENAI_API_KEY": "sk-canary"}
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        async with aiohttp.ClientSession() as session:
+            for _ in range(600):
+                with contextlib.suppress(aiohttp.ClientConnectionError):
+                    async with session.get(f"{url}/health") as reply:
+                        assert reply.status == 200
+                        break
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+        yield url, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_a_reply_under_way_is_finished_before_the_process_ends(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def handler(connection: Connection) -> None:
+        connection.begin_stream()
+        connection.chunk(chunk("Bon"))
+        await connection.writer.drain()
+        await go.wait()
+        connection.chunk(chunk("jour") + chunk(None, "stop") + DONE)
+        connection.end_stream()
+
+    async with serve(handler) as upstream:
+        config = write_config(tmp_path, upstream.url)
+        async with (
+            running("--config", config, "--model", "fast=up:m") as (url, process),
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/v1/chat/completions", json={**BODY, "stream": True}) as reply,
+        ):
+            while b"Bon" not in await reply.content.readany():
+                pass
+            process.send_signal(signal.SIGTERM)
+            for _ in range(200):  # nobody new is let in
+                try:
+                    async with session.get(f"{url}/health"):
+                        await asyncio.sleep(0.02)
+                except aiohttp.ClientConnectionError:
+                    break
+            else:
+                raise AssertionError("the gateway goes on listening")
+            go.set()
+            rest = await reply.content.read()
+            assert b"jour" in rest
+            assert rest.endswith(b"data: [DONE]\n\n")
+            assert process.stderr is not None
+            said = (await process.stderr.read()).decode()
+            await asyncio.wait_for(process.wait(), 10)
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert [(line["model"], line["status"], line["stream"]) for line in lines] == [("fast", 200, True)]
+    assert "secret" not in said
+    assert "canary" not in said
+
+
+async def test_several_workers_share_a_keys_limit(tmp_path: Path) -> None:
+    async def handler(connection: Connection) -> None:
+        connection.reply(200, completion())
+
+    async with serve(handler) as upstream:
+        config = write_config(tmp_path, upstream.url)
+        keys = write_keys(tmp_path, "models: [fast]", "requests_per_minute: 3")
+        state = str(tmp_path / "used.db")
+        options = ["--config", config, "--model", "fast=up:m", "--auth", keys, "--state", state, "--workers", "2"]
+        async with running(*options) as (url, process):
+            children = psutil.Process(process.pid).children(recursive=True)
+            assert len([child for child in children if "spawn_main" in " ".join(child.cmdline())]) == 2
+            headers = {"authorization": f"Bearer {KEY}", "connection": "close"}
+            found = []
+            async with aiohttp.ClientSession() as session:
+                for _ in range(6):
+                    async with session.post(f"{url}/v1/chat/completions", json=BODY, headers=headers) as reply:
+                        found.append(reply.status)
+            process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(process.wait(), 20)
+    assert found == [200, 200, 200, 429, 429, 429]
+    assert len(upstream.requests) == 3
+    _, left = psutil.wait_procs(children, timeout=3)
+    assert [child for child in left if child.status() != psutil.STATUS_ZOMBIE] == []
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    (["--host", "0.0.0.0"], "can be reached from outside: give --auth"),
+    (["--host", "::"], "can be reached from outside"),
+    (["--host", "example.org"], "can be reached from outside"),
+    (["--model", "=x"], "is not NAME=MODEL"),
+    (["--model", "a=up:m", "--model", "a=up:m"], "is there twice"),
+    (["--model", "a=nobody:m"], "no model is named"),
+    (["--auth", "KEYS", "--workers", "2"], "give --state"),
+    (["--auth", "BROKEN"], "must be sha256"),
+]
+
+
+@pytest.mark.parametrize(("options", "complaint"), REFUSED)
+def test_it_does_not_start(options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uvicorn.run", lambda *args, **kwargs: pytest.fail("it listens"))
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("keys:\n  a:\n    hash: x\n")
+    files = {"KEYS": write_keys(tmp_path, "budget_usd: 1"), "BROKEN": str(broken)}
+    config = write_config(tmp_path, "http://127.0.0.1:9")
+    said = CliRunner().invoke(main, ["serve", "--config", config, *[files.get(each, each) for each in options]])
+    assert said.exit_code == 2
+    assert complaint in said.output
+
+
+def test_a_new_key_is_shown_once_and_its_hash_kept() -> None:
+    said = CliRunner().invoke(main, ["serve", "--new-key", "ann", "--json"])
+    made = json.loads(said.output)
+    assert made["hash"] == hash_key(made["key"])
+    assert made["key"] not in made["hash"]
+    plain = CliRunner().invoke(main, ["serve", "--new-key", "ann"])
+    assert plain.exit_code == 0
+    assert "hash: sha256:" in plain.output

@@ -1,0 +1,66 @@
+"""The vendors' own clients in front of the gateway, and behind it the embedded model and a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from dragoman import connect
+from dragoman.gateway.app import create_app
+from dragoman.local import LocalServer, weights_path
+from tests.gateway.serving import serving
+
+from .tiny import write_model
+
+HELLO: Any = [{"role": "user", "content": "Say hello."}]
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+async def ask_both(url: str, model: str, *, structured: bool) -> None:
+    """Streaming and not, with a schema, on three wires."""
+    async with (
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as one,
+        anthropic.AsyncAnthropic(base_url=url, api_key="x") as other,
+    ):
+        made = await one.chat.completions.create(model=model, messages=HELLO, max_tokens=4)
+        assert made.usage is not None
+        assert 0 < made.usage.completion_tokens <= 4
+        chunks = await one.chat.completions.create(model=model, messages=HELLO, max_tokens=4, stream=True)
+        assert [chunk.choices[0].finish_reason async for chunk in chunks][-1] in ("stop", "length")
+        answer = await one.responses.create(model=model, input="Say hello.", max_output_tokens=4)
+        assert answer.status in ("completed", "incomplete")
+        async with other.messages.stream(model=model, max_tokens=4, messages=HELLO) as stream:
+            message = await stream.get_final_message()
+        assert message.stop_reason in ("end_turn", "max_tokens")
+        assert message.usage.output_tokens <= 4
+        if not structured:
+            return
+        form: Any = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}}
+        built = await one.chat.completions.create(model=model, messages=HELLO, max_tokens=300, response_format=form)
+        assert '"ok"' in (built.choices[0].message.content or "")
+
+
+async def test_a_real_server_behind_the_gateway(tmp_path: Path) -> None:
+    server = LocalServer(write_model(tmp_path / "tiny.gguf"), alias="tiny", context=512)
+    upstream = server.start()
+    try:
+        model = connect("tiny", base_url=upstream, api_key=server.key)
+        async with serving(create_app({"real": model})) as url:
+            await ask_both(url, "real", structured=True)
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(not weights_path().exists(), reason="the embedded model's weights are not here")
+async def test_the_embedded_model_behind_the_gateway() -> None:
+    async with serving(create_app({"small": connect("local")})) as url:
+        await ask_both(url, "small", structured=False)  # it is slow
