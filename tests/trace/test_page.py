@@ -63,6 +63,16 @@ def test_a_session_from_proposal_to_observation(watched: Watched, log: SqliteLog
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
+def test_what_was_said_is_read_before_what_was_proposed(watched: Watched, log: SqliteLog, url: str) -> None:
+    # A session records intents as they come, then the message, then the end of the call.
+    tell(log, "heard", [STORY[0], STORY[1], STORY[2], STORY[3], STORY[6], STORY[5], STORY[4], STORY[7]])
+    page = open_page(watched, url, "heard")
+    expect(page.locator(".proposal")).to_have_count(1)
+    seqs = [item.get_attribute("data-seq") for item in page.locator("#timeline > li").all()]
+    assert seqs == ["1", "2", "3", "7", "6", "5"]  # the call, what was said, what was proposed and allowed
+    assert watched.complaints == []
+
+
 def test_the_raw_record_and_the_exchange_on_demand(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "fix")
     page = open_page(watched, url, "fix")

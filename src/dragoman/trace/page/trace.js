@@ -4,7 +4,7 @@
 
 const $ = (id) => document.getElementById(id);
 const PAGE = 300;
-const state = { session: null, last: 0, filter: "all", proposals: new Map(), calls: new Map(), timer: 0, token: 0 };
+const state = { session: null, last: 0, filter: "all", proposals: new Map(), calls: new Map(), asked: new Map(), timer: 0, token: 0 };
 
 // --- building blocks ---------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ async function openSession() {
   try { session = decodeURIComponent(location.hash.slice(1)); } catch { session = location.hash.slice(1); }
   clearTimeout(state.timer);
   const token = ++state.token;
-  Object.assign(state, { session: session || null, last: 0, proposals: new Map(), calls: new Map(), first: null, finished: false });
+  Object.assign(state, { session: session || null, last: 0, proposals: new Map(), calls: new Map(), asked: new Map(), finished: false });
   $("timeline").replaceChildren();
   $("totals").replaceChildren();
   for (const id of ["outcome", "chain"]) { $(id).textContent = ""; $(id).className = "chip"; }
@@ -184,7 +184,7 @@ function place(step) {
   const data = step.data || {};
   if (step.type === "turn.started") return add(turnItem(step, data));
   if (step.intent) return placeInProposal(step, data);
-  if (step.type === "message.recorded") return add(messageItem(step, data));
+  if (step.type === "message.recorded") return placeMessage(step, data);
   if (step.type.startsWith("llm.call_")) return placeCall(step, data);
   add(lineItem(step, "other"));
 }
@@ -224,6 +224,14 @@ function turnItem(step, data) {
   return element;
 }
 
+// Proposals are on record as they come, and the message they were part of once it is whole. What was
+// said is read first; the numbers keep the order of the records.
+function placeMessage(step, data) {
+  const made = messageItem(step, data);
+  const asked = data.message?.role === "assistant" && data.request_id ? state.asked.get(data.request_id) : null;
+  if (asked && asked.isConnected) asked.after(made); else add(made);
+}
+
 function messageItem(step, data) {
   const message = data.message || {};
   if (message.role === "tool") {
@@ -233,6 +241,9 @@ function messageItem(step, data) {
   const blocks = Array.isArray(message.content) ? message.content : [{ type: "text", text: String(message.content ?? "") }];
   const body = blocks.map(block).filter(Boolean);
   for (const loss of data.warnings || []) body.push(h("p", { class: "note" }, `lost in translation: ${loss.code} at ${loss.path}: ${loss.detail || ""}`));
+  if (!body.some((each) => each.tagName !== "P") && blocks.every((each) => each.type === "tool_call")) {
+    return lineItem(step, "message", blocks.map((each) => `→ ${each.name}`).join("  "));
+  }
   const who = message.role === "assistant" ? [data.provider, data.model].filter(Boolean).join(":") || "assistant" : message.role;
   const aside = data.in_context === false ? " (kept as evidence, not shown to the model again)" : "";
   return item(step, "message", h("div", { class: "card" },
@@ -258,6 +269,7 @@ function placeCall(step, data) {
   const before = data.request_id ? state.calls.get(key) : null;
   const made = lineItem(step, "call", callWords(step, data), data.request_id ? h("span", { class: "tools" },
     h("button", { class: "raw", type: "button", title: "What was asked and what came back", on: () => showExchange(data.request_id) }, "exchange")) : null);
+  if (data.request_id) state.asked.set(data.request_id, made);
   if (step.type === "llm.call_started") { if (data.request_id) state.calls.set(key, made); return add(made); }
   state.calls.delete(key);
   if (before && before.isConnected) before.replaceWith(made); else add(made);
