@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dragoman import User, parse_messages
+from dragoman import Assistant, Response, Text, ToolCall, User, parse_messages
 from dragoman.cli import main
+from dragoman.cli.conversation import Conversation
 from dragoman.cli.screen import find_end
+from dragoman.sync import SyncProvider
 
+from ..listed import Listed
 from ..server import DONE, Connection, answering, chunk, stream_of
 from ..test_sync import Background
 from .terminal import Terminal
@@ -257,3 +260,17 @@ def test_events_as_json() -> None:
 )
 def test_only_finished_blocks_are_printed_for_good(text: str, finished: str) -> None:
     assert text[: find_end(text)] == finished
+
+
+def test_half_a_call_is_not_kept() -> None:
+    talk = Conversation(SyncProvider(Listed()), "m", [], lambda *_, **__: SyncProvider(Listed()))
+    half = Assistant([Text("I will"), ToolCall("c1", "look", {})])
+    talk.ask("Look.")
+    talk.answered(Response(half, "cancelled"))
+    assert talk.messages == [User("Look."), Assistant("I will")]
+    talk.ask("Again.")
+    talk.answered(Response(Assistant([ToolCall("c1", "look", {})]), "cancelled"))
+    assert talk.messages == [User("Look."), Assistant("I will")]
+    talk.ask("Again.")
+    talk.answered(None)
+    assert talk.messages == [User("Look."), Assistant("I will")]

@@ -40,6 +40,7 @@ def test_names_of_models(config: Path) -> None:
     assert len(first) < 30
     assert complete("bash", ["chat"], "son", config) == ["plain,sonnet"]
     assert "plain,--base-url" in complete("bash", ["ask"], "--", config)
+    assert complete("bash", ["ask", "--wire"], "an", config) == ["plain,anthropic"]
     assert complete("fish", ["ask"], "anthropic:claude-sonnet-4-6", config) == ["plain,anthropic:claude-sonnet-4-6"]
 
 

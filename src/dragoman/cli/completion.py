@@ -6,8 +6,9 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 from ..registry import ConfigError, Registry
+from ..wire import CODECS
 
-__all__ = ["Bash", "ModelName"]
+__all__ = ["Bash", "ModelName", "complete_wire"]
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
@@ -26,6 +27,11 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in n
             vendors = sorted({f"{name.partition(':')[0]}:" for name in names if ":" in name})
             names = [*[name for name in names if ":" not in name], *vendors]
         return [CompletionItem(name, help=aliases.get(name)) for name in names if name.startswith(incomplete)]
+
+
+def complete_wire(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The wires there are."""
+    return [wire for wire in sorted(CODECS) if wire.startswith(incomplete)]
 
 
 @add_completion_class

@@ -23,7 +23,7 @@ from ..local import LocalServerError, WeightsError
 from ..provider import SCHEMES
 from ..registry import ConfigError, Registry
 from ..sync import SyncProvider, connect
-from .completion import ModelName
+from .completion import ModelName, complete_wire
 
 __all__ = [
     "EXIT_CODES",
@@ -82,7 +82,9 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where a model is."""
     options = [
         click.option("--base-url", metavar="URL", help="Where it is served; not needed for a name like vendor:model."),
-        click.option("--wire", default="openai", show_default=True, help="The wire it speaks."),
+        click.option(
+            "--wire", default="openai", show_default=True, help="The wire it speaks.", shell_complete=complete_wire
+        ),
         click.option(
             "--api-key-env",
             metavar="NAME",
