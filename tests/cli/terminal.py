@@ -52,6 +52,17 @@ class Terminal:
         self._at = found + len(text)
         return seen
 
+    def insist(self, keys: str, text: str) -> None:
+        """Press keys until a text appears: Python's line editor misses a signal that comes just before it waits."""
+        for _ in range(20):
+            self.type(keys)
+            try:
+                self.see(text, 1)
+            except AssertionError:
+                continue
+            return
+        raise AssertionError(f"{keys!r} never made {text!r} appear")
+
     def _text(self) -> str:
         return _ESCAPES.sub("", self.raw)
 

@@ -75,10 +75,7 @@ def test_markdown_grows_and_an_interrupt_keeps_the_conversation() -> None:
         terminal.type("three\n")
         terminal.see("bold words.")
         terminal.see("> ")
-        terminal.type("x")
-        terminal.see("x")  # the line editor listens now
-        terminal.type("\x03")  # at the prompt it is not the end
-        terminal.see("> ")
+        terminal.insist("\x03", "> ")  # at the prompt it is not the end
         terminal.type("\x04")
         assert terminal.wait() == 0
     assert heard(server)[-1] == ["one", "## A title\n\nSome **bold** words.\n", "slowly", "First half", "three"]
