@@ -115,6 +115,14 @@ def test_everything_is_allowed_by_yes(server: Server, workspace: Path) -> None:
     check_evidence(records(workspace))
 
 
+def test_what_a_wire_cannot_carry_is_said_once(workspace: Path) -> None:
+    fails = [("", [("bash", {"command": "exit 3"})])] * 3
+    with Background(Scripted(*fails, ("So.", []))) as server:
+        result = run(server, workspace, "--yes")
+    assert result.output.count("is_error_dropped") == 1, result.output
+    assert "     note  messages[3].is_error: this wire cannot mark a result as an error" in result.stdout
+
+
 def test_nobody_to_ask_is_a_no(server: Server, workspace: Path) -> None:
     result = run(server, workspace)
     assert result.exit_code == 0

@@ -19,7 +19,7 @@ from dragoman.tools.runtime import ExecutableTool, Observation
 from dragoman.transport import FixtureTransport
 
 from ..listed import Listed
-from ..test_layers import LAYERS, PACKAGE, read_package
+from ..test_layers import LAYERS, PACKAGE, PRESENT
 from .playing import call, propose
 
 CORE = ("permission", "tools", "session")
@@ -28,7 +28,7 @@ BELOW = LAYERS[: LAYERS.index("permission")]
 
 def reachable(layers: list[str]) -> dict[str, set[str]]:
     """Every layer that each file of these layers leads to, through whatever imports."""
-    modules = read_package(PACKAGE)
+    modules = PRESENT
     known = {module.name for module in modules}
     edges = {module.name: {target for _, _, target in module.imports(known)} for module in modules}
     found: dict[str, set[str]] = {}

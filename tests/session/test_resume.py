@@ -165,3 +165,22 @@ async def test_taken_up_with_another_provider_that_is_on_record(tmp_path: Path, 
         calls = [c.id for m in other.requests[0].messages if isinstance(m, Assistant) for c in m.tool_calls]
         assert calls == list(session.state.intents)  # all by our own ids
         assert types(list(log.read("s1")))[-1] == "session.finished"
+
+
+async def test_open_intents_are_closed_by_hand(tmp_path: Path, story: Story) -> None:
+    ran.clear()
+    proposed = next(r.seq for r in story.records if r.type == "llm.call_completed")
+    with cut(story, proposed, tmp_path / "cut.db") as log:
+        session = await Session.resume(Listed("Well."), [look, note], ALL, log, "s1")
+        dangling = tuple([kept.intent.id for kept in session.state.open_intents])
+        assert len(dangling) == 2
+        assert await session.close_open_intents("nobody needs it any more") == dangling
+        assert await session.close_open_intents("again") == ()
+        records = list(log.read("s1"))
+        check_evidence(records)
+        assert types(records)[proposed:] == ["tool_intent.closed"] * 2 + ["message.recorded"] * 2
+        assert [m.text for m in session.messages if isinstance(m, ToolResult)] == [
+            "Not run: nobody needs it any more"
+        ] * 2
+        assert (await session.run()).text == "Well."
+        assert ran == []

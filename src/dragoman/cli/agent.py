@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -83,6 +84,7 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
     names = ("base_url", "wire", "api_key_env", "timeout")
     provider = open_model(model, *[options[name] for name in names]).provider
     view = View(as_json=as_json)
+    logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is on record, and shown
     approve = make_approver(view, always=options["mode"] == "ask")
     settings = {
         "system": options["system"],

@@ -12,6 +12,7 @@ from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolInten
 from ..log import (
     BudgetExceeded,
     LlmCallFailed,
+    MessageRecorded,
     ModelSwapped,
     PermissionDenied,
     PermissionGranted,
@@ -52,7 +53,7 @@ class View:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self._fresh = True  # is the cursor at the beginning of a line?
-        self._session = ""
+        self._warned: set[str] = set()
 
     # what is heard
 
@@ -69,7 +70,6 @@ class View:
 
     def show_record(self, record: Record) -> None:
         """Show what happened, once it is on record."""
-        self._session = record.session
         if self.as_json:
             click.echo(record.line.decode())
             return
@@ -80,6 +80,11 @@ class View:
             self.say(word, text, colour)
         if isinstance(payload, ToolObserved):
             self._show_content(payload)
+        elif isinstance(payload, MessageRecorded):
+            for loss in payload.warnings:
+                if loss.code not in self._warned:  # it would come again with every turn
+                    self._warned.add(loss.code)
+                    self.say("note", str(loss), "yellow")
 
     # what is said
 

@@ -1,0 +1,107 @@
+"""The seven bad smells of a provider that has grown half an agent, each held off by a test.
+
+Some are kept by tests elsewhere, which are named here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import Assistant, Tool, ToolCall, ToolResult, User
+from dragoman.log import SqliteLog
+from dragoman.permission import Policy, Rule
+from dragoman.session import Session
+from dragoman.tools import tool
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
+
+from ..test_layers import PACKAGE, PRESENT, executors
+
+CALL = b'data: {"model":"m-2026","system_fingerprint":"fp_canary","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_1","function":{"name":"look","arguments":"{\\"word\\":\\"ox\\"}"}}]},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'  # noqa: E501
+ANSWER = b'data: {"choices":[{"index":0,"delta":{"content":"Done."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+STREAM = {"content-type": "text/event-stream"}
+
+
+@tool(side_effect="read")
+def look(word: str) -> str:
+    """Look a word up."""
+    return f"{word}: found"
+
+
+async def run_over_a_wire(log: SqliteLog) -> tuple[Session, FixtureTransport]:
+    transport = FixtureTransport((200, STREAM, [CALL]), (200, STREAM, [ANSWER]))
+    model = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, api_key="k")
+    session = Session(model, [look], Policy([Rule("allow")]), log)
+    assert (await session.run("Go.")).text == "Done."
+    return session, transport
+
+
+def test_1_execute_does_not_appear_in_an_adapter() -> None:
+    below = [module for module in PRESENT if module.layer in ("wire", "transport", "provider", "events")]
+    assert len(below) > 30
+    assert executors(below) == []
+
+
+async def test_2_an_adapter_holds_no_messages(log: SqliteLog) -> None:
+    """What it holds on to is searched in ``test_keeps_provider_request_scoped``."""
+    session, transport = await run_over_a_wire(log)
+    assert not [value for value in vars(session.provider).values() if isinstance(value, list)]
+    assert len(json.loads(transport.requests[1].body)["messages"]) == 3  # all of them come from the session
+
+
+async def test_3_an_adapter_does_not_decide_to_go_on(log: SqliteLog) -> None:
+    transport = FixtureTransport((200, STREAM, [CALL]))
+    model = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport)
+    _ = [event async for event in model.stream("Go.", [look.description])]
+    assert len(transport.requests) == 1
+
+
+async def test_4_raw_chunks_are_no_events_of_the_core(log: SqliteLog, tmp_path: Path) -> None:
+    await run_over_a_wire(log)
+    log.export(tmp_path / "all.jsonl")
+    text = (tmp_path / "all.jsonl").read_text()
+    for word in ("fp_canary", "choices", "delta", "data:"):
+        assert word not in text
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_5_an_adapter_does_not_cut_a_tool_result(wire: str) -> None:
+    whole = "line of output\n" * 20_000
+    messages = [User("Go."), Assistant(tool_calls=[ToolCall("call_1", "look", {})]), ToolResult("call_1", whole)]
+    transport = FixtureTransport((500, {}, [b"{}"]))
+    url = "http://127.0.0.1:9/v1"
+    model = dragoman.connect("m", wire=wire, base_url=url, transport=transport, api_key="k")
+    with pytest.raises(dragoman.ProviderError):
+        await model.complete(messages, [Tool("look")], {"max_tokens": 9})
+    assert json.dumps(whole)[1:-1].encode() in transport.requests[0].body
+
+
+def test_6_a_fallback_keeps_the_evidence_of_its_choice() -> None:
+    """See ``test_a_fallback_leaves_evidence`` and the one after it."""
+    from . import test_loop
+
+    assert test_loop.test_a_fallback_leaves_evidence
+    assert test_loop.test_a_fallback_that_tells_nobody_leaves_evidence_too
+
+
+def test_7_no_private_field_of_a_provider_reaches_core_or_command() -> None:
+    private = re.compile(
+        r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
+    )
+    for folder in ("permission.py", "tools", "session", "cli/agent.py", "cli/watching.py", "cli/approval.py"):
+        path = PACKAGE / folder
+        for file in [path] if path.is_file() else sorted(path.glob("*.py")):
+            code = file.read_text().replace("end.tool_use_id", "")  # the event's own word for a call's id
+            assert not private.search(code), file
+    imported: set[Any] = set()
+    known = {module.name for module in PRESENT}
+    for module in PRESENT:
+        if module.layer in ("permission", "tools", "session"):
+            imported |= {target for _, _, target in module.imports(known) if target[:1] == ("wire",)}
+    assert imported <= {("wire",)}  # the plan of a swap, and no wire
