@@ -17,6 +17,7 @@ from dragoman.events import Usage
 from dragoman.log import LogFullError, SqliteLog
 from dragoman.messages import Assistant, System, ToolCall, ToolResult, User
 from dragoman.middleware import Fallback
+from dragoman.middleware.observe import CallStarted
 from dragoman.permission import Decision, Policy, Rule
 from dragoman.prices import Match, PriceRow, PriceTable, cost
 from dragoman.replay import to_steps
@@ -423,6 +424,12 @@ async def test_a_fallback_leaves_evidence(log: SqliteLog) -> None:
     [switched] = of(records, "routing.switched")
     assert (switched.from_, switched.to) == ("bad:m", "good:g")
     assert of(records, "message.recorded")[1].provider == "good"
+
+
+async def test_only_a_change_of_route_can_be_told(log: SqliteLog) -> None:
+    session = Session(Listed("Hi."), (), ALL, log)
+    with pytest.raises(ValueError, match="CallStarted is no change of route"):
+        session.note(CallStarted(model="m", provider="p", request_id="r"))
 
 
 async def test_a_fallback_that_tells_nobody_leaves_evidence_too(log: SqliteLog) -> None:

@@ -58,4 +58,6 @@ def talk() -> str:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--broken"]:
         sys.exit("it does not start")
+    if sys.argv[1:2] == ["--http"]:
+        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
     server.run("stdio")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +81,27 @@ async def test_a_server_that_vanishes_is_a_failure_and_no_observation(server: Mc
     assert caught.value.kind in ("lost", "crashed")
     with pytest.raises(ToolFailure):
         await box.execute("add", {"a": 1, "b": 1})
+
+
+async def test_a_server_at_a_url() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen([*COMMAND, "--http", str(port)], stderr=subprocess.DEVNULL) as process:
+        try:
+            while not await asyncio.to_thread(_answers, port):
+                assert process.poll() is None
+            async with McpServer(f"http://127.0.0.1:{port}/mcp?key=k-secret", start_timeout=20) as server:
+                assert server.label == f"http://127.0.0.1:{port}/mcp"
+                assert (await Toolbox(server.tools).execute("add", {"a": 2, "b": 3})).content == "5"
+        finally:
+            process.kill()
+
+
+def _answers(port: int) -> bool:
+    time.sleep(0.02)
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("target", [[*COMMAND, "--broken"], ["/no/such/server"]])

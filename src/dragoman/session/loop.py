@@ -29,6 +29,8 @@ from ..log import (
     Payload,
     Record,
     Routing,
+    RoutingProviderRecovered,
+    RoutingProviderUnavailable,
     RoutingSwitched,
     SessionFinished,
     SessionResumed,
@@ -234,8 +236,11 @@ class Session:
         return await self._close_open(reason)
 
     def note(self, event: Struct) -> None:
-        """Take down what a middleware told, such as a change of route: ``Fallback(..., on_event=session.note)``."""
-        self._told.append(to_payload(event))
+        """Take down a change of route that a middleware told of: ``Fallback(..., on_event=session.note)``."""
+        payload = to_payload(event)
+        if not isinstance(payload, RoutingSwitched | RoutingProviderUnavailable | RoutingProviderRecovered):
+            raise ValueError(f"event: {type(event).__name__} is no change of route; the session records its own calls")
+        self._told.append(payload)
 
     async def close(self) -> None:
         """Close the log, if the session opened it."""
