@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError
@@ -17,7 +18,7 @@ from ..events import Assembler, Event, Raw, read_json
 from ..messages import LossWarning, Request
 from ..sse import Frame, LineDecoder, SseDecoder
 
-__all__ = ["Codec", "Decoder", "Encoded", "HttpReply", "HttpRequest", "Note", "Notes", "read_quirks"]
+__all__ = ["Codec", "Decoder", "Encoded", "Endpoint", "HttpReply", "HttpRequest", "Note", "Notes", "read_quirks"]
 
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 64 * 1024 * 1024
@@ -84,7 +85,7 @@ class Encoded(Struct, frozen=True):
     structured_path: Literal["native", "tool", "prompt"] | None = None
 
 
-Q = TypeVar("Q")
+Q = TypeVar("Q", bound=Struct)
 
 
 def read_quirks(quirks: Any, kind: type[Q]) -> Q:
@@ -97,6 +98,54 @@ def read_quirks(quirks: Any, kind: type[Q]) -> Q:
         return msgspec.convert(dict(quirks), kind)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise ValueError(f"quirks: {error}") from error
+
+
+class Endpoint(Generic[Q]):
+    """What a codec is built from, for a wire to build on: a model, an address, and the address's quirks."""
+
+    wire: ClassVar[str]
+    quirks_type: type[Q]
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        quirks: Q | None = None,
+        *,
+        vendor: str | None = None,
+        keep_raw: bool = True,
+    ) -> None:
+        self.model = model
+        self.base_url = base_url
+        self.quirks = self.quirks_type() if quirks is None else quirks
+        self.issuer_vendor = vendor
+        self._keep_raw = keep_raw
+
+    @classmethod
+    def connect(
+        cls,
+        model: str,
+        base_url: str,
+        quirks: Any,
+        capabilities: Capabilities,
+        *,
+        vendor: str | None = None,
+        keep_raw: bool = True,
+    ) -> Self:
+        """A codec for an endpoint: its quirks, and what is known of the model."""
+        adapted = cls.adapt(read_quirks(quirks, cls.quirks_type), capabilities)
+        return cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
+
+    @classmethod
+    def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
+        """The quirks as they are for a model of which something is known."""
+        if capabilities.known("supports_structured_output") is False:
+            return replace(quirks, structured="prompt")
+        return quirks
+
+    def taught(self, quirks: Q) -> Self:
+        """The same codec with other quirks."""
+        return type(self)(self.model, self.base_url, quirks, vendor=self.issuer_vendor, keep_raw=self._keep_raw)
 
 
 class Codec(Protocol):

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..capabilities import Capabilities
 from ..errors import (
     InvalidModelError,
     InvalidResponseError,
@@ -40,7 +39,7 @@ from ..messages import (
     join_system,
 )
 from ..sse import Frame, LineDecoder
-from .codec import Decoder, Encoded, HttpReply, HttpRequest, Notes, read_quirks
+from .codec import Decoder, Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from .conversation import note_state
 from .failure import build_error, read_failure
 from .openai.refusal import ROWS
@@ -63,42 +62,15 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether ``format`` with a JSON Schema works."""
 
 
-class OllamaCodec:
+class OllamaCodec(Endpoint[Quirks]):
     """The native wire for one model at one server."""
 
     wire: ClassVar[str] = "ollama"
+    quirks_type = Quirks
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str,
-        quirks: Quirks | None = None,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> None:
-        self.model = model
-        self.quirks = quirks or Quirks()
-        self.issuer_vendor = vendor
+    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+        super().__init__(model, base_url, quirks, **settings)
         self._root = root_of(base_url).removesuffix("/api")
-        self._keep_raw = keep_raw
-
-    @classmethod
-    def connect(
-        cls,
-        model: str,
-        base_url: str,
-        quirks: Any,
-        capabilities: Capabilities,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> OllamaCodec:
-        """A codec for an endpoint."""
-        read = read_quirks(quirks, Quirks)
-        if capabilities.known("supports_structured_output") is False:
-            read = replace(read, structured="prompt")
-        return cls(model, base_url, read, vendor=vendor, keep_raw=keep_raw)
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last."""
@@ -145,8 +117,7 @@ class OllamaCodec:
             return None
         if self.quirks.structured == "prompt":
             return None
-        quirks = replace(self.quirks, structured="prompt")
-        return OllamaCodec(self.model, self._root, quirks, vendor=self.issuer_vendor, keep_raw=self._keep_raw)
+        return self.taught(replace(self.quirks, structured="prompt"))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Is the model there, and is it in memory?"""

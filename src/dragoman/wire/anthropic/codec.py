@@ -13,7 +13,7 @@ from ...capabilities import Capabilities
 from ...errors import InvalidModelError, InvalidResponseError, ProviderError
 from ...events import Assembler, read_json
 from ...messages import Issuer, Request, join_system
-from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, read_quirks
 from ..failure import build_error, read_failure
 from ..projection import join_url, schema_name, sorted_json, to_bytes
 from .conversation import write_turns
@@ -37,13 +37,14 @@ __all__ = ["AnthropicCodec"]
 _Path = Literal["native", "tool", "prompt"]
 
 
-class AnthropicCodec:
+class AnthropicCodec(Endpoint[Quirks]):
     """The Messages wire for one model at one base URL.
 
     ``max_output_tokens`` is sent as ``max_tokens`` when the caller sets none: the wire requires one.
     """
 
     wire: ClassVar[str] = "anthropic"
+    quirks_type = Quirks
 
     def __init__(
         self,
@@ -52,34 +53,33 @@ class AnthropicCodec:
         quirks: Quirks | None = None,
         *,
         max_output_tokens: int | None = None,
-        vendor: str | None = None,
-        keep_raw: bool = True,
+        **settings: Any,
     ) -> None:
-        self.model = model
-        self.base_url = base_url
-        self.quirks = quirks or Quirks()
-        self.issuer_vendor = vendor
+        super().__init__(model, base_url, quirks, **settings)
         self._max_output_tokens = max_output_tokens
-        self._keep_raw = keep_raw
         self._url = _address(base_url, "/messages")
 
     @classmethod
     def connect(
-        cls,
-        model: str,
-        base_url: str,
-        quirks: Any,
-        capabilities: Capabilities,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
+        cls, model: str, base_url: str, quirks: Any, capabilities: Capabilities, **settings: Any
     ) -> AnthropicCodec:
         """A codec for an endpoint: its quirks, and what is known of the model."""
-        read = read_quirks(quirks, Quirks)
-        if capabilities.known("supports_structured_output") is False and read.structured == "native":
-            read = replace(read, structured="prompt" if capabilities.known("supports_tools") is False else "tool")
+        adapted = cls.adapt(read_quirks(quirks, Quirks), capabilities)
         limit = capabilities.known("max_output_tokens")
-        return cls(model, base_url, read, max_output_tokens=limit, vendor=vendor, keep_raw=keep_raw)
+        return cls(model, base_url, adapted, max_output_tokens=limit, **settings)
+
+    @classmethod
+    def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
+        """Where there is no structured output, tools serve for it; without tools, words."""
+        if capabilities.known("supports_structured_output") is not False or quirks.structured != "native":
+            return quirks
+        return replace(quirks, structured="prompt" if capabilities.known("supports_tools") is False else "tool")
+
+    def taught(self, quirks: Quirks) -> AnthropicCodec:
+        """The same codec with other quirks."""
+        codec = super().taught(quirks)
+        codec._max_output_tokens = self._max_output_tokens
+        return codec
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
@@ -133,14 +133,7 @@ class AnthropicCodec:
             quirks = replace(self.quirks, structured="prompt")
         else:
             return None
-        return AnthropicCodec(
-            self.model,
-            self.base_url,
-            quirks,
-            max_output_tokens=self._max_output_tokens,
-            vendor=self.issuer_vendor,
-            keep_raw=self._keep_raw,
-        )
+        return self.taught(quirks)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask for the model by its name; where there is no such question, look for it in the list.

@@ -7,16 +7,14 @@ from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, Literal
 from urllib.parse import parse_qs, quote, urlsplit
 
-import msgspec
 from msgspec.structs import replace
 
-from ...capabilities import Capabilities
 from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ProviderError
 from ...events import Assembler, read_json
 from ...messages import Issuer, Request, join_system
-from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from ..failure import build_error
-from ..projection import join_url
+from ..projection import join_url, to_bytes
 from .contents import write_contents
 from .quirks import Quirks
 from .refusal import ROWS, read_refusal
@@ -29,7 +27,7 @@ _VERSION = re.compile(r"/v\d\w*(/|$)")
 _UNSIGNED = "skip_thought_signature_validator"  # the documented word for calls of another model
 
 
-class GeminiCodec:
+class GeminiCodec(Endpoint[Quirks]):
     """The Generate Content wire for one model at one base URL.
 
     A base URL without a version in its path gets ``/v1beta``. The model's name stands in the URL, escaped,
@@ -37,43 +35,15 @@ class GeminiCodec:
     """
 
     wire: ClassVar[str] = "gemini"
+    quirks_type = Quirks
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str,
-        quirks: Quirks | None = None,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> None:
-        self.model = model
-        self.base_url = base_url
-        self.quirks = quirks or Quirks()
-        self.issuer_vendor = vendor
-        self._keep_raw = keep_raw
+    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+        super().__init__(model, base_url, quirks, **settings)
         join_url(base_url, "")  # raises on what is no base URL
         parts = urlsplit(base_url)
         if {"key", "access_token"} & parse_qs(parts.query).keys():
             raise ValueError("base_url must not contain a key; pass api_key instead")
         self._version = "" if _VERSION.search(parts.path) else "/v1beta"
-
-    @classmethod
-    def connect(
-        cls,
-        model: str,
-        base_url: str,
-        quirks: Any,
-        capabilities: Capabilities,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> GeminiCodec:
-        """A codec for an endpoint: its quirks, and what is known of the model."""
-        read = read_quirks(quirks, Quirks)
-        if capabilities.known("supports_structured_output") is False:
-            read = replace(read, structured="prompt")
-        return cls(model, base_url, read, vendor=vendor, keep_raw=keep_raw)
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and contents last, so that a longer turn extends the bytes."""
@@ -96,7 +66,7 @@ class GeminiCodec:
         url = self._address(model, ":streamGenerateContent" if request.stream else ":generateContent")
         if request.stream:
             url += "&alt=sse" if "?" in url else "?alt=sse"
-        return Encoded(HttpRequest("POST", url, dict(_JSON), _to_bytes(body)), tuple(notes.items), notes.warnings, path)
+        return Encoded(HttpRequest("POST", url, dict(_JSON), to_bytes(body)), tuple(notes.items), notes.warnings, path)
 
     def decoder(self, request: Request, out: Assembler) -> GeminiDecoder:
         """A decoder for the reply, whole or streamed."""
@@ -115,9 +85,7 @@ class GeminiCodec:
         if error.status not in (400, 422, 500, 501):
             return None
         lesson = self._lesson(error.provider_message or "", request)
-        if lesson is None:
-            return None
-        return GeminiCodec(self.model, self.base_url, lesson, vendor=self.issuer_vendor, keep_raw=self._keep_raw)
+        return None if lesson is None else self.taught(lesson)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask for the model's own record, which costs nothing."""
@@ -168,7 +136,6 @@ _NAMES_ID = re.compile(r"""unknown name \W*id\W+ at '?[^']*function_?(call|respo
 _NAMES_SIGNATURE = re.compile(r"missing a\W+thought_?signature", re.IGNORECASE)
 
 _JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-_encode = msgspec.json.Encoder().encode
 
 
 def _segment(model: str) -> str:
@@ -177,10 +144,3 @@ def _segment(model: str) -> str:
     if not name.strip("."):  # a segment of dots would climb
         raise InvalidRequestError(f"model: {model!r} is not the name of a model")
     return quote(name, safe="", errors="replace")
-
-
-def _to_bytes(body: dict[str, Any]) -> bytes:
-    try:
-        return _encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error

@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec.structs import replace
 
-from ...capabilities import Capabilities
 from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
 from ...events import Assembler, read_json
 from ...messages import Message, Request, System, join_system
-from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from ..failure import build_error, read_failure
 from ..prefix import LONG, Prefixes
 from ..projection import join_url, root_of, to_bytes
@@ -36,44 +35,16 @@ from .request import (
 __all__ = ["OpenAICodec"]
 
 
-class OpenAICodec:
+class OpenAICodec(Endpoint[Quirks]):
     """The Chat Completions wire for one model at one base URL."""
 
     wire: ClassVar[str] = "openai"
+    quirks_type = Quirks
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str,
-        quirks: Quirks | None = None,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> None:
-        self.model = model
-        self.base_url = base_url
-        self.quirks = quirks or Quirks()
-        self.issuer_vendor = vendor
-        self._keep_raw = keep_raw
+    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+        super().__init__(model, base_url, quirks, **settings)
         self._prefixes = Prefixes()
         self._url = join_url(base_url, "/chat/completions", default="/v1")
-
-    @classmethod
-    def connect(
-        cls,
-        model: str,
-        base_url: str,
-        quirks: Any,
-        capabilities: Capabilities,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> OpenAICodec:
-        """A codec for an endpoint: its quirks, and what is known of the model."""
-        read = read_quirks(quirks, Quirks)
-        if capabilities.known("supports_structured_output") is False:
-            read = replace(read, structured="prompt")
-        return cls(model, base_url, read, vendor=vendor, keep_raw=keep_raw)
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
@@ -120,7 +91,7 @@ class OpenAICodec:
             quirks = replace(quirks, structured="prompt")
         else:
             return None
-        return OpenAICodec(self.model, self.base_url, quirks, vendor=self.issuer_vendor, keep_raw=self._keep_raw)
+        return self.taught(quirks)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask what this kind of server can answer; see ``Quirks.readiness``."""

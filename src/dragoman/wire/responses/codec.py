@@ -6,19 +6,18 @@ import re
 from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
-from ...errors import InvalidRequestError, ProviderError
+from ...errors import ProviderError
 from ...events import Assembler
 from ...messages import Issuer, Request, join_system
-from ..codec import Encoded, HttpReply, HttpRequest, Notes, read_quirks
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from ..failure import build_error
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..openai.request import is_strict, schema_directive
-from ..projection import join_url
+from ..projection import join_url, to_bytes
 from .items import write_input
 from .quirks import Quirks
 from .refusal import ROWS, read_error_body
@@ -28,45 +27,22 @@ from .request import add_extras, text_format, write_config, write_tool, write_to
 __all__ = ["ResponsesCodec"]
 
 
-class ResponsesCodec:
+class ResponsesCodec(Endpoint[Quirks]):
     """The Responses wire for one model at one base URL. Every call says ``store: false``."""
 
     wire: ClassVar[str] = "responses"
+    quirks_type = Quirks
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str,
-        quirks: Quirks | None = None,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> None:
-        self.model = model
-        self.base_url = base_url
-        self.quirks = quirks or Quirks()
-        self.issuer_vendor = vendor
-        self._keep_raw = keep_raw
+    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+        super().__init__(model, base_url, quirks, **settings)
         self._url = join_url(base_url, "/responses", default="/v1")
 
     @classmethod
-    def connect(
-        cls,
-        model: str,
-        base_url: str,
-        quirks: Any,
-        capabilities: Capabilities,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> ResponsesCodec:
-        """A codec for an endpoint: its quirks, and what is known of the model."""
-        read = read_quirks(quirks, Quirks)
-        if capabilities.known("supports_structured_output") is False:
-            read = replace(read, structured="prompt")
+    def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
+        """Ask for encrypted reasoning only where there may be reasoning."""
         if capabilities.known("supports_thinking") is False:
-            read = replace(read, encrypted_reasoning=False)
-        return cls(model, base_url, read, vendor=vendor, keep_raw=keep_raw)
+            quirks = replace(quirks, encrypted_reasoning=False)
+        return super().adapt(quirks, capabilities)
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and input last, so that a longer turn extends the bytes."""
@@ -84,7 +60,7 @@ class ResponsesCodec:
         add_extras(body, request)
         body["input"] = body.pop("input")
         return Encoded(
-            HttpRequest("POST", self._url, dict(_JSON), _to_bytes(body)),
+            HttpRequest("POST", self._url, dict(_JSON), to_bytes(body)),
             tuple(notes.items),
             notes.warnings,
             path,
@@ -117,7 +93,7 @@ class ResponsesCodec:
             quirks = replace(quirks, structured="prompt")
         else:
             return None
-        return ResponsesCodec(self.model, self.base_url, quirks, vendor=self.issuer_vendor, keep_raw=self._keep_raw)
+        return self.taught(quirks)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """The servers are those of the openai wire, and so are the questions; see ``Quirks.readiness``."""
@@ -148,7 +124,6 @@ class ResponsesCodec:
 
 
 _JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-_encode = msgspec.json.Encoder().encode
 
 # "could not be verified" also speaks of encrypted content, and is about an item of the conversation.
 _REFUSED = r"(?:un(?:supported|known|recogni[sz]ed)|not (?:supported|permitted|allowed)|invalid|extra)"
@@ -158,10 +133,3 @@ _NAMES_INCLUDE = re.compile(
 )
 _NAMES_TOOL = re.compile(r"invalid_function_parameters|invalid schema for function", re.IGNORECASE)
 _NAMES_FORMAT = re.compile(r"text\.format|response_format|json_schema", re.IGNORECASE)
-
-
-def _to_bytes(body: dict[str, Any]) -> bytes:
-    try:
-        return _encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
