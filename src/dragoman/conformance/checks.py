@@ -357,6 +357,8 @@ async def _unknown_model(server: Server) -> str:
         await server.ask_as(model="dragoman-no-such-model")
     except InvalidModelError:
         return ""
+    except UnavailableError:
+        raise
     except ProviderError as error:
         raise Failed(f"refused, and not as an unknown model but as {type(error).__name__}") from error
     raise Failed("it answers for a model that does not exist, as if it did")

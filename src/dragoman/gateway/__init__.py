@@ -54,6 +54,7 @@ SERVER_CODECS: Mapping[str, ServerCodec] = _Halves(
     {
         "anthropic": ".anthropic:AnthropicServer",
         "gemini": ".gemini:GeminiServer",
+        "ollama": ".ollama:OllamaServer",
         "openai": ".openai:OpenAIServer",
         "responses": ".responses:ResponsesServer",
     }

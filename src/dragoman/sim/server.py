@@ -138,6 +138,8 @@ class SimServer:
         for path in ("/v1/models", "/v1beta/models"):
             application.router.add_get(path, self._list)
             application.router.add_get(path + "/{name}", self._find)
+        for path in ("/api/tags", "/api/ps"):
+            application.router.add_get(path, self._list)
         application.router.add_get("/health", self._healthy)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
@@ -179,7 +181,15 @@ class SimServer:
 
 def _describe(name: str) -> dict[str, Any]:
     """A model's record, with what every wire looks for in it."""
-    return {"id": name, "name": f"models/{name}", "object": "model", "type": "model", "created": 0, "owned_by": "sim"}
+    return {
+        "id": name,
+        "name": f"models/{name}",
+        "model": name,
+        "object": "model",
+        "type": "model",
+        "created": 0,
+        "owned_by": "sim",
+    }
 
 
 def _with_limit(body: bytes) -> bytes:

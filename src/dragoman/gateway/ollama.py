@@ -1,0 +1,331 @@
+"""Ollama's own wire from the server's side: one JSON object a line.
+
+Calls have no ids in a conversation here: a result answers the first call of its name that waits, and both get
+an id made of their place.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from ..errors import (
+    CallCancelledError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    MalformedToolCallError,
+    ModelNotLoadedError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from ..events import (
+    Event,
+    FinishReason,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+)
+from ..messages import (
+    Assistant,
+    AssistantBlock,
+    Image,
+    Inline,
+    Message,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+    UserBlock,
+)
+from ..validate import parse_tools
+from ..wire import HttpReply
+from .codec import Asked, ReplyEncoder
+from .fields import Fields, Losses, read_body
+from .refusal import find_class, headers_of, message_of, status_of
+
+__all__ = ["OllamaServer"]
+
+
+class OllamaServer:
+    """The native wire of JSON lines, served."""
+
+    wire: ClassVar[str] = "ollama"
+
+    def decode(self, body: bytes, path: str = "") -> Asked:
+        """Read a request's body. Without ``stream`` it is one: that is this wire's custom."""
+        fields, losses = read_body(body), Losses()
+        model, stream = fields.need_text("model"), fields.flag("stream")
+        messages = _Reader().read(fields.need_items("messages"))
+        tools = parse_tools(fields.items("tools"))
+        schema = _read_format(fields)
+        config = _read_config(fields)
+        fields.drop(("keep_alive",), losses, "how long a model stays in memory is not a client's to say here")
+        fields.done()
+        request = Request(messages, tools, config, schema, None, model, stream=stream is not False)
+        return Asked(request, losses.warnings)
+
+    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
+        """An encoder for the reply, whole or streamed."""
+        return _StreamEncoder() if asked.request.stream else _BodyEncoder()
+
+    def error(self, error: ProviderError) -> HttpReply:
+        """A refusal, in one sentence."""
+        return HttpReply(status_of(error), headers_of(error), _encode({"error": _sentence(error)}))
+
+    def key(self, headers: Mapping[str, str]) -> str | None:
+        """The bearer token."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+_encode = msgspec.json.Encoder().encode
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read_config(fields: Fields) -> RuntimeConfig:
+    inner = fields.inner("options") or Fields({}, "options")
+    return RuntimeConfig(
+        inner.number("temperature"),
+        inner.whole("num_predict"),
+        inner.number("top_p"),
+        inner.whole("seed"),
+        inner.number("frequency_penalty"),
+        inner.number("presence_penalty"),
+        inner.texts("stop"),
+        _read_effort(fields),  # type: ignore[arg-type]
+        inner.rest(),
+    )
+
+
+def _read_effort(fields: Fields) -> str | None:
+    think = fields.take("think")
+    if think is None or think in ("minimal", "low", "medium", "high", "xhigh"):
+        return think if isinstance(think, str) else None
+    if not isinstance(think, bool):
+        fields.refuse("think", "must be true, false or an effort")
+    return "medium" if think else "none"  # a mere switch, for models without efforts
+
+
+def _read_format(fields: Fields) -> dict[str, Any] | None:
+    wanted = fields.take("format")
+    if wanted is None or wanted == "":
+        return None
+    if wanted == "json":
+        return {"type": "object"}
+    if not isinstance(wanted, dict):
+        fields.refuse("format", "must be json or a JSON Schema")
+    return wanted
+
+
+class _Reader:
+    """Reads a conversation, and gives its calls ids."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._waiting: list[tuple[str, str]] = []  # the names and ids of calls without a result
+
+    def read(self, items: list[Any]) -> list[Message]:
+        return [self._message(Fields(item, f"messages[{at}]")) for at, item in enumerate(items)]
+
+    def _message(self, fields: Fields) -> Message:
+        role = fields.need_text("role")
+        message: Message
+        if role == "system":
+            message = System(fields.text("content") or "")
+        elif role == "user":
+            message = User(_read_content(fields))
+        elif role == "assistant":
+            message = Assistant(self._blocks(fields))
+        elif role == "tool":
+            message = ToolResult(self._answered(fields), _read_content(fields))
+        else:
+            fields.refuse("role", "must be system, user, assistant or tool")
+        fields.done()
+        return message
+
+    def _blocks(self, fields: Fields) -> list[AssistantBlock]:
+        thinking, text = fields.text("thinking"), fields.text("content")
+        blocks: list[AssistantBlock] = [Thinking(thinking)] if thinking else []
+        blocks += [Text(text)] if text else []
+        for at, item in enumerate(fields.items("tool_calls") or ()):
+            blocks.append(self._call(Fields(item, fields.at(f"tool_calls[{at}]"))))
+        return blocks
+
+    def _call(self, fields: Fields) -> ToolCall:
+        own = fields.text("id")
+        inner = fields.inner("function")
+        if inner is None:
+            fields.refuse("function", "is required")
+        name, arguments = inner.need_text("name"), inner.take("arguments")
+        if arguments is not None and not isinstance(arguments, dict):
+            inner.refuse("arguments", "must be an object")
+        inner.take("index")
+        self._count += 1
+        call_id = own or f"call_{self._count}"
+        self._waiting.append((name, call_id))
+        return ToolCall(call_id, name, arguments or {})
+
+    def _answered(self, fields: Fields) -> str:
+        name, own = fields.text("tool_name"), fields.text("tool_call_id")
+        fitting = [each for each in self._waiting if own == each[1] or (own is None and name in (None, each[0]))]
+        if not fitting:
+            fields.refuse("tool_name" if own is None else "tool_call_id", "names no call that waits for a result")
+        self._waiting.remove(fitting[0])
+        return fitting[0][1]
+
+
+def _read_content(fields: Fields) -> str | tuple[UserBlock, ...]:
+    text, images = fields.text("content") or "", fields.items("images")
+    if not images:
+        return text
+    blocks: list[UserBlock] = [Text(text)] if text else []
+    return (*blocks, *[_read_image(data, f"{fields.at('images')}[{at}]") for at, data in enumerate(images)])
+
+
+# The first bytes of a picture tell its kind; this wire does not.
+_KINDS = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"), (b"RIFF", "image/webp"))
+
+
+def _read_image(data: Any, path: str) -> Image:
+    if not isinstance(data, str):
+        raise InvalidRequestError(f"{path} must be base64 text")
+    try:
+        head = base64.b64decode(data[:16], validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequestError(f"{path} is not base64") from None
+    return Image(Inline(data), next((kind for first, kind in _KINDS if head.startswith(first)), "image/png"))
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+_WORDS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+class _Encoder(ReplyEncoder):
+    """Messages of a reply, as a body gathers them and a stream sends them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model = ""
+        self._name = ""
+
+    def _note(self, event: Event) -> dict[str, Any] | None:
+        """What an event adds to the message: a call only when it is whole, for an input is an object here."""
+        if isinstance(event, TextDelta):
+            return {"content": event.text} if event.text else None
+        if isinstance(event, ThinkingDelta):
+            return {"content": "", "thinking": event.text} if event.text else None
+        if isinstance(event, ToolUseStart):
+            self._name = event.tool_name
+        if isinstance(event, ToolUseStart | ToolUseInputDelta | ToolUseEnd):
+            self.note_input(event)
+        if isinstance(event, ToolUseEnd) and _is_readable(event):
+            call = {"id": event.tool_use_id, "function": {"name": self._name, "arguments": event.final_input}}
+            return {"content": "", "tool_calls": [call]}
+        if isinstance(event, MessageStart):
+            self._model = event.model
+        if isinstance(event, MessageComplete):
+            self._complete = event
+        return None
+
+    def _line(self, message: dict[str, Any], **end: Any) -> bytes:
+        record = {"model": self._model, "created_at": "1970-01-01T00:00:00Z"}
+        return bytes(_encode({**record, "message": {"role": "assistant", **message}, "done": bool(end), **end})) + b"\n"
+
+    def _ending(self) -> dict[str, Any]:
+        complete = self._complete
+        assert complete is not None
+        # This wire says stop with calls, too, sound or not.
+        called = complete.finish_reason == "tool_calls" or isinstance(self._unsound, MalformedToolCallError)
+        counts = {"prompt_eval_count": complete.usage.input_tokens, "eval_count": complete.usage.output_tokens}
+        cut = complete.finish_reason == "length"
+        word = "stop" if called and not cut else self.finish_word(complete, _WORDS)
+        return {"done_reason": word, **{name: count for name, count in counts.items() if count is not None}}
+
+    def _flaw(self) -> ProviderError | None:
+        """Why the reply cannot be said whole on this wire, if that is so."""
+        complete = self._complete
+        assert complete is not None
+        if complete.finish_reason == "cancelled":
+            return CallCancelledError("the call was cancelled")
+        unread = any(isinstance(block, ToolCall) and block.arguments is None for block in complete.final_content)
+        return self._unsound if unread else None
+
+
+def _is_readable(event: ToolUseEnd) -> bool:
+    return event.intent is not None or event.problem in ("unknown_tool", "invalid_arguments")
+
+
+class _StreamEncoder(_Encoder):
+    content_type = "application/x-ndjson"
+
+    def feed(self, event: Event) -> bytes:
+        message = self._note(event)
+        if message is not None:
+            return self._line(message)
+        return self._line({"content": ""}) if isinstance(event, MessageStart) else b""
+
+    def end(self) -> bytes:
+        flaw = self._flaw()
+        return self._line({"content": ""}, **self._ending()) if flaw is None else self.broken(flaw)
+
+    def broken(self, error: ProviderError) -> bytes:
+        return bytes(_encode({"error": _sentence(error)})) + b"\n"
+
+
+class _BodyEncoder(_Encoder):
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: dict[str, Any] = {"content": ""}
+
+    def feed(self, event: Event) -> bytes:
+        for name, value in (self._note(event) or {}).items():
+            kept = self._message.get(name)
+            self._message[name] = value if kept is None else kept + value
+        return b""
+
+    def end(self) -> bytes:
+        flaw = self._flaw()
+        if flaw is not None:
+            raise flaw
+        return self._line(self._message, **self._ending())
+
+    def broken(self, error: ProviderError) -> bytes:
+        raise error
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+# How a sentence begins by which this wire's clients know an error: it has no code.
+_OPENINGS: dict[type[ProviderError], str] = {
+    InvalidModelError: "model not found: ",
+    ModelNotLoadedError: "loading model: ",
+    QuotaExceededError: "exceeded your current quota: ",
+    OverloadedError: "overloaded: ",
+    ContextOverflowError: "the prompt is too long: ",
+    UnsupportedFeatureError: "unsupported_parameter: ",
+    UnsupportedContentError: "unsupported content block: ",
+    ProviderError: "",
+}
+
+
+def _sentence(error: ProviderError) -> str:
+    opening, said = find_class(error, _OPENINGS), message_of(error)
+    return said if opening in said else opening + said

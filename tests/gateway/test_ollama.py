@@ -1,0 +1,190 @@
+"""The server half of the wire of JSON lines against its client half, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dragoman import errors
+from dragoman.errors import (
+    CallCancelledError,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    NetworkError,
+    ProviderError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+)
+from dragoman.events import Assembler, Usage, fold
+from dragoman.gateway import SERVER_CODECS
+from dragoman.messages import (
+    Assistant,
+    Image,
+    Inline,
+    Message,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+)
+from dragoman.validate import Expectation, check_request
+from tests import strategies as some
+
+from ..wire.cases import Heard
+from .pairs import client, hear, serve
+
+HALF = SERVER_CODECS["ollama"]
+PNG = "iVBORw0KGgoAAAANSUhEUg=="
+TOOLS = (Tool("any", "", {"type": "object"}), Tool("other", "It.", {"type": "object"}))
+PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+texts = some.words.filter(lambda text: bool(text.strip()))
+quickly = settings(max_examples=25)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Message]:
+    said: list[Message] = [System(draw(texts))] if draw(st.booleans()) else []
+    said.append(User(draw(texts)))
+    count = 0
+    for _ in range(draw(st.integers(0, 3))):
+        blocks: list[Any] = [Thinking(draw(texts))] if draw(st.booleans()) else []
+        blocks.append(Text(draw(texts)))
+        calls = []
+        for _ in range(draw(st.integers(0, 2))):
+            count += 1
+            calls.append(ToolCall(f"call_{count}", draw(st.sampled_from(["any", "other"])), draw(some.json_objects)))
+        said.append(Assistant([*blocks, *calls]))
+        said += [ToolResult(call.id, draw(texts)) for call in calls]
+        said.append(User(draw(st.one_of(texts, st.just((Text("see"), Image(Inline(PNG), "image/png")))))))
+    return said
+
+
+@given(conversations(), st.sampled_from([(), TOOLS]), st.booleans(), some.numbers, some.counts, st.data())
+@quickly
+def test_any_request_is_read_as_it_was_written(
+    messages: list[Message], tools: Any, stream: bool, number: float | None, seed: int | None, data: st.DataObject
+) -> None:
+    config = RuntimeConfig(
+        number, data.draw(st.none() | st.integers(1, 99)), number, seed, number, number,
+        data.draw(st.none() | st.just(("a", "b"))), data.draw(st.sampled_from([None, "none", "low", "high"])),
+        data.draw(st.sampled_from([{}, {"num_ctx": 4096, "mirostat": 1}])),
+    )  # fmt: skip
+    schema = data.draw(st.sampled_from([None, {"type": "object", "properties": {"a": {"type": "integer"}}}]))
+    request = Request(messages, tools, config, schema, None, "m", "R", stream)
+    check_request(request)
+    encoded = client("ollama").encode(request)
+    assert encoded.notes == ()
+    asked = HALF.decode(encoded.http.body)
+    assert asked.warnings == ()
+    assert replace(asked.request, request_id="R") == request
+
+
+@given(verbs=some.verbs(), ending=st.sampled_from(["stop", "length", "fail"]), stream=st.booleans())
+@quickly
+def test_any_reply_is_read_as_it_was_written(verbs: list[some.Verb], ending: str, stream: bool) -> None:
+    request = Request([User("Hello")], TOOLS, RuntimeConfig(max_tokens=9), model="m", request_id="R", stream=stream)
+    out = Assembler(request_id="R", model="m", expected=Expectation(request))
+    out.start()
+    for verb, arguments in verbs:
+        if verb not in ("attach", "whole"):
+            getattr(out, verb)(*arguments)
+    out.usage(Usage(3, 4, total_tokens=7))
+    if ending == "fail":
+        out.fail(StreamInterruptedError("cut"))
+    else:
+        reason = "tool_calls" if ending == "stop" and out.has_calls else ending
+        out.finish(reason)  # type: ignore[arg-type]
+    heard = Heard(out.take(), out.error)
+    hypothesis.note(f"{verbs} {heard}")
+    raised: list[ProviderError] = []
+    try:
+        again = hear("ollama", request, serve("ollama", request, heard.events, heard.error))
+    except ProviderError as error:  # a body that cannot say it
+        raised.append(error)
+    if raised:
+        assert not stream
+        assert raised == [heard.error]
+        return
+    assert (again.error is None) == (heard.error is None)
+    if heard.error is not None:
+        return
+    ours, theirs = fold(heard.events), fold(again.events)
+    assert theirs.message.text == ours.message.text
+    assert theirs.message.thinking == ours.message.thinking
+    assert theirs.tool_calls == ours.tool_calls
+    assert (theirs.finish_reason, theirs.usage) == (ours.finish_reason, ours.usage)
+
+
+BECOMES: dict[type[ProviderError], type[ProviderError]] = dict.fromkeys(
+    [
+        NetworkError,
+        StreamInterruptedError,
+        TimedOutError,
+        InvalidResponseError,
+        MalformedToolCallError,
+        StructuredOutputError,
+        CallCancelledError,
+        ProviderError,
+    ],
+    UnavailableError,
+)
+LEAVES = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
+
+
+@pytest.mark.parametrize("kind", LEAVES)
+def test_an_error_keeps_its_class_and_its_wait(kind: type[ProviderError]) -> None:
+    reply = HALF.error(kind("something happened", retry_after=1.5))
+    again = client("ollama").error(reply.status, reply.headers, reply.body)
+    assert type(again) is BECOMES.get(kind, kind)
+    assert again.retry_after == 1.5
+    assert isinstance(msgspec.json.decode(reply.body)["error"], str)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"model": None}, "model is required"),
+    ({"messages": "x"}, "messages must be a list"),
+    ({"messages": [{"role": "wizard"}]}, r"messages\[0\]\.role must be"),
+    ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, r"messages\[0\]\.mood is not known"),
+    ({"messages": [{"role": "user", "images": ["%%%"]}]}, "images.* is not base64"),
+    ({"messages": [{"role": "user", "images": [3]}]}, "images.* must be base64"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_name": "f"}]}, "tool_name names no call"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, r"tool_calls\[0\]\.function is required"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
+        "arguments must be an object",
+    ),
+    ({"options": {"num_predict": "many"}}, "options.num_predict must be a whole number"),
+    ({"format": 3}, "format must be json or a JSON Schema"),
+    ({"think": "hard"}, "think must be"),
+    ({"template": "x"}, "template is not known here"),
+]
+
+
+@pytest.mark.parametrize(("change", "complaint"), WRONG)
+def test_what_is_wrong_is_named(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidRequestError, match=complaint):
+        HALF.decode(msgspec.json.encode({**PLAIN, **change}))
+
+
+def test_customs_of_the_wire() -> None:
+    asked = HALF.decode(msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True}))
+    assert asked.request.stream
+    assert asked.request.response_schema == {"type": "object"}
+    assert asked.request.config.reasoning == "medium"
+    assert [warning.path for warning in asked.warnings] == ["keep_alive"]
+    assert HALF.key({"authorization": "Bearer x"}) == "x"
+    assert HALF.key({}) is None
