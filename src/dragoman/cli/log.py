@@ -38,7 +38,7 @@ from ..log import (
 from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
 from ..trace import TraceServer
-from .output import EXIT_CODES, Bar, json_option, report_errors, show_table
+from .output import EXIT_CODES, Bar, json_option, report_errors, show_table, working
 
 __all__ = ["check_session", "command", "log_option", "open_log_at", "write_json"]
 
@@ -89,21 +89,22 @@ def show_list(where: str | None, limit: int | None, *, as_json: bool) -> None:
     with open_log_at(where) as log:
         entries = sorted(log.sessions(), key=lambda entry: entry.updated, reverse=True)
         chosen = entries[: limit or (None if as_json else _SHOWN)]
+        with working("reading the sessions"):
+            ends = [_ends(log, entry) for entry in chosen]
         if as_json:
-            write_json([{**msgspec.structs.asdict(entry), **_ends(log, entry)} for entry in chosen])
+            both = zip(chosen, ends, strict=True)
+            write_json([{**msgspec.structs.asdict(entry), **end} for entry, end in both])
             return
         if chosen:
-            show_table(
-                ["last record", "records", "outcome", "session", "goal"], [_row(log, it) for it in chosen], right=[1]
-            )
+            rows = [_row(entry, end) for entry, end in zip(chosen, ends, strict=True)]
+            show_table(["last record", "records", "outcome", "session", "goal"], rows, right=[1])
         if len(chosen) < len(entries):
             click.echo(f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)", err=True)
         if not entries:
             click.echo(f"{name_place(find_place(where))}: no sessions", err=True)
 
 
-def _row(log: EventLog, entry: SessionEntry) -> list[str]:
-    ends = _ends(log, entry)
+def _row(entry: SessionEntry, ends: dict[str, str | None]) -> list[str]:
     session, goal = shorten(entry.session, 60), shorten(ends["goal"] or "", 80)
     return [f"{entry.updated:%Y-%m-%d %H:%M}", str(entry.records), ends["outcome"] or "", session, goal]
 
@@ -300,9 +301,10 @@ def show_cost(session: str | None, where: str | None, prices: str | None, *, onl
         if session is not None:
             check_session(log, session)
         bills: dict[str, _Bill] = {}
-        for result in reprice(read_uses(log, session), table):
-            bills.setdefault(result.use.model, _Bill()).add(result)
-        failed = sum(1 for _ in read_uses(log, session, failed=True))
+        with working("adding up"):
+            for result in reprice(read_uses(log, session), table):
+                bills.setdefault(result.use.model, _Bill()).add(result)
+            failed = sum(1 for _ in read_uses(log, session, failed=True))
     rows = [{"model": model, **bills[model].total()} for model in sorted(bills)]
     if as_json:
         write_json({"pricing_version": table.version, "models": rows, "failed_calls_with_tokens": failed})

@@ -12,7 +12,7 @@ import msgspec
 from ..log import EventLog, Report
 from ..replay import Change, Step, Totals, compare_runs, count_totals, make_printable, read_steps
 from .log import check_session, log_option, open_log_at
-from .output import EXIT_CODES
+from .output import EXIT_CODES, working
 
 __all__ = ["command"]
 
@@ -47,7 +47,8 @@ def command(
         if other is not None:
             _compare(log, session, diff_log or where, other, as_json=as_json)
             return
-        report = log.verify(session)
+        with working("verifying the chain"):
+            report = log.verify(session)
         steps = _sound_steps(log, session, report)
         if as_json:
             for step in steps:
@@ -112,9 +113,10 @@ def _show_totals(totals: Totals) -> None:
 def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_json: bool) -> None:
     with open_log_at(where) as second:
         check_session(second, other)
-        reports = [log.verify(session), second.verify(other)]
-        sides = [_sound_steps(log, session, reports[0]), _sound_steps(second, other, reports[1])]
-        changes = compare_runs(*sides)
+        with working("comparing"):
+            reports = [log.verify(session), second.verify(other)]
+            sides = [_sound_steps(log, session, reports[0]), _sound_steps(second, other, reports[1])]
+            changes = compare_runs(*sides)
     for change in changes:
         click.echo(msgspec.json.encode(change)) if as_json else _show_change(change)
     if not as_json:

@@ -139,7 +139,8 @@ function follow(token) {
     if (token !== state.token) return;
     if (document.hidden) return follow(token);
     try {
-      if (await readOn(token)) await Promise.all([showTotals(token), checkChain(token)]);
+      // A chain that takes long to check is not checked again at every step of a session under way.
+      if (await readOn(token)) await Promise.all([showTotals(token), state.slow && !state.finished ? null : checkChain(token)]);
     } catch (error) { complain(error); follow(token); }
   }, 2000);
 }
@@ -168,8 +169,10 @@ async function showTotals(token) {
 async function checkChain(token) {
   $("chain").textContent = "checking the chain…";
   $("chain").className = "chip wait";
+  const began = performance.now();
   const chain = await ask("chain", { session: state.session });
   if (token !== state.token) return;
+  state.slow = performance.now() - began > 1500;
   const found = chain.break;
   $("chain").textContent = chain.ok ? `chain whole, ${number(chain.records)} records`
     : visible(`chain broken at record ${found.seq}: ${found.problem}: ${found.detail}`);
@@ -453,6 +456,7 @@ document.querySelector(".skip").addEventListener("click", (event) => { event.pre
 let typing = 0;
 $("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => listSessions(), 150); });
 addEventListener("hashchange", openSession);
+addEventListener("focus", () => { if (listed <= 100) listSessions(); }); // there may be new ones
 showFilters();
 listSessions();
 openSession();
