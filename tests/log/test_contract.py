@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,11 @@ from dragoman.log import (
     ADMINISTRATION,
     MAX_PAYLOAD,
     EventLog,
+    ExportedLog,
     InvalidRecordError,
     LogClosedError,
+    LogCorruptError,
+    LogLockedError,
     LogPruned,
     LogReadOnlyError,
     Record,
@@ -459,3 +462,65 @@ def test_long_work_says_how_far_it_has_come(open_store: Open) -> None:
     told.clear()
     assert log.export(io.BytesIO(), "b", progress=lambda *both: told.append(both)) == 2
     assert told[-1] == (2, 2)
+
+
+# --- taking over ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[SqliteLog]:
+    with SqliteLog(tmp_path / "other.db") as log:
+        asyncio.run(_append_turns(log))
+        log.append_sync("b", SessionStarted("goal"))
+        yield log
+
+
+async def _append_turns(log: EventLog) -> None:
+    await asyncio.gather(*[log.append("a", TurnStarted(number)) for number in range(1200)])
+
+
+def test_another_log_is_taken_over_as_it_is(open_store: Open, other: SqliteLog, tmp_path: Path) -> None:
+    log = open_store()
+    told: list[tuple[int, int]] = []
+    other.export(tmp_path / "other.jsonl")
+    with ExportedLog(tmp_path / "other.jsonl") as export:
+        assert log.restore(export, "b") == 1
+        assert log.restore(export, progress=lambda *both: told.append(both)) == 1200
+        assert told[-1] == (1200, 1201)
+        assert log.restore(export) == 0
+    assert [list(log.read(name)) for name in "ab"] == [list(other.read(name)) for name in "ab"]
+    other.append_sync("b", TurnStarted(1))
+    assert log.restore(other) == 1
+    assert log.verify() == other.verify()
+    assert log.append_sync("b", TurnStarted(2)).seq == 3
+
+
+def test_what_went_on_differently_is_not_taken_over(open_store: Open, other: SqliteLog) -> None:
+    log = open_store()
+    log.restore(other, "b")
+    log.append_sync("b", TurnStarted(1))
+    with pytest.raises(InvalidRecordError, match="session 'b' is longer here"):
+        log.restore(other, "b")
+    other.append_sync("b", TurnStarted(1))
+    with pytest.raises(InvalidRecordError, match="session 'b' differs from record 2 on, or before"):
+        log.restore(other, "b")
+    assert log.verify().ok
+
+
+def test_nothing_is_taken_over_from_a_broken_chain_or_into_a_moved_one(open_store: Open, other: SqliteLog) -> None:
+    log = open_store()
+    records = list(other.read("a"))
+    with pytest.raises(LogLockedError, match="was written to meanwhile"):
+        log._wait(lambda: log._restore(records[5:8]))
+    other._connection.execute("UPDATE records SET actor = 'user' WHERE session = 'a' AND seq = 3")
+    with pytest.raises(LogCorruptError, match=r"nothing is taken over .* session a, record 3"):
+        log.restore(other)
+    assert log.sessions() == ()
+
+
+def test_the_other_log_s_own_records_stay_there(open_store: Open, other: SqliteLog) -> None:
+    other.retain(timedelta(0))
+    other.append_sync("c", TurnStarted(1))
+    log = open_store()
+    assert log.restore(other) == 1
+    assert [entry.session for entry in log.sessions()] == ["c"]

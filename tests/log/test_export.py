@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -137,3 +137,19 @@ def test_the_commands_take_it(path: Path) -> None:
     assert json.loads(run("log", "cost", "fix", "--json")[1])["models"][0]["calls"] == 4
     assert run("log", "prune", "--older-than", "2099-01-01", "--yes")[0] == EXIT_CODES["log_unusable"]
     assert CliRunner().invoke(main, ["log", "list", "--log", str(path) + "x.jsonl"]).exit_code == 20
+
+
+def test_an_export_is_imported(path: Path, tmp_path: Path) -> None:
+    def take(*words: str) -> Result:
+        return CliRunner().invoke(main, ["log", "import", *words, "--log", str(tmp_path / "new.db")])
+
+    assert take(str(path), "--session", "fix", "--json").stdout == '{\n  "records": 34\n}\n'
+    assert take(str(path)).stderr == "8 records taken over\n"
+    assert take(str(path)).stderr == "0 records taken over\n"
+    with SqliteLog(tmp_path / "new.db", readonly=True) as log:
+        log.export(tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == path.read_bytes()
+    assert take(str(path), "--session", "nobody").exit_code == 2
+    path.write_bytes(path.read_bytes().replace(b"make test", b"make tea!"))
+    broken = take(str(path))
+    assert (broken.exit_code, "nothing is taken over" in broken.stderr) == (20, True)

@@ -213,6 +213,28 @@ def export(session: str | None, where: str | None, output: str, *, jsonl: bool) 
         click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
 
 
+@command.command("import")
+@click.argument("source")
+@click.option("--session", metavar="SESSION", help="Only this one.")
+@log_option
+@json_option("the count")
+def take_over(source: str, session: str | None, where: str | None, *, as_json: bool) -> None:
+    """Take over the records of SOURCE, an export (*.jsonl) or another log, as they are.
+
+    SOURCE is verified first. What is here already is passed over, so that an import can be repeated; a session that
+    went on differently here is refused.
+    """
+    with open_log_at(source) as other:
+        if session is not None:
+            check_session(other, session)
+        with open_log_at(where, readonly=False) as log, _progress("importing") as progress:
+            count = log.restore(other, session, progress=progress)
+    if as_json:
+        write_json({"records": count})
+    else:
+        click.echo(f"{count} record{'s' * (count != 1)} taken over", err=True)
+
+
 @contextlib.contextmanager
 def _progress(doing: str) -> Iterator[Progress]:
     """A bar, where somebody is looking and it takes a while."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias, TypeVar, cast
 
@@ -17,11 +19,11 @@ from msgspec import Struct
 
 from .catalogue import Actor, LogPruned, Payload, Sensitivity
 from .chain import Page, Report, check_log, check_session, found_nowhere
-from .errors import InvalidRecordError, LogClosedError, LogCorruptError, LogReadOnlyError
-from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, link_record, read_row
+from .errors import InvalidRecordError, LogClosedError, LogCorruptError, LogLockedError, LogReadOnlyError
+from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, genesis, link_record, read_row
 from .writer import Writer
 
-__all__ = ["EventLog", "Progress", "SessionEntry", "View", "link_group", "select_old"]
+__all__ = ["EventLog", "Progress", "SessionEntry", "View", "check_follows", "link_group", "select_old"]
 
 _PAGE = 500
 
@@ -127,6 +129,40 @@ class EventLog(ABC):
             raise InvalidRecordError("older_than: the time has no time zone")
         before = before.astimezone(UTC)
         return cast("tuple[LogPruned, ...]", self._wait(lambda: self._prune(before)))
+
+    def restore(self, source: EventLog, session: str | None = None, *, progress: Progress | None = None) -> int:
+        """Take over the records of another log, or of an export, as they are; return how many were new.
+
+        Every chain is verified first. What is here already is passed over, and a session that went on
+        differently here is refused. The other log's own records (``"dragoman.log"``) stay there.
+        """
+        report = source.verify(session)
+        if report.first is not None:
+            raise LogCorruptError(f"nothing is taken over from a log that is not whole: {report.first}")
+        names = [entry.session for entry in source.sessions() if session in (None, entry.session)]
+        done = 0
+        for name in [name for name in names if name != ADMINISTRATION]:
+            present = self._compare(source, name)
+            records = source.read(name, present)
+            while batch := list(islice(records, _PAGE)):
+                self._wait(partial(self._restore, batch))
+                done += len(batch)
+                if progress is not None:
+                    progress(done, max(report.records, done))
+        return done
+
+    def _compare(self, source: EventLog, session: str) -> int:
+        """How many records of a session are here already; an error when they are not the source's."""
+        with self._view() as view:
+            present = view.length(session)
+            rows = view.page(session, present - 1, 1) if present else ()
+        if not present:
+            return 0
+        theirs = next(source.read(session, present - 1), None)
+        if theirs is None or not rows or read_row(rows[0]).hash != theirs.hash:
+            longer = "is longer here" if theirs is None else f"differs from record {present} on, or before"
+            raise InvalidRecordError(f"session {session!r} {longer}: it is not the same session, or went on here")
+        return present
 
     def _draft(self, session: str, payload: Payload, **facts: Any) -> Draft:
         draft = draft_record(session, payload, **facts)
@@ -272,6 +308,10 @@ class EventLog(ABC):
         """Link and store a group, whole or not at all. Runs in the writer's thread."""
 
     @abstractmethod
+    def _restore(self, records: Sequence[Record]) -> None:
+        """Store records of one session that are linked already, after its last; whole or not at all."""
+
+    @abstractmethod
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
         """Remove old sessions and record it, in one transaction. Runs in the writer's thread."""
 
@@ -322,6 +362,13 @@ def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPru
         for entry in entries
         if entry.updated < before and entry.session != ADMINISTRATION
     ]
+
+
+def check_follows(records: Sequence[Record], head: Head | None) -> None:
+    """Refuse linked records that do not follow from where the chain ends now."""
+    seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
+    if (records[0].seq, records[0].previous) != (seq + 1, previous):
+        raise LogLockedError(f"session {records[0].session!r} was written to meanwhile; take it over again")
 
 
 def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[Record]:

@@ -100,6 +100,9 @@ class ExportedLog(EventLog):
     def _write(self, drafts: Sequence[Draft]) -> Sequence[Record]:
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 
+    def _restore(self, records: Sequence[Record]) -> None:
+        raise LogReadOnlyError(f"{self.path}: an export cannot be written")
+
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 

@@ -23,7 +23,7 @@ from .errors import (
     LogStorageError,
     LogVersionError,
 )
-from .eventlog import EventLog, link_group, select_old
+from .eventlog import EventLog, check_follows, link_group, select_old
 from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, to_row
 from .writer import Writer
 
@@ -152,6 +152,13 @@ class PostgresLog(EventLog):
             records = link_group(drafts, _read_heads(connection, sessions))
             _copy(connection, records)
         return records
+
+    def _restore(self, records: Sequence[Record]) -> None:
+        session = records[0].session
+        with self._transaction() as connection:
+            _lock(connection, {_lock_of(session)})
+            check_follows(records, _read_heads(connection, {session}).get(session))
+            _copy(connection, records)
 
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
         with self._transaction() as connection:

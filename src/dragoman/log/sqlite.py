@@ -28,7 +28,7 @@ from .errors import (
     LogStorageError,
     LogVersionError,
 )
-from .eventlog import EventLog, link_group, select_old
+from .eventlog import EventLog, check_follows, link_group, select_old
 from .lock import FileLock
 from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, to_row
 from .writer import Writer
@@ -173,6 +173,12 @@ class SqliteLog(EventLog):
             records = link_group(drafts, heads)
             connection.executemany(_INSERT, map(to_row, records))
         return records
+
+    def _restore(self, records: Sequence[Record]) -> None:
+        self._check_place()
+        with _explained(self.path), self._transaction() as connection:
+            check_follows(records, self._head(records[0].session))
+            connection.executemany(_INSERT, map(to_row, records))
 
     def _check_place(self) -> None:
         # SQLite goes on writing to a file that somebody has deleted, and every record would be lost.
