@@ -502,7 +502,8 @@ def fit(corpus: Path) -> Table:
     counted = json.loads((corpus / "counts.json").read_text())
     docs = documents(corpus)
     han, hardness = common_han(docs), word_hardness(common_words(corpus), counted)
-    tokens._CLASSES, tokens._PAIR = tokens._classes(han), tokens._read_pairs(hardness)
+    tables = tokens._classes(han), tokens._read_pairs(hardness)
+    tokens._tables = lambda: tables
     tokens._measure_short.cache_clear()
     features = np.array([count_features(document["text"]) for document in docs], float)
     held = np.array([document["held_out"] for document in docs])
@@ -630,8 +631,8 @@ def report(corpus: Path) -> None:
     docs = [document for document in documents(corpus) if document["held_out"]]
     exact = exact_counts(docs, counted)
     features = np.array([count_features(document["text"]) for document in docs], float)
-    errors = {family: features @ np.array(tokens._COST[family]) / truth - 1 for family, truth in exact.items()}
-    errors["default"] = np.concatenate([features @ np.array(tokens._COST["default"]) / t - 1 for t in exact.values()])
+    errors = {family: features @ np.array(tokens._costs(family)) / truth - 1 for family, truth in exact.items()}
+    errors["default"] = np.concatenate([features @ np.array(tokens._costs("default")) / t - 1 for t in exact.values()])
     quarter = {family: np.array([len(d["text"]) / 4 for d in docs]) / truth - 1 for family, truth in exact.items()}
     columns = ("family", "all content", "mean error", "nine in ten within", "bias", "usual content", "characters / 4")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")

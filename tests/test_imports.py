@@ -50,7 +50,10 @@ def test_the_package_alone_loads_nothing() -> None:
     [
         ("from dragoman import User", ["asyncio", "aiohttp", "yaml", "dragoman.provider"]),
         ("from dragoman import AuthenticationError", ["asyncio", "aiohttp", "yaml"]),
-        ("from dragoman import connect", ["aiohttp", "yaml", "click", "platformdirs", "dragoman.registry"]),
+        (
+            "from dragoman import connect",
+            ["aiohttp", "yaml", "click", "platformdirs", "jsonschema_rs", "dragoman.registry"],
+        ),
         ("from dragoman import Registry; Registry", ["aiohttp", "click", "dragoman.local", "xllamacpp"]),
         ("from dragoman.cli import main", ["asyncio", "msgspec", "aiohttp", "yaml", "rich", "dragoman.provider"]),
     ],

@@ -149,7 +149,7 @@ def test_every_family_has_a_measured_band_and_a_frame() -> None:
     assert set(FAMILIES) == {"default", *COUNTED}
     assert set(tokens._BANDS) == set(tokens._FRAMES) == set(FAMILIES)
     assert all(0.02 < band < 0.5 for band in tokens._BANDS.values())
-    assert {len(costs) for costs in tokens._COST.values()} == {len(tokens._FEATURES)}
+    assert {len(tokens._costs(family)) for family in tokens.FAMILIES} == {len(tokens._FEATURES)}
     assert set(tokens._PICTURES) < set(FAMILIES)
 
 
@@ -240,7 +240,7 @@ def test_no_pattern_repeats_a_repetition() -> None:
 
 @given(_ANY_TEXT)
 def test_every_character_is_in_a_piece(text: str) -> None:
-    shape = text.translate(tokens._CLASSES)
+    shape = text.translate(tokens._tables()[0])
     kept = sum(map(len, tokens._WORD.findall(shape)))
     for stretch in tokens._STRETCH.findall(shape):
         assert "".join(tokens._PIECE.findall(stretch)) == stretch
@@ -253,7 +253,7 @@ def test_what_is_remembered_is_not_the_text() -> None:
     tokens._measure_short.cache_clear()
     seen: list[str] = []
     estimate_text("Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!")
-    shape = "Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!".translate(tokens._CLASSES)
+    shape = "Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!".translate(tokens._tables()[0])
     seen += tokens._STRETCH.findall(shape)
     assert tokens._measure_short.cache_info().currsize > 0
     assert not re.search(r"\w", "".join(seen).replace("0", ""))

@@ -17,7 +17,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -152,7 +152,7 @@ _Amounts: TypeAlias = tuple[tuple[int, int], ...]
 
 def _count_features(text: str, totals: list[int]) -> None:
     """Add what ``text`` is made of to ``totals``."""
-    shape = text.translate(_CLASSES)
+    shape = text.translate(_tables()[0])
     _count_words(shape, totals)
     for stretch, times in Counter(_STRETCH.findall(shape)).items():
         if stretch != " ":  # the space before a word is part of the word
@@ -162,7 +162,7 @@ def _count_features(text: str, totals: list[int]) -> None:
 
 
 def _count_words(shape: str, totals: list[int]) -> None:
-    pair = _PAIR.__getitem__
+    pair = _tables()[1].__getitem__
     for word, times in Counter(_WORD.findall(shape)).items():
         spaced = word[0] == " "
         letters = word[1:] if spaced else word
@@ -390,16 +390,23 @@ _BANDS = {
 # fmt: on
 # <<< table
 
-_CLASSES = _classes(_HAN)
-_PAIR = _read_pairs(_HARDNESS)
-_COST = {family: tuple(int(cost) / 100 for cost in costs.split()) for family, costs in _COSTS.items()}
-
-FAMILIES = tuple(_COST)
+FAMILIES = tuple(_COSTS)
 """The families of vocabularies that ``family=`` takes; ``default`` is the middle of them."""
 
 
+@cache
+def _tables() -> tuple[_Classes, dict[tuple[str, str], int]]:
+    """The classes of characters and how hard pairs of letters are: made when a text is first measured."""
+    return _classes(_HAN), _read_pairs(_HARDNESS)
+
+
+@cache
+def _costs(family: str) -> tuple[float, ...]:
+    return tuple([int(cost) / 100 for cost in _COSTS[family].split()])
+
+
 def _known(family: str) -> str:
-    if family not in _COST:
+    if family not in _COSTS:
         raise ValueError(f"family: {family!r} is not one of {', '.join(FAMILIES)}")
     return family
 
@@ -420,7 +427,7 @@ def _count(texts: Iterable[str], family: str, vocabulary: str | None) -> float:
     totals = [0] * len(_FEATURES)
     for text in texts:
         _count_features(text, totals)
-    return math.fsum(total * cost for total, cost in zip(totals, _COST[family], strict=True))
+    return math.fsum(total * cost for total, cost in zip(totals, _costs(family), strict=True))
 
 
 def _band(tokens: float, family: str) -> float:
