@@ -12,6 +12,7 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt "$(PROMPT)")
 
 test: .venv/dev lint ## every check
+	@sh scripts/install_system.sh
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=
 	$(BIN)/coverage report --fail-under=100
 	$(BIN)/python -m bench.guard
