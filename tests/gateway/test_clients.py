@@ -25,6 +25,7 @@ from dragoman.events import Assembler, Usage
 from dragoman.gateway.app import create_app
 from dragoman.messages import Image, Inline, System, Text, Thinking, ToolResult, User
 from dragoman.provider import Provider
+from dragoman.sim import Answer, Call, Match, Rule, ScriptedProvider
 from tests.listed import Listed, broken, reply, speak
 
 from .serving import serving
@@ -383,6 +384,34 @@ async def test_anthropic_counts_tokens_and_lists_models() -> None:
         counted = await client.messages.count_tokens(model="fast", messages=HELLO)
         assert counted.input_tokens == model.estimate_input_tokens("Hello")
         assert [each.id async for each in client.models.list()] == ["fast"]
+
+
+# --- the simulator behind them ----------------------------------------------------------------------
+
+
+async def test_both_clients_in_front_of_the_simulator() -> None:
+    model = ScriptedProvider(
+        Rule(
+            Answer(thinking="Look it up.", tool_calls=[Call("weather", {"city": "Bern"}, id="call_1")]), Match(turn=1)
+        ),
+        Rule("It rains.", Match(tool_result="rain")),
+    )
+    tools: Any = [{"name": "weather", "input_schema": CITY}]
+    functions: Any = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
+    async with (
+        serving(create_app({"sim": model})) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as one,
+        anthropic.AsyncAnthropic(base_url=url, api_key="x") as other,
+    ):
+        made = await other.messages.create(model="sim", max_tokens=50, messages=HELLO, tools=tools)
+        assert made.stop_reason == "tool_use"
+        result: Any = {"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}
+        turns: Any = [*HELLO, {"role": "assistant", "content": made.content}, {"role": "user", "content": [result]}]
+        async with other.messages.stream(model="sim", max_tokens=50, messages=turns, tools=tools) as stream:
+            assert await stream.get_final_text() == "It rains."
+        done = (await one.chat.completions.create(model="sim", messages=HELLO, tools=functions)).choices[0]
+        assert done.message.tool_calls is not None
+        assert done.message.tool_calls[0].id == "call_1"
 
 
 # --- the model swapped behind them ------------------------------------------------------------------

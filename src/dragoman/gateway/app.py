@@ -204,7 +204,7 @@ def create_app_from_environment() -> Starlette:
     registry = Registry.load(told["config"])
     models: Mapping[str, Provider] | Registry = registry
     if told["models"]:
-        models = {name: registry.provider(target) for name, target in told["models"].items()}
+        models = {name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()}
     return create_app(
         models,
         keys=KeyRing.load(told["keys"]) if told["keys"] else None,

@@ -41,7 +41,7 @@ class Models:
         provider = self._providers.get(name)
         if provider is None and self._registry is not None and self._is_listed(self._registry, name):
             try:
-                provider = self._providers[name] = self._registry.provider(name)
+                provider = self._providers[name] = self._registry.provider(name, keep_raw=False)
             except AuthenticationError as error:  # the operator's key is missing, not the client's
                 raise InvalidModelError("the model is not configured here") from error
         if provider is None:
