@@ -97,3 +97,25 @@ async def test_the_fixture() -> None:
     with first, second:
         first.send(b"x")
         assert second.recv(1) == b"x"
+
+
+def test_a_loop_that_connects_below_python_is_guarded_too() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def reach() -> None:
+        listener = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        host, port = listener.sockets[0].getsockname()
+        with forbid_network():
+            for far in ("192.0.2.1", "example.org"):
+                with pytest.raises(NetworkForbiddenError, match=far):
+                    await asyncio.open_connection(far, 80)
+            with pytest.raises(NetworkForbiddenError, match=r"192\.0\.2\.1"):
+                await asyncio.get_running_loop().create_datagram_endpoint(
+                    asyncio.DatagramProtocol, remote_addr=("192.0.2.1", 53)
+                )
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+        listener.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(reach())

@@ -24,6 +24,7 @@ new takes, ``replay`` never asks anybody (for machines that must not), ``off`` n
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import ipaddress
 import re
@@ -138,6 +139,31 @@ def _watch() -> None:
     if not _watching:
         _watching = True
         sys.addaudithook(_look)
+    if "uvloop" in sys.modules:
+        _watch_loop(sys.modules["uvloop"].Loop)
+
+
+def _watch_loop(loop: Any) -> None:
+    """Uvloop connects below Python, where no audit event is raised: its own methods are watched."""
+    connect, send = loop.create_connection, loop.create_datagram_endpoint
+    if hasattr(connect, "__wrapped__"):
+        return
+
+    @functools.wraps(connect)
+    async def create_connection(self: Any, factory: Any, host: Any = None, port: Any = None, **facts: Any) -> Any:
+        if _guards and host is not None:
+            _refuse_host((host, port))
+        return await connect(self, factory, host, port, **facts)
+
+    @functools.wraps(send)
+    async def create_datagram_endpoint(
+        self: Any, factory: Any, local_addr: Any = None, remote_addr: Any = None, **facts: Any
+    ) -> Any:
+        if _guards and remote_addr is not None:
+            _refuse_host(tuple(remote_addr))
+        return await send(self, factory, local_addr, remote_addr, **facts)
+
+    loop.create_connection, loop.create_datagram_endpoint = create_connection, create_datagram_endpoint
 
 
 def _look(event: str, args: tuple[Any, ...]) -> None:

@@ -14,12 +14,9 @@ import click
 
 from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
 from ..wire import CODECS
-from .output import report_errors
+from .output import EXIT_CODES, report_errors
 
-__all__ = ["FAILED", "command"]
-
-FAILED = 30
-"""The exit code when a check failed."""
+__all__ = ["command"]
 
 _COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
 _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -87,7 +84,7 @@ def command(
     _write(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts})
     click.echo(report.to_json().decode() if as_json else write_text(report, paint=_paint))
     if report.failed:
-        sys.exit(FAILED)
+        sys.exit(EXIT_CODES["check_failed"])
 
 
 def _facts(report: Report) -> str:

@@ -58,6 +58,7 @@ EXIT_CODES = {
     "runs_differ": 22,
     "session_exhausted": 23,
     "session_failed": 24,
+    "check_failed": 30,
     "cancelled": 130,
 }
 
