@@ -367,6 +367,25 @@ async def test_how_the_last_reply_ended_decides_how_the_session_did(log: SqliteL
     assert (await session.run("Go.")).outcome == outcome
 
 
+async def test_silence_is_an_answer_that_is_not_shown_again(log: SqliteLog) -> None:
+    provider = Listed(speak(), "Two.")
+    session = Session(provider, (), ALL, log)
+    assert (await session.run("One?")).outcome == "completed"
+    assert (await session.run("Two?")).text == "Two."
+    assert list(provider.requests[1].messages) == [User("One?"), User("Two?")]
+
+
+@pytest.mark.parametrize("finish", ["content_filter", "error", "cancelled"])
+async def test_what_a_filtered_or_failed_reply_proposes_is_not_run(log: SqliteLog, finish: str) -> None:
+    session = Session(Listed(speak(call("look", word="ox"), finish=finish)), [look], ALL, log)
+    assert (await session.run("Go.")).outcome == "failed"
+    assert ran == []
+    records = list(log.read(session.id))
+    [closed] = of(records, "tool_intent.closed")
+    assert closed.reason == f"the reply ended with {finish}"
+    check_evidence(records)
+
+
 # --- other models -----------------------------------------------------------------------------------
 
 

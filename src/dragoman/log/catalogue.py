@@ -125,8 +125,9 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
 
     What only the caller of a provider knows is here too: the message's own id, the choice of the
     model, the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
-    every call id of the message, verbatim, to the intent it stands for. A message that is kept as
-    evidence and not shown to the model again, such as half a reply, has ``in_context`` false.
+    every call id of the message, verbatim, to our own: the intent's, if the call became one. A message
+    that is kept as evidence and not shown to the model again, such as half a reply, has ``in_context``
+    false.
     """
 
     message: Message

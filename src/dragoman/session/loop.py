@@ -60,6 +60,7 @@ log = logging.getLogger("dragoman")
 
 Ending: TypeAlias = Literal["completed", "failed", "cancelled", "exhausted"]
 _Heard: TypeAlias = list[ToolUseEnd]
+_RUNNABLE = ("tool_calls", "stop", "length")  # not what was filtered, nor what ended as an error
 _MAX_REASKS = 2  # a model that cannot make a sound call in three attempts will not make one in four
 
 
@@ -445,11 +446,12 @@ class Session:
             await self._correct(error, turn)
             return Step(number, error.response)
         self._reasks = 0
-        if intents:
+        if intents and response.finish_reason in _RUNNABLE:
             await self._pipeline.process(intents, turn)
             await self._answer_calls()
             return Step(number, response, tuple(intents))
-        return Step(number, response, (), await self._conclude(response.finish_reason))
+        await self._close_open(f"the reply ended with {response.finish_reason}")
+        return Step(number, response, tuple(intents), await self._conclude(response.finish_reason))
 
     async def _conclude(self, finish_reason: str) -> Outcome:
         if finish_reason == "stop":
@@ -512,7 +514,9 @@ class Session:
 
     async def _record_reply(self, started: LlmCallStarted, response: Response, call: Record, heard: _Heard) -> None:
         asked = self.provider.name, self.provider.model
-        said = make_message(response, heard, self._routing, asked, self._price)
+        # Silence, and a reply that its provider calls an error, cannot be shown to anybody again.
+        whole = bool(response.message.content) and response.finish_reason in STOP_REASONS
+        said = make_message(response, heard, self._routing, asked, self._price, in_context=whole)
         switched = await self._write_told(call)
         if said.provider != self.provider.name and not switched:
             switch = RoutingSwitched(

@@ -67,7 +67,7 @@ def make_message(
         bill.pricing_version if isinstance(bill, Cost) else None,
         bill.reason if isinstance(bill, Unpriced) else None,
         response.latency_ms,
-        {end.tool_use_id: end.intent.id for end in calls if end.intent is not None},
+        {end.tool_use_id: end.intent.id if end.intent is not None else f"tu_{new_ulid()}" for end in calls},
         in_context,
     )
 

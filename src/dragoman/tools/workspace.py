@@ -126,16 +126,24 @@ class Workspace:
                     os.unlink(draft, dir_fd=above)
                 raise _explain(path, error) from None
 
-    def walk(self, path: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Every entry below a folder, sorted, without following links or entering folders of tools."""
+    def walk(self, path: str) -> Iterator[tuple[str, str]]:
+        """Every path below a folder, sorted, as (path, kind), without following links or entering folders of tools."""
         with self.folder(path) as opened, os.scandir(opened) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            found = sorted([(entry.name, _kind(entry)) for entry in entries])
         prefix = "" if (start := self.locate(path)) == "." else f"{start}/"
-        for entry in found:
-            yield prefix + entry.name, entry
-            if entry.is_dir(follow_symlinks=False) and entry.name not in _SKIPPED:
+        for name, kind in found:
+            yield prefix + name, kind
+            if kind == "folder" and name not in _SKIPPED:
                 with contextlib.suppress(PathError):  # gone, or replaced, meanwhile
-                    yield from self.walk(prefix + entry.name)
+                    yield from self.walk(prefix + name)
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir(follow_symlinks=False):
+        return "folder"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
 @contextlib.contextmanager
@@ -203,12 +211,13 @@ class _Files:
     ) -> Observation:
         """List the files below a folder, without those of version control and caches."""
         found: list[str] = []
-        for name, entry in self._workspace.walk(path):
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name in _SKIPPED:
+        for name, kind in self._workspace.walk(path):
+            last = name.rpartition("/")[2]
+            if kind == "folder":
+                if last in _SKIPPED:
                     found.append(f"{name}/ (not entered)")
-            elif fnmatchcase(entry.name, pattern):
-                found.append(f"{name} (link, not followed)" if entry.is_symlink() else name)
+            elif fnmatchcase(last, pattern):
+                found.append(f"{name} (link, not followed)" if kind == "link" else name)
             if len(found) > MAX_FILES:
                 found[-1] = f"[more than {MAX_FILES}: list a folder, or a pattern]"
                 return Observation("\n".join(found), truncated=True)
@@ -241,8 +250,8 @@ class _Files:
 
     def _searched(self, path: str, pattern: str) -> Iterator[str]:
         try:
-            for name, entry in self._workspace.walk(path):
-                if entry.is_file(follow_symlinks=False) and fnmatchcase(entry.name, pattern):
+            for name, kind in self._workspace.walk(path):
+                if kind == "file" and fnmatchcase(name.rpartition("/")[2], pattern):
                     yield name
         except PathError:
             self._workspace.read(path)  # a file, or the reason why it is neither
