@@ -368,11 +368,12 @@ async def test_how_the_last_reply_ended_decides_how_the_session_did(log: SqliteL
 
 
 async def test_silence_is_an_answer_that_is_not_shown_again(log: SqliteLog) -> None:
-    provider = Listed(speak(), "Two.")
+    provider = Listed("One.", speak(), "Three.")
     session = Session(provider, (), ALL, log)
-    assert (await session.run("One?")).outcome == "completed"
-    assert (await session.run("Two?")).text == "Two."
-    assert list(provider.requests[1].messages) == [User("One?"), User("Two?")]
+    outcomes = [await session.run(goal) for goal in ("One?", "Two?", "Three?")]
+    assert [outcome.outcome for outcome in outcomes] == ["completed"] * 3
+    assert [outcome.text for outcome in outcomes] == ["One.", "", "Three."]
+    assert list(provider.requests[2].messages) == [User("One?"), Assistant("One."), User("Two?"), User("Three?")]
 
 
 @pytest.mark.parametrize("finish", ["content_filter", "error", "cancelled"])

@@ -426,8 +426,8 @@ class Session:
         return self._outcome(ending, detail)
 
     def _outcome(self, ending: Ending, detail: str | None) -> Outcome:
-        replies = [said.message.text for said in self.state.messages if said.finish_reason is not None]  # type: ignore[union-attr]
-        text = replies[-1] if replies and ending == "completed" else ""
+        last = self.state.messages[-1].message if self.state.messages else None
+        text = last.text if isinstance(last, Assistant) else ""
         return Outcome(self.id, ending, text, detail, replace(self.state.spent))
 
     # --- one turn -----------------------------------------------------------------------------------
