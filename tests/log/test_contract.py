@@ -444,9 +444,9 @@ def test_records_are_found_by_type_across_sessions_and_pages(open_store: Open) -
 
 
 async def _append_many(log: EventLog) -> None:
-    for number in range(700):
-        pending = [log.append("a", TurnStarted(number)), log.append("a", ToolStarted("tu", "bash", {}))]
-        await asyncio.gather(*pending)
+    for start in range(0, 700, 100):
+        pairs = [(TurnStarted(number), ToolStarted("tu", "bash", {})) for number in range(start, start + 100)]
+        await asyncio.gather(*[log.append("a", payload) for pair in pairs for payload in pair])
     await log.append("b", SessionStarted("goal"))
     await log.append("b", TurnStarted(1))
 

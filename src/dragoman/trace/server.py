@@ -14,14 +14,16 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from aiohttp import web
 
 from ..errors import scrub
 from ..log import EventLog, LogError
 from .reading import Reader
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 __all__ = ["TraceServer", "make_app"]
 
@@ -48,23 +50,13 @@ _HEADERS = {
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST = 1000
 
-_READER = web.AppKey("reader", Reader)
-_TOKEN = web.AppKey("token", str)
-
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+_Read = Callable[[Reader, Mapping[str, str]], Any]
 
 
 def make_app(log: EventLog, token: str) -> web.Application:
     """The application that serves ``log`` below ``/token/``."""
-    app = web.Application(middlewares=[_guard], client_max_size=0)
-    app[_READER] = Reader(log)
-    app[_TOKEN] = token
-    app.on_response_prepare.append(_add_headers)
-    app.router.add_get("/{token}/", _send_file)
-    app.router.add_get("/{token}/{name:trace\\.(?:css|js)}", _send_file)
-    for name, handler in _HANDLERS.items():
-        app.router.add_get(f"/{{token}}/api/{name}", handler)
-    return app
+    return _Site(log, token).make_app()
 
 
 class TraceServer:
@@ -73,14 +65,16 @@ class TraceServer:
     def __init__(self, log: EventLog, *, port: int = 0) -> None:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
-        self._runner = web.AppRunner(make_app(log, self._token), access_log=None)  # it would write the token down
+        self._site = _Site(log, self._token)
+        # Its log of who asked for what would write the token down.
+        self._runner = self._site.web.AppRunner(self._site.make_app(), access_log=None)
         self._port = port
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        listener = self._site.web.TCPSite(self._runner, "127.0.0.1", self._port)
         try:
-            await site.start()
+            await listener.start()
         except BaseException:
             await self._runner.cleanup()
             raise
@@ -95,62 +89,83 @@ class TraceServer:
         return "<TraceServer>"
 
 
-# --- who may ask ------------------------------------------------------------------------------------
+class _Site:
+    """The handlers, and the framework they are written for."""
 
+    def __init__(self, log: EventLog, token: str) -> None:
+        from aiohttp import web  # 0.3 s of imports that only `log view` needs, and every `log` command would pay
 
-@web.middleware
-async def _guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    name = request.host.rpartition(":")[0] if request.host.rpartition(":")[2].isdigit() else request.host
-    if name not in _NAMES:
-        return _refuse(403, "this address is for this machine alone")
-    given = request.match_info.get("token", "")
-    if not hmac.compare_digest(given.encode(), request.app[_TOKEN].encode()):
-        return _refuse(404, "there is nothing here")
-    try:
-        return await handler(request)
-    except LogError as error:
-        return _refuse(500, scrub(str(error)))
-    except ValueError as error:
-        return _refuse(400, str(error))
+        self.web = web
+        self._reader = Reader(log)
+        self._token = token.encode()
+
+    def make_app(self) -> web.Application:
+        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:  # it takes no method
+            return await self._guard(request, handler)
+
+        app = self.web.Application(middlewares=[self.web.middleware(guard)], client_max_size=0)
+        app.on_response_prepare.append(_add_headers)
+        app.router.add_get("/{token}/", self._send_file)
+        app.router.add_get("/{token}/{name:trace\\.(?:css|js)}", self._send_file)
+        app.router.add_get("/{token}/api/raw", self._send_line)
+        for name, read in _READS.items():
+            app.router.add_get(f"/{{token}}/api/{name}", self._answer(read))
+        return app
+
+    # who may ask
+
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        name, _, port = request.host.rpartition(":")
+        if (name if port.isdigit() else request.host) not in _NAMES:
+            return self._refuse(403, "this address is for this machine alone")
+        if not hmac.compare_digest(request.match_info.get("token", "").encode("utf-8", "replace"), self._token):
+            return self._refuse(404, "there is nothing here")
+        try:
+            return await handler(request)
+        except LogError as error:
+            return self._refuse(500, scrub(str(error)))
+        except ValueError as error:
+            return self._refuse(400, str(error))
+
+    def _refuse(self, status: int, why: str) -> web.Response:
+        return self._send(msgspec.json.encode({"error": why}), status=status)
+
+    def _send(self, body: bytes, **facts: Any) -> web.Response:
+        return self.web.Response(body=body, content_type="application/json", **facts)
+
+    # what is answered
+
+    async def _send_file(self, request: web.Request) -> web.Response:
+        name, kind = _FILES[request.match_info.get("name", "")]
+        body = await asyncio.to_thread((_PAGE / name).read_bytes)
+        return self.web.Response(body=body, content_type=kind, charset="utf-8")
+
+    def _answer(self, read: _Read) -> _Handler:
+        """A handler that reads in a thread and sends JSON; ``None`` is "there is no such thing"."""
+
+        async def handle(request: web.Request) -> web.Response:
+            found = await asyncio.to_thread(read, self._reader, request.query)
+            if found is None:
+                return self._refuse(404, "there is no such record")
+            return self._send(msgspec.json.encode(found))
+
+        return handle
+
+    async def _send_line(self, request: web.Request) -> web.Response:
+        """The whole record, however long, as a file."""
+        session, seq = _text(request.query, "session"), _number(request.query, "seq")
+        record = await asyncio.to_thread(self._reader.find_record, session, seq)
+        if record is None:
+            return self._refuse(404, "there is no such record")
+        headers = {"Content-Disposition": f'attachment; filename="record-{seq}.json"'}
+        return self._send(record.line + b"\n", headers=headers)
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
 
 
-def _refuse(status: int, why: str) -> web.Response:
-    return web.Response(body=msgspec.json.encode({"error": why}), status=status, content_type="application/json")
-
-
-# --- the page and its data --------------------------------------------------------------------------
-
-
-async def _send_file(request: web.Request) -> web.Response:
-    name, kind = _FILES[request.match_info.get("name", "")]
-    body = await asyncio.to_thread((_PAGE / name).read_bytes)
-    return web.Response(body=body, content_type=kind, charset="utf-8")
-
-
-def _answer(read: Callable[[Reader, Mapping[str, str]], Any]) -> _Handler:
-    """A handler that reads in a thread and sends JSON; ``None`` is "there is no such thing"."""
-
-    async def handle(request: web.Request) -> web.Response:
-        found = await asyncio.to_thread(read, request.app[_READER], request.query)
-        if found is None:
-            return _refuse(404, "there is no such record")
-        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
-
-    return handle
-
-
-async def _send_line(request: web.Request) -> web.Response:
-    """The whole record, however long, as a file."""
-    session, seq = _text(request.query, "session"), _number(request.query, "seq")
-    record = await asyncio.to_thread(request.app[_READER].find_record, session, seq)
-    if record is None:
-        return _refuse(404, "there is no such record")
-    headers = {"Content-Disposition": f'attachment; filename="record-{seq}.json"'}
-    return web.Response(body=record.line + b"\n", content_type="application/json", headers=headers)
+# --- what may be asked ------------------------------------------------------------------------------
 
 
 def _text(query: Mapping[str, str], name: str) -> str:
@@ -166,20 +181,15 @@ def _number(query: Mapping[str, str], name: str, default: int = 0, most: int = 2
     return int(given)
 
 
-_HANDLERS: dict[str, _Handler] = {
-    "sessions": _answer(
-        lambda reader, query: reader.list_sessions(
-            query.get("query", ""), _number(query, "offset"), _number(query, "limit", 100, _MOST)
-        )
+_READS: dict[str, _Read] = {
+    "sessions": lambda reader, query: reader.list_sessions(
+        query.get("query", ""), _number(query, "offset"), _number(query, "limit", 100, _MOST)
     ),
-    "steps": _answer(
-        lambda reader, query: reader.read_page(
-            _text(query, "session"), _number(query, "after"), _number(query, "limit", 500, _MOST)
-        )
+    "steps": lambda reader, query: reader.read_page(
+        _text(query, "session"), _number(query, "after"), _number(query, "limit", 500, _MOST)
     ),
-    "totals": _answer(lambda reader, query: reader.count(_text(query, "session"))),
-    "chain": _answer(lambda reader, query: reader.check_chain(_text(query, "session"))),
-    "record": _answer(lambda reader, query: reader.read_record(_text(query, "session"), _number(query, "seq"))),
-    "exchange": _answer(lambda reader, query: reader.read_exchange(_text(query, "session"), _text(query, "request"))),
-    "raw": _send_line,
+    "totals": lambda reader, query: reader.count(_text(query, "session")),
+    "chain": lambda reader, query: reader.check_chain(_text(query, "session")),
+    "record": lambda reader, query: reader.read_record(_text(query, "session"), _number(query, "seq")),
+    "exchange": lambda reader, query: reader.read_exchange(_text(query, "session"), _text(query, "request")),
 }
