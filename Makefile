@@ -26,7 +26,7 @@ lint: .venv/dev
 	$(BIN)/mypy
 
 bench: .venv/dev ## CPU of a call and a chunk, beside floors written by hand and the peers
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --docs
 
 bench-quick: .venv/dev ## the same without the peers, in under two minutes
 	$(BIN)/python -m bench --quick

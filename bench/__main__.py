@@ -1,6 +1,6 @@
 """``make bench``: what a call and a chunk cost, ours beside the floors and the others, in one interleaved run.
 
-    python -m bench [--quick] [--rounds N] [--clients a,b] [--out FILE]
+    python -m bench [--quick] [--docs] [--rounds N] [--clients a,b] [--out FILE]
 
 CPU time of the client's process, its kernel time included; never wall time. One process and one environment
 for each client, of which only one works at a time; every round visits all of them in a random order; a ratio
@@ -114,16 +114,22 @@ def _ratios(costs: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 
 def measure_imports(pythons: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
     """CPU of importing each client's library over the bare interpreter, and how many modules that loads."""
-    statements = {"dragoman": "import dragoman", FLOOR: "import aiohttp, msgspec"}
-    statements |= {name: environments.PEERS[name][1] for name in pythons if name in environments.PEERS}
+    ready = "from dragoman import connect; connect('m', base_url='http://127.0.0.1:1/v1')"
+    statements = {
+        "import dragoman": (OURS[-1], "import dragoman"),
+        "from dragoman import connect": (OURS[-1], "from dragoman import connect"),
+        "dragoman, connected": (OURS[-1], ready),
+        FLOOR: (FLOOR, "import aiohttp, msgspec"),
+        **{name: (name, environments.PEERS[name][1]) for name in pythons if name in environments.PEERS},
+    }
     code = "import sys, time; n = len(sys.modules); t = time.process_time(); {}; "
     code += "print(time.process_time() - t, len(sys.modules) - n)"
     taken: dict[str, list[tuple[float, int]]] = {}
     for _ in range(rounds + 1):
-        for name, statement in statements.items():
+        for name, (client, statement) in statements.items():
             env = {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")}
-            env |= {"PYTHONPATH": str(ROOT / "src")} if name in OURS else {}
-            command = [pythons[name], "-c", code.format(statement)]
+            env |= {"PYTHONPATH": str(ROOT / "src")} if client in OURS else {}
+            command = [pythons[client], "-c", code.format(statement)]
             done = subprocess.run(command, capture_output=True, text=True, env=env)
             if done.returncode == 0:
                 seconds, modules = done.stdout.split()[-2:]
@@ -158,6 +164,7 @@ def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU of a call and of a chunk, beside floors and peers.")
     parser.add_argument("--quick", action="store_true", help="without peers, in under two minutes")
+    parser.add_argument("--docs", action="store_true", help="renew the table and the picture of docs/performance.md")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--clients", help="only these, with commas between")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
@@ -201,7 +208,8 @@ def main() -> None:
     results["skipped"] = skipped
     options.out.write_text(json.dumps(results, indent=2) + "\n")
     print(report.table(results))
-    if not options.quick:
+    if options.docs:
+        report.renew(ROOT / "docs" / "performance.md", report.table(results))
         report.plot(results, ROOT / "docs" / "assets" / "performance.svg")
 
 

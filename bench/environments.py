@@ -12,7 +12,7 @@ from pathlib import Path
 PEERS = {
     "openai": ("openai", "import openai"),
     "anthropic": ("anthropic", "import anthropic"),
-    "litellm": ("litellm", "import litellm"),
+    "litellm": ("litellm mcp", "import litellm"),  # it loads mcp when there are tools, and does not ask for it
     "any-llm": ("any-llm-sdk[openai]", "import any_llm"),
     "pydantic-ai": ("pydantic-ai-slim[openai]", "import pydantic_ai.models.openai"),
     "langchain": ("langchain-openai", "import langchain_openai"),
@@ -36,7 +36,7 @@ def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
     print(f"installing {package} ...", file=sys.stderr, flush=True)
     for command in (
         [sys.executable, "-m", "venv", str(home)],
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package],
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *package.split()],
         [python, "-c", statement],
     ):
         try:
@@ -51,6 +51,6 @@ def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
 
 
 def version(python: str, peer: str) -> str:
-    name = PEERS[peer][0].partition("[")[0]
+    name = PEERS[peer][0].split()[0].partition("[")[0]
     code = f"import importlib.metadata; print(importlib.metadata.version({name!r}))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()

@@ -17,7 +17,7 @@ import psutil
 
 from dragoman import connect
 
-from .server import LONG_CHUNKS, PIECE, stream_frames
+from .server import LONG_CHUNKS, PIECES, stream_frames
 
 
 async def read(stream: Any, events: int) -> None:
@@ -45,7 +45,7 @@ async def main(base: str, streams: int, keep_raw: bool) -> None:
     for stream in held:
         await stream.aclose()
     await model.close()
-    text = LONG_CHUNKS * len(PIECE) / 1024
+    text = sum(map(len, PIECES)) / 1024
     raw = sum(map(len, stream_frames(LONG_CHUNKS))) / 1024 if keep_raw else 0.0
     grown = (ended - opened) / streams / 1024
     told = {"opened": (opened - before) / streams / 1024, "grown": grown, "text": text, "raw": raw}

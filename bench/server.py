@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 CHUNKS = 500
 LONG_CHUNKS = 10_000
-PIECE = " word"
+PIECES = [f" {number:04}" for number in range(10_000)]  # of tokens' length; litellm takes a repeated one for a failure
 TOOL_ARGUMENTS = '{"city": "Oslo", "days": 3, "units": "metric"}'
 # Between two chunks of a paced stream, so that the reader wakes up for each.
 PAUSE = 0.0003
@@ -31,7 +31,7 @@ def stream_frames(chunks: int = CHUNKS) -> list[bytes]:
     last = {"id": "chatcmpl-0123456789", "object": "chat.completion.chunk", "created": 1763164800, "model": "bench-1"}
     return [
         _chunk({"role": "assistant", "content": ""}),
-        *[_chunk({"content": PIECE}) for _ in range(chunks)],
+        *[_chunk({"content": piece}) for piece in PIECES[:chunks]],
         _chunk({}, "stop"),
         b"data: " + json.dumps({**last, "choices": [], "usage": usage}).encode() + b"\n\n",
         b"data: [DONE]\n\n",
@@ -55,11 +55,13 @@ def body(tool: bool) -> bytes:
 def anthropic_frames(chunks: int = CHUNKS) -> list[bytes]:
     start = {"id": "msg_01", "type": "message", "role": "assistant", "model": "bench-1", "content": []}
     start |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 20, "output_tokens": 1}}
-    delta = {"type": "text_delta", "text": PIECE}
     events: list[dict[str, object]] = [
         {"type": "message_start", "message": start},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        *[{"type": "content_block_delta", "index": 0, "delta": delta} for _ in range(chunks)],
+        *[
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
+            for piece in PIECES[:chunks]
+        ],
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": chunks}},
         {"type": "message_stop"},

@@ -539,6 +539,26 @@ async def test_dropping_the_provider_leaves_no_socket(recwarn: pytest.WarningsRe
     assert [str(warning.message) for warning in recwarn if "nclosed" in str(warning.message)] == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_needs_no_collector_to_be_let_go(stream: bool) -> None:
+    async def ask() -> None:
+        if stream:
+            await _drain(model.stream("Hi"))
+        else:
+            await model.complete("Hi")
+
+    async with serve(answering()) as server, connect("m", base_url=server.base_url) as model:
+        await ask()
+        gc.collect()
+        gc.disable()
+        try:
+            before = sum(isinstance(thing, Assembler) for thing in gc.get_objects())
+            await ask()
+            assert sum(isinstance(thing, Assembler) for thing in gc.get_objects()) == before
+        finally:
+            gc.enable()
+
+
 async def _until(holds: Any, seconds: float = 1.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():

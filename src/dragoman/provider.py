@@ -91,8 +91,9 @@ class Provider(ABC):
         finally:
             waiting.end()
         response = fold(heard, (time.perf_counter() - began) * 1000)
-        parsed = _as_instance(response, response_schema, request)
-        return response if parsed is response.parsed else replace(response, parsed=parsed)
+        if response_schema is None:
+            return response
+        return replace(response, parsed=_as_instance(response, response_schema, request))
 
     def stream(
         self,
@@ -559,7 +560,7 @@ class _Answer:
             reply.touch()  # the caller has seen what came before
         try:
             while not decoder.done:
-                chunk = await reply.receive()
+                chunk = b"" if reply.over else await reply.receive()
                 events = decoder.feed(chunk) if chunk else decoder.end()
                 if events:
                     return events

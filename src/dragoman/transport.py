@@ -7,6 +7,7 @@ request is sent twice, every body is bounded, and giving up closes the socket at
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -78,6 +79,8 @@ class Reply(ABC):
 
     status: int
     headers: Mapping[str, str]
+    over: bool = False
+    """Is it known that all of the body was received? A shortcut: ``receive`` has nothing more then."""
 
     @abstractmethod
     async def receive(self) -> bytes:
@@ -179,7 +182,7 @@ class HttpTransport(Transport):
         connector = self._aiohttp.TCPConnector(
             limit=0,
             ssl=self._ssl,
-            **({"force_close": True} if single else patience),
+            **({"force_close": True, "socket_factory": _open_socket} if single else patience),
         )
         return self._aiohttp.ClientSession(
             connector=connector,
@@ -227,6 +230,14 @@ class HttpTransport(Transport):
         if isinstance(error, ValueError):
             return NetworkError("the request could not be sent: the address or a header is malformed")
         return NetworkError("the connection was lost before the reply")
+
+
+def _open_socket(address: Any) -> socket.socket:
+    """A socket for one stream, whose server is held back early: the kernel's usual buffer is 128 KiB and more."""
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * _BUFFER)
+    return opened
 
 
 @lru_cache(maxsize=64)
@@ -321,7 +332,9 @@ class _Exchange(Reply):
         clock = self._clock
         clock.reading = True
         try:
-            return await self._content.readany()
+            received = await self._content.readany()
+            self.over = self._content.at_eof()
+            return received
         except (self._transport._aiohttp.ClientError, OSError) as error:
             if clock.expired is not None:
                 raise clock.expiry() from None

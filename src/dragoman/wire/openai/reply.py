@@ -360,8 +360,8 @@ def _dig(value: Any, path: str) -> Any:
 
 def _counts(record: Any) -> dict[str, int]:
     """What is a count in a record, whatever else it has."""
-    if type(record) is not dict:
-        return {}
+    if not record or type(record) is not dict:
+        return _NONE
     return {name: value for name, value in record.items() if type(value) is int and value >= 0}
 
 
@@ -382,6 +382,7 @@ def _read_usage(record: Any) -> Usage | None:
     return Usage(prompt, completion, cached, written, reasoning, total)
 
 
+_NONE: dict[str, int] = {}
 _CACHED = (
     "prompt_cache_hit_tokens",  # DeepSeek [7245b3d6-d478dd8f]
     "cached_tokens",  # Together, Mistral [14f99e7f-4ea6160e]
