@@ -112,7 +112,7 @@ def check_reply(wire: str, request: Request, heard: Heard) -> None:
 
 # --- by property ----------------------------------------------------------------------------------
 
-quickly = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quickly = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 texts = some.words.filter(lambda text: bool(text.strip()))
 TOOLS = (
     Tool("weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}),

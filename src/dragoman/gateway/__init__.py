@@ -21,42 +21,19 @@ in the request the encoder returns nothing until ``end()``, and then the whole b
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .codec import Asked, ReplyEncoder, ServerCodec
+from .halves import SERVER_CODECS
 
-__all__ = ["SERVER_CODECS", "Asked", "ReplyEncoder", "ServerCodec"]
+if TYPE_CHECKING:
+    from .app import create_app
 
-
-class _Halves(Mapping[str, ServerCodec]):
-    """Server halves by the name of their wire, each loaded when it is first asked for."""
-
-    def __init__(self, places: dict[str, str]) -> None:
-        self._places = places
-        self._made: dict[str, ServerCodec] = {}
-
-    def __getitem__(self, wire: str) -> ServerCodec:
-        if wire not in self._made:
-            module, _, name = self._places[wire].partition(":")
-            found: Any = getattr(importlib.import_module(module, __name__), name)
-            self._made[wire] = found()
-        return self._made[wire]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+__all__ = ["SERVER_CODECS", "Asked", "ReplyEncoder", "ServerCodec", "create_app"]
 
 
-SERVER_CODECS: Mapping[str, ServerCodec] = _Halves(
-    {
-        "anthropic": ".anthropic:AnthropicServer",
-        "gemini": ".gemini:GeminiServer",
-        "ollama": ".ollama:OllamaServer",
-        "openai": ".openai:OpenAIServer",
-        "responses": ".responses:ResponsesServer",
-    }
-)
-"""The server half of each wire, by its name."""
+def __getattr__(name: str) -> Any:
+    # Loaded when it is used: a simulator or a codec driven by hand needs nothing of the extra.
+    if name == "create_app":
+        return importlib.import_module(".app", __name__).create_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

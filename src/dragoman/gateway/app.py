@@ -26,9 +26,9 @@ from starlette.routing import Route
 from ..errors import InvalidModelError, ProviderError
 from ..provider import Provider
 from ..registry import Registry
-from . import SERVER_CODECS
 from .codec import ServerCodec
 from .exchange import Endpoint, read_headers
+from .halves import SERVER_CODECS
 from .keys import Key, KeyRing
 from .ledger import Ledger
 from .models import Models

@@ -136,6 +136,11 @@ class Exchange:
             await self._run(counting=counting)
         except _GoneError:
             self.status = self.status or 499
+        except asyncio.CancelledError:
+            if not self.gone or self.task is None:
+                raise
+            self.task.uncancel()  # the client hung up as its reply ended
+            self.status = self.status or 499
         except ProviderError as error:
             await self._refuse(error)
         except Exception:
