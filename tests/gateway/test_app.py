@@ -408,6 +408,7 @@ async def test_the_gemini_wire_is_served(stream: bool) -> None:
     async with serving(create_app({"x": Listed("Bonjour")}, keys=KeyRing([Key("ann", hash_key(ANN))]))) as url:
         model = connect("x", wire="gemini", base_url=url, api_key=ANN)
         async with model:
+            await model.ready()
             if stream:
                 async with model.stream("Hello") as events:
                     async for _ in events:

@@ -93,6 +93,8 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/messages/count_tokens", counting, methods=["POST"]),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
+        Route("/v1beta/models", pages.gemini_models, methods=["GET"]),
+        Route("/v1beta/models/{name:path}", pages.gemini_model, methods=["GET"]),
         Route("/health", pages.health, methods=["GET"]),
         Route("/ready", pages.ready, methods=["GET"]),
         Route("/metrics", pages.metrics, methods=["GET"]),
@@ -149,6 +151,23 @@ class _Pages:
             return _refusal(asked, error)
         return JSONResponse(_model_record(name))
 
+    async def gemini_models(self, asked: HttpAsked) -> Response:
+        """The models this key may use, as the Gemini wire lists them."""
+        try:
+            return JSONResponse({"models": [_gemini_record(name) for name in self._names(asked)]})
+        except ProviderError as error:
+            return _refusal(asked, error)
+
+    async def gemini_model(self, asked: HttpAsked) -> Response:
+        """One model, as the Gemini wire describes it."""
+        name = asked.path_params["name"]
+        try:
+            if name not in self._names(asked):
+                raise InvalidModelError("no model of this name is served here")
+        except ProviderError as error:
+            return _refusal(asked, error)
+        return JSONResponse(_gemini_record(name))
+
     async def openapi(self, asked: HttpAsked) -> Response:
         """The description of all this."""
         return JSONResponse(document())
@@ -159,16 +178,19 @@ class _Pages:
 
     def _identify(self, asked: HttpAsked) -> Key | None:
         headers = read_headers(asked.scope)
-        return self._service.identify(headers, _half_of(headers).key(headers))
+        return self._service.identify(headers, _half_of(asked).key(headers))
 
 
-def _half_of(headers: Mapping[str, str]) -> ServerCodec:
-    return SERVER_CODECS["anthropic" if "x-api-key" in headers or "anthropic-version" in headers else "openai"]
+def _half_of(asked: HttpAsked) -> ServerCodec:
+    """The half of the wire that whoever reads a page most likely speaks."""
+    if asked.url.path.startswith("/v1beta/"):
+        return SERVER_CODECS["gemini"]
+    is_anthropic = "x-api-key" in asked.headers or "anthropic-version" in asked.headers
+    return SERVER_CODECS["anthropic" if is_anthropic else "openai"]
 
 
 def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in asked.scope["headers"]}
-    reply = _half_of(headers).error(error)
+    reply = _half_of(asked).error(error)
     return Response(reply.body, reply.status, dict(reply.headers))
 
 
@@ -182,6 +204,11 @@ def _model_record(name: str) -> dict[str, Any]:
         "created_at": "1970-01-01T00:00:00Z",
         "owned_by": "dragoman",
     }
+
+
+def _gemini_record(name: str) -> dict[str, Any]:
+    methods = ["generateContent", "streamGenerateContent"]
+    return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods}
 
 
 # --- workers --------------------------------------------------------------------------------------
