@@ -315,18 +315,20 @@ class _Exchange(Reply):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
-            if kind is None and not self._single:
+            if kind is None and not self._single and not self.over:
                 await self._drain()
         finally:
-            self._clock.stop()
-            assert self._response is not None
-            self._response.close()  # gives a connection whose body was read to the end back to the pool
+            self._close()
 
     def __del__(self) -> None:
         # A stream that was dropped rather than closed. The timer would keep its socket open until it fires.
+        self._close()
+
+    def _close(self) -> None:
         self._clock.stop()
         if self._response is not None:
-            self._response.close()
+            self._response.close()  # gives a connection whose body was read to the end back to the pool
+            self._response = None
 
     async def receive(self) -> bytes:
         clock = self._clock
