@@ -1,12 +1,17 @@
 #!/bin/sh
-# What the tests need and no package index has: Chromium, for the trace viewer. Does nothing when it is there.
+# What the tests need and no package index has: Chromium, for the trace viewer, and bubblewrap, which confines
+# what an agent's tools run. Does nothing when they are there.
 set -eu
-for name in chromium chromium-browser google-chrome; do
-  if command -v "$name" >/dev/null 2>&1; then exit 0; fi
-done
+
+missing=""
+command -v bwrap >/dev/null 2>&1 || missing="bubblewrap"
+command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 ||
+  command -v google-chrome >/dev/null 2>&1 || missing="$missing chromium"
+if [ -z "$missing" ]; then exit 0; fi
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-  echo "Chromium is needed to test the trace viewer: install it (on Debian: apt-get install chromium)" >&2
+  echo "The tests need these, please install them (on Debian: apt-get install): $missing" >&2
   exit 1
 fi
 apt-get update -qq
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null
+# shellcheck disable=SC2086 - a list of words
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

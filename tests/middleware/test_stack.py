@@ -309,8 +309,8 @@ def test_describe_shows_no_more_of_an_object_than_its_kind() -> None:
 
 # --- for a long time ------------------------------------------------------------------------------
 
-SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 2_000
-TRACED = 800  # tracing makes everything several times slower, and a leak shows at any number of calls
+SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1_000
+TRACED = 300  # tracing makes everything several times slower, and a leak shows at any number of calls
 
 
 async def _growth(run: Any) -> int:
