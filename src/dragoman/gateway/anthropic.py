@@ -32,11 +32,12 @@ from ..events import (
     ToolUseStart,
     Usage,
 )
-from ..messages import AssistantBlock, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from ..messages import AssistantBlock, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
 from ..wire import HttpReply
 from .codec import Asked, ReplyEncoder
 from .conversation import read_request
 from .refusal import find_class, headers_of, message_of, status_of
+from .seal import seal
 
 __all__ = ["AnthropicServer"]
 
@@ -52,7 +53,7 @@ class AnthropicServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        return _StreamEncoder() if asked.request.stream else _BodyEncoder()
+        return _StreamEncoder(asked.issuer) if asked.request.stream else _BodyEncoder()
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal."""
@@ -83,8 +84,9 @@ _WORDS: dict[str, FinishReason] = {
 class _StreamEncoder(ReplyEncoder):
     content_type = "text/event-stream"
 
-    def __init__(self) -> None:
+    def __init__(self, issuer: Issuer | None) -> None:
         super().__init__()
+        self._issuer = issuer
         self._index = -1
         self._block = -1  # the event's own number of the block that is open
         self._is_open = False
@@ -145,7 +147,8 @@ class _StreamEncoder(ReplyEncoder):
         if event.text:
             said += self._delta({"type": "thinking_delta", "thinking": event.text})
         if event.signature is not None:
-            said += self._delta({"type": "signature_delta", "signature": event.signature})
+            signature = seal(event.signature, self._issuer, "anthropic")
+            said += self._delta({"type": "signature_delta", "signature": signature})
         return said
 
     def _open(self, block: int, record: dict[str, Any]) -> bytes:
@@ -238,14 +241,17 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **extras}
     if isinstance(block, Thinking):
-        signature = (state.signature if state is not None else None) or ""
+        signature = seal(state.signature, state.issuer, "anthropic") if state is not None and state.signature else ""
         return {"type": "thinking", "thinking": block.text, "signature": signature, **extras}
     if isinstance(block, RedactedThinking):
         return {"type": "redacted_thinking", "data": block.data}
     if isinstance(block, ToolCall):
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments or {}, **extras}
-    # Another wire's own kind of block means nothing here, and is shown under a name that no client takes for its own.
-    return block.data if isinstance(block.data, dict) and _is_ours(block) else {"type": "opaque", "data": block.data}
+    if isinstance(block.data, dict) and _is_ours(block):
+        return block.data
+    # Another wire's own kind of block means nothing here; it is carried for its issuer, which is named beside it.
+    issuer = state.issuer if state is not None else None
+    return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "data": block.data}
 
 
 def _is_ours(block: AssistantBlock) -> bool:

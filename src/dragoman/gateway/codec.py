@@ -18,7 +18,7 @@ from ..events import (
     ToolUseStart,
     read_object,
 )
-from ..messages import LossWarning, Request
+from ..messages import Issuer, LossWarning, Request
 from ..wire import HttpReply
 
 __all__ = ["Asked", "ReplyEncoder", "ServerCodec"]
@@ -31,6 +31,8 @@ class Asked(Struct, frozen=True):
     warnings: tuple[LossWarning, ...] = ()
     stream_usage: bool = True
     """Does the client want to be told the usage at the end of a stream?"""
+    issuer: Issuer | None = None
+    """Who will answer, if the server knows: whose opaque state the reply carries."""
 
 
 class ServerCodec(Protocol):

@@ -37,6 +37,7 @@ from ..messages import (
 from ..wire.projection import sorted_json
 from .codec import Asked
 from .fields import Fields, Losses, read_body
+from .seal import unseal
 
 __all__ = ["read_request"]
 
@@ -208,7 +209,10 @@ class _Reader:
 
     def _said(self, record: Fields, part: dict[str, Any]) -> AssistantBlock:
         signature = record.text("thoughtSignature")
-        state = Continuity(signature, issuer=_ISSUER) if signature else None
+        state = None
+        if signature:
+            made, issuer = unseal(signature, "gemini")
+            state = Continuity(made, issuer=issuer)
         if (call := record.inner("functionCall")) is not None:
             record.done()
             return self._call(call, state)

@@ -37,6 +37,7 @@ from ..messages import (
 )
 from .codec import Asked
 from .fields import Fields, Losses, read_body
+from .seal import unseal
 
 __all__ = ["read_request"]
 
@@ -281,7 +282,7 @@ def _read_said(record: Fields) -> AssistantBlock:
         return Text(record.need_text("text"), _read_state(record))
     if kind == "thinking":
         text, signature = record.need_text("thinking"), record.text("signature")
-        return Thinking(text, _read_state(record, signature or None))
+        return Thinking(text, _read_state(record, signature))
     if kind == "redacted_thinking":
         data = record.need_text("data")
         record.done()
@@ -291,7 +292,16 @@ def _read_said(record: Fields) -> AssistantBlock:
         if not isinstance(arguments, dict):
             record.refuse("input", "must be an object")
         return ToolCall(call_id, name, arguments, _read_state(record))
+    if kind == "opaque" and "issuer" in record:
+        return Opaque(record.take("data"), Continuity(issuer=_read_issuer(record)))
     return Opaque({"type": kind, **record.rest()}, Continuity(issuer=_ISSUER))
+
+
+def _read_issuer(record: Fields) -> Issuer:
+    inner = record.inner("issuer") or Fields({}, "issuer")
+    issuer = Issuer(inner.need_text("wire"), inner.text("vendor"), inner.text("model"))
+    inner.done()
+    return issuer
 
 
 def _read_state(record: Fields, signature: str | None = None) -> Continuity | None:
@@ -299,4 +309,7 @@ def _read_state(record: Fields, signature: str | None = None) -> Continuity | No
     extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
     if extras.get("caller") == {"type": "direct"}:  # what every call is, unless it says otherwise
         del extras["caller"]
-    return Continuity(signature, extras or None, _ISSUER) if signature or extras else None
+    if signature:
+        made, issuer = unseal(signature, "anthropic")
+        return Continuity(made, extras or None, issuer)
+    return Continuity(None, extras, _ISSUER) if extras else None

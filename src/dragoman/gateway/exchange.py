@@ -31,7 +31,7 @@ from ..validate import check_request
 from ..wire import HttpReply
 from .codec import Asked, ReplyEncoder, ServerCodec
 from .keys import Key
-from .models import wires_of
+from .models import issuer_of, wires_of
 from .service import Service
 
 __all__ = ["Endpoint", "Exchange", "Scope", "read_headers"]
@@ -257,6 +257,7 @@ class Exchange:
 
     async def _answer(self, provider: Provider, asked: Asked) -> None:
         assert self.request is not None
+        asked = replace(asked, issuer=issuer_of(provider))
         encoder = self.encoder = self.half.encoder(asked, created=int(time.time()))
         self.task = asyncio.current_task()
         source = provider._batches(self.request)

@@ -33,11 +33,12 @@ from ..events import (
     ToolUseStart,
     Usage,
 )
-from ..messages import Opaque, Text, ToolCall
+from ..messages import Issuer, Opaque, Text, ToolCall
 from ..wire import HttpReply
 from .codec import Asked, ReplyEncoder
 from .contents import read_request
 from .refusal import find_class, headers_of, message_of, status_of
+from .seal import seal
 
 __all__ = ["GeminiServer"]
 
@@ -53,7 +54,7 @@ class GeminiServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        return _StreamEncoder() if asked.request.stream else _BodyEncoder()
+        return (_StreamEncoder if asked.request.stream else _BodyEncoder)(asked.issuer)
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal."""
@@ -79,8 +80,9 @@ _WORDS: dict[str, FinishReason] = {
 class _Encoder(ReplyEncoder):
     """Parts of a reply, as a body gathers them and a stream sends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, issuer: Issuer | None) -> None:
         super().__init__()
+        self._issuer = issuer
         self._start: MessageStart | None = None
         self._name = ""
 
@@ -89,7 +91,8 @@ class _Encoder(ReplyEncoder):
         if isinstance(event, TextDelta):
             return {"text": event.text} if event.text else None
         if isinstance(event, ThinkingDelta):
-            signed = {} if event.signature is None else {"thoughtSignature": event.signature}
+            sealed = None if event.signature is None else seal(event.signature, self._issuer, "gemini")
+            signed = {} if sealed is None else {"thoughtSignature": sealed}
             return {"text": event.text, "thought": True, **signed} if event.text or signed else None
         if isinstance(event, ToolUseStart):
             self._name = event.tool_name
@@ -140,8 +143,8 @@ class _Encoder(ReplyEncoder):
 class _StreamEncoder(_Encoder):
     content_type = "text/event-stream"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, issuer: Issuer | None) -> None:
+        super().__init__(issuer)
         self._before_text = self._after_text = b""
 
     def feed(self, event: Event) -> bytes:
@@ -172,8 +175,8 @@ class _StreamEncoder(_Encoder):
 
 
 class _BodyEncoder(_Encoder):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, issuer: Issuer | None) -> None:
+        super().__init__(issuer)
         self._parts: list[dict[str, Any]] = []
         self._block = -1
 

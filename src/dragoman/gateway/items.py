@@ -187,6 +187,10 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
         return [Thinking("\n\n".join(texts), Continuity(opaque=item, issuer=_ISSUER))]
     if kind == "item_reference":
         raise InvalidRequestError(f"{record.at('type')}: an item cannot be referred to, nothing is kept here")
+    if kind == "opaque" and isinstance(item.get("issuer"), dict):
+        inner = Fields(item["issuer"], record.at("issuer"))
+        issuer = Issuer(inner.need_text("wire"), inner.text("vendor"), inner.text("model"))
+        return [Opaque(item.get("data"), Continuity(issuer=issuer))]
     return [Opaque(item, Continuity(issuer=_ISSUER))]
 
 

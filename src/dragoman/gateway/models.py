@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping
 
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
+from ..messages import Issuer
 from ..middleware.stack import walk
 from ..provider import HttpProvider, Provider
 from ..registry import Registry
 
-__all__ = ["Models", "wires_of"]
+__all__ = ["Models", "issuer_of", "wires_of"]
 
 _READY_FOR = 10.0  # seconds for which an answer about readiness stands
 
@@ -75,6 +76,12 @@ async def _problem(provider: Provider) -> str | None:
     except TimeoutError:
         return "provider_unavailable"
     return None
+
+
+def issuer_of(provider: Provider) -> Issuer | None:
+    """Whose opaque state a provider's replies carry, if it can only be one's."""
+    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
+    return Issuer(ends[0].codec.wire, ends[0].codec.issuer_vendor, ends[0].model) if len(ends) == 1 else None
 
 
 def wires_of(provider: Provider) -> set[str]:

@@ -319,7 +319,11 @@ def _own_fields(block: AssistantBlock) -> dict[str, Any]:
 def _write_opaque(block: Opaque) -> dict[str, Any]:
     state = block.continuity
     ours = state is not None and state.issuer is not None and state.issuer.wire == "responses"
-    return block.data if ours and isinstance(block.data, dict) else {"type": "opaque", "data": block.data}
+    if ours and isinstance(block.data, dict):
+        return block.data
+    # Another wire's own kind of block means nothing here; it is carried for its issuer, which is named beside it.
+    issuer = state.issuer if state is not None else None
+    return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "data": block.data}
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
