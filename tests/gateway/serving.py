@@ -10,6 +10,8 @@ from typing import Any
 
 import uvicorn
 
+from dragoman.gateway.patience import PatientProtocol
+
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
@@ -18,7 +20,7 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     listener.bind(("127.0.0.1", 0))
     listener.listen(4096)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5, http="httptools", **settings
+        app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5, http=PatientProtocol, **settings
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -22,6 +22,7 @@ from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.ledger import Ledger
+from dragoman.gateway.patience import PatientProtocol
 from dragoman.gateway.service import Bounds
 from dragoman.messages import Request
 from dragoman.registry import ConfigError, Registry
@@ -123,6 +124,18 @@ async def test_a_slow_body_is_refused() -> None:
     assert said.startswith(b"HTTP/1.1 408")
     assert b"connection: close" in said.lower()
     assert model.requests == []
+
+
+@pytest.mark.parametrize("before", [b"", head(HOST, JSON, length=2).replace(b"close", b"keep-alive") + b"{}"])
+async def test_a_head_that_never_ends_is_not_waited_for(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PatientProtocol, "seconds", 0.3)
+    async with serving(create_app({"fast": Listed("Hello")})) as url:
+        began = time.perf_counter()
+        said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
+        assert time.perf_counter() - began < 3
+        assert said.startswith(b"HTTP/1.1 400") == bool(before)
+        status, _, _ = await post(f"{url}/v1/chat/completions", BODY)
+        assert status == 200
 
 
 @pytest.mark.parametrize(

@@ -138,5 +138,5 @@ def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int) -
         log_level="warning",
         server_header=False,
         ws="none",
-        h11_max_incomplete_event_size=64 * 1024,
+        http="dragoman.gateway.patience:PatientProtocol",
     )
