@@ -22,18 +22,20 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     config = uvicorn.Config(
         app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5, http=PatientProtocol, **settings
     )
+    # As ``Server.serve`` does it, without its loop, which looks for the end ten times a second.
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    running = asyncio.ensure_future(server._serve(sockets=[listener]))
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[listener])
+    await server.on_tick(0)
     try:
-        while not server.started:
-            await asyncio.sleep(0.01)
-            if running.done():
-                running.result()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
-        await running
+        for _ in range(20):  # connections that the client has closed
+            if not server.server_state.connections:
+                break
+            await asyncio.sleep(0.005)
+        await server.shutdown(sockets=[listener])
         listener.close()
 
 
