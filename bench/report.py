@@ -43,7 +43,7 @@ def table(results: dict[str, Any]) -> str:
     lines += ["", "### Importing", "", "| | CPU ms | modules |", "|---|---|---|"]
     lines += [f"| {name} | {row['ms']:.0f} | {row['modules']} |" for name, row in results["imports"].items()]
     if results.get("gateway"):
-        lines += ["", "### The gateway", "", results["gateway"].strip()]
+        lines += ["", "### The gateway", "", "```json", results["gateway"].strip(), "```"]
     if results["skipped"]:
         lines += ["", "Left out:", *[f"- {name}: {why}" for name, why in results["skipped"].items()]]
     return "\n".join(lines)

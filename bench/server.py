@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 CHUNKS = 500
 LONG_CHUNKS = 10_000
-PIECES = [f" {number:04}" for number in range(10_000)]  # of tokens' length; litellm takes a repeated one for a failure
+# Of a token's length, and never the same twice: litellm takes a chunk that repeats itself for a failure.
+PIECES = [f"word{number % 10}" for number in range(10_000)]
 TOOL_ARGUMENTS = '{"city": "Oslo", "days": 3, "units": "metric"}'
 # Between two chunks of a paced stream, so that the reader wakes up for each.
 PAUSE = 0.0003
