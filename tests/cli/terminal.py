@@ -17,6 +17,8 @@ from typing import Self
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
+_ITS_OWN = ("NO_COLOR", "TERM", "COLUMNS", "LINES")  # what the terminal decides, and not whoever runs the tests
+
 
 class Terminal:
     """Runs ``python -m dragoman ...`` in a pseudo-terminal."""
@@ -26,7 +28,7 @@ class Terminal:
         self._at = 0
         self._own, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+        environment = {name: value for name, value in os.environ.items() if name not in _ITS_OWN}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dragoman", *words],
             stdin=theirs,

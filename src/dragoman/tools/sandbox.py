@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,9 @@ _PROGRAM = "bwrap"
 # Readable by every program of the user, and nothing that a workspace's tests have any business with.
 _PRIVATE = (".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc",
             ".config/gh", ".config/gcloud", ".config/dragoman", ".local/share/keyrings", ".password-store")  # fmt: skip
+
+
+_TEMPORARY = "/tmp"  # noqa: S108 - replaced by an empty one
 
 
 class Sandbox(Struct, frozen=True):
@@ -42,10 +46,16 @@ class Sandbox(Struct, frozen=True):
             for part in (["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)])
         ]
         return [
-            self.program, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp",  # noqa: S108
-            *covers, "--bind", str(workspace), str(workspace), "--chdir", str(workspace),
+            self.program, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY,
+            *_interpreter(), *covers, "--bind", str(workspace), str(workspace), "--chdir", str(workspace),
             "--unshare-all", *(["--share-net"] if network else []), "--die-with-parent", "--new-session", "--", *argv,
         ]  # fmt: skip
+
+
+def _interpreter() -> list[str]:
+    """A Python installed among temporary files would be gone with them; it stays, and nobody can write there."""
+    places = dict.fromkeys([sys.base_prefix, sys.prefix])
+    return [part for place in places if Path(place).is_relative_to(_TEMPORARY) for part in ("--ro-bind", place, place)]
 
 
 @cache
