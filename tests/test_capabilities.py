@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -157,3 +160,35 @@ def test_nothing_known_is_lost_by_merging(one: Capabilities, other: Capabilities
 @given(capabilities)
 def test_merging_with_nothing_changes_nothing(made: Capabilities) -> None:
     assert made.merged(Capabilities()) == Capabilities().merged(made) == made.merged(made) == made
+
+
+# --- from a file ------------------------------------------------------------------------------------
+
+
+def test_facts_are_read_from_a_file_with_where_they_are_from(tmp_path: Path) -> None:
+    fact = {"value": True, "source": "probed", "at": "2026-11-15", "by": "check"}
+    (tmp_path / "facts.json").write_text(json.dumps({"model": "m", "capabilities": {"supports_tools": fact}}))
+    read = Capabilities.read(tmp_path / "facts.json")
+    assert read == Capabilities(supports_tools=Fact(True, "probed", "2026-11-15", "check"))
+
+
+WRONG_FILES = [
+    ("", "is not JSON"),
+    ("[]", "no mapping named capabilities"),
+    ('{"capabilities": {"supports_x": {"value": true}}}', "unknown name 'supports_x'"),
+    ('{"capabilities": {"supports_tools": {"value": "yes"}}}', "supports_tools"),
+    ('{"capabilities": {"supports_tools": {"value": 3}}}', "must be true or false"),
+    ('{"capabilities": {"supports_tools": {"value": true, "source": "hearsay"}}}', "supports_tools"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), WRONG_FILES)
+def test_a_wrong_file_of_facts_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "facts.json").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        Capabilities.read(tmp_path / "facts.json")
+
+
+def test_a_missing_file_of_facts() -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        Capabilities.read("/nowhere/facts.json")

@@ -292,28 +292,6 @@ def test_facts_are_read_again(tmp_path: Path) -> None:
     assert model.capabilities.supports_tools.source == "probed"
 
 
-WRONG_FILES = [
-    ("", "is not JSON"),
-    ("[]", "no mapping named capabilities"),
-    ('{"capabilities": {"supports_x": {"value": true}}}', "unknown name 'supports_x'"),
-    ('{"capabilities": {"supports_tools": {"value": "yes"}}}', "supports_tools"),
-    ('{"capabilities": {"supports_tools": {"value": 3}}}', "must be true or false"),
-    ('{"capabilities": {"supports_tools": {"value": true, "source": "hearsay"}}}', "supports_tools"),
-]
-
-
-@pytest.mark.parametrize(("text", "complaint"), WRONG_FILES)
-def test_a_wrong_file_of_facts_is_named(tmp_path: Path, text: str, complaint: str) -> None:
-    (tmp_path / "facts.json").write_text(text)
-    with pytest.raises(ValueError, match=re.escape(complaint)):
-        Capabilities.read(tmp_path / "facts.json")
-
-
-def test_a_missing_file_of_facts() -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
-        Capabilities.read("/nowhere/facts.json")
-
-
 # --- the command ------------------------------------------------------------------------------------------
 
 
