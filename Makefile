@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-exhaustive lint bench bench-quick lock clean docs
+.PHONY: chat test test-covered test-rest test-exhaustive lint bench bench-quick lock clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman local pull >/dev/null
@@ -16,10 +16,16 @@ COVERED := $(addprefix tests/,test_errors.py test_messages.py test_capabilities.
 
 test: .venv/dev lint ## every check
 	@sh scripts/install_system.sh
-	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report= $(COVERED)
-	$(BIN)/coverage report --fail-under=100
-	$(BIN)/python -m pytest -n auto --dist worksteal $(addprefix --ignore=,$(COVERED))
+	@echo "two halves of the tests side by side; each prints when it is through"
+	@$(MAKE) --no-print-directory -j2 -Otarget test-covered test-rest
 	$(BIN)/python -m bench.guard
+
+test-covered: .venv/dev # in one process: worker processes would be traced twice
+	$(BIN)/python -m pytest -q --cov --cov-report= $(COVERED)
+	$(BIN)/coverage report --fail-under=100
+
+test-rest: .venv/dev
+	$(BIN)/python -m pytest -q -n auto --dist worksteal $(addprefix --ignore=,$(COVERED))
 
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive
