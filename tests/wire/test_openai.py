@@ -85,10 +85,11 @@ from .cases import (
     find_cases,
     open_decoder,
     plain_ids,
+    plain_request,
 )
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
-FAST = settings(max_examples=1000 if EXHAUSTIVE else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FAST = settings(max_examples=1000 if EXHAUSTIVE else 25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TREE = tuple(getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error"))
 
 ANY = Tool("any", "Takes anything.", {"type": "object"})
@@ -222,6 +223,17 @@ def test_raw_need_not_be_kept(case: Case) -> None:
         heard = decode(codec, case.request, pieces)
         assert heard.facts == decode(case.codec(), case.request, [case.reply or b""]).facts
         assert heard.response is None or heard.response.raw is None
+
+
+def test_many_small_chunks_are_kept_in_few_pieces() -> None:
+    codec = OpenAICodec("m", BASE_URL)
+    decoder = codec.decoder(plain_request(stream=True), Assembler())
+    text = b'data: {"choices": [{"delta": {"content": "Hi "}}]}\n\n'
+    body = text * 50 + b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    events = [event for piece in bytewise(body) for event in decoder.feed(piece)]
+    assert len(decoder._kept) == 1
+    assert b"".join(decoder._kept) == body[: len(b"".join(decoder._kept))]
+    assert len(fold(events).raw["chunks"]) == 51
 
 
 def test_a_stream_that_is_not_kept_holds_no_bytes() -> None:
@@ -1246,7 +1258,7 @@ def test_random_bytes(data: bytes, stream: bool, seed: int) -> None:
             assert held(decode(make_codec(), request, pieces)).facts == heard.facts
 
 
-@settings(FAST, max_examples=5000 if EXHAUSTIVE else 200)
+@settings(FAST, max_examples=5000 if EXHAUSTIVE else 100)
 @given(case=st.sampled_from(REPLIED), seed=st.integers(0, 10**6))
 def test_damaged_cases(case: Case, seed: int) -> None:
     """Valid replies with a few bytes changed, lost, doubled or moved."""

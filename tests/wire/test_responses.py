@@ -200,7 +200,7 @@ def test_cut_anywhere_a_stream_is_interrupted_or_whole(case: Case) -> None:
     codec, data = case.codec(ResponsesCodec), case.reply or b""
     whole = decode(codec, case.request, [data])
     intents = {e.tool_use_id: e.final_input for e in whole.events if isinstance(e, ToolUseEnd) and e.intent}
-    for at in range(0, len(data), 1 if EXHAUSTIVE else 17):
+    for at in range(0, len(data), 1 if EXHAUSTIVE else 61):
         heard = decode(codec, case.request, [data[:at]])
         if heard.facts == whole.facts:
             continue
