@@ -55,7 +55,6 @@ from dragoman.validate import check_request
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
-from dragoman.wire.conversation import is_ours, model_line
 from dragoman.wire.plan import make_plan
 from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, Heard, bytewise, check_case, decode, find_cases
 
@@ -619,41 +618,6 @@ def test_extras_that_repeat_a_field_are_taken_as_said() -> None:
 
 
 # --- whose state ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("model", "line"),
-    [
-        ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
-        ("claude-sonnet-4-5", "claude-sonnet-4-5"),
-        ("claude-3-7-sonnet-latest", "claude-3-7-sonnet"),
-        ("claude-3-7-sonnet@20250219", "claude-3-7-sonnet"),
-        ("gemini-2.0-flash-001", "gemini-2.0-flash"),
-        ("gpt-5-2025-08-07", "gpt-5"),
-        ("Claude-Opus-4-1", "claude-opus-4-1"),
-        ("qwen", "qwen"),
-    ],
-)
-def test_model_line(model: str, line: str) -> None:
-    assert model_line(model) == line
-
-
-@pytest.mark.parametrize(
-    ("state", "ours"),
-    [
-        (None, False),
-        (Continuity("s"), False),
-        (Continuity("s", issuer=Issuer("anthropic", "v", "m-20250101")), True),
-        (Continuity("s", issuer=Issuer("anthropic", None, "m")), True),
-        (Continuity("s", issuer=Issuer("anthropic", "v", None)), True),
-        (Continuity("s", issuer=Issuer("anthropic", "w", "m")), False),
-        (Continuity("s", issuer=Issuer("anthropic", "v", "n")), False),
-        (Continuity("s", issuer=Issuer("openai", "v", "m")), False),
-        (Continuity("s", issuer=Issuer("anthropic", "v", "m"), replayable=False), False),
-    ],
-)
-def test_whose_state_it_is(state: Continuity | None, ours: bool) -> None:
-    assert is_ours(state, Issuer("anthropic", "v", "m")) is ours
 
 
 def test_calls_whose_arguments_were_not_read_go_with_their_results() -> None:

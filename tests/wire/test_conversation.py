@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,8 @@ from dragoman.wire import CODECS
 from dragoman.wire.conversation import Call, Pairs, is_ours, is_welcome, model_line
 from dragoman.wire.projection import IdRule
 
+from .cases import CASES
+
 
 @pytest.mark.parametrize(
     ("model", "line"),
@@ -35,10 +40,29 @@ from dragoman.wire.projection import IdRule
         ("GPT-5-latest", "gpt-5"),
         ("gpt-oss-120b", "gpt-oss-120b"),
         ("o3", "o3"),
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-5", "claude-sonnet-4-5"),
+        ("claude-3-7-sonnet-latest", "claude-3-7-sonnet"),
+        ("claude-3-7-sonnet@20250219", "claude-3-7-sonnet"),
+        ("Claude-Opus-4-1", "claude-opus-4-1"),
+        ("gpt-5.4-2026-03-05", "gpt-5.4"),
+        ("gpt-5.4-nano", "gpt-5.4-nano"),
+        ("grok-4-0709", "grok-4-0709"),
+        ("m@20250101", "m"),
+        ("m-001", "m"),
+        ("qwen", "qwen"),
     ],
 )
 def test_model_line(model: str, line: str) -> None:
     assert model_line(model) == line
+
+
+def test_case_files_hold_nothing_of_this_machine() -> None:
+    here = {str(Path.home()), str(Path(__file__).parents[2]), tempfile.gettempdir()}
+    private = re.compile("|".join([*map(re.escape, sorted(here)), "/home/", "sk-[A-Za-z0-9]{8}"]).encode())
+    files = [path for wire in CASES.iterdir() for path in wire.iterdir()]
+    assert len(files) > 1000
+    assert [path.name for path in files if private.search(path.read_bytes())] == []
 
 
 HOME = Issuer("w", "v", "m-2025-01-01")
@@ -49,7 +73,10 @@ HOME = Issuer("w", "v", "m-2025-01-01")
     [
         (Issuer("w", "v", "m"), True, True, True),
         (Issuer("w", "v", "m"), False, False, False),
+        (Issuer("w", "v", "m-20250101"), True, True, True),
         (Issuer("w"), True, True, True),
+        (Issuer("w", "v"), True, True, True),
+        (Issuer("w", None, "m"), True, True, True),
         (Issuer("other", "v", "m"), True, False, False),
         (Issuer("w", "other", "m"), True, False, False),
         (Issuer("w", "v", "other"), True, False, False),

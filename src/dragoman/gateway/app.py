@@ -15,7 +15,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -143,13 +143,7 @@ class _Pages:
 
     async def model(self, asked: HttpAsked) -> Response:
         """One model."""
-        name = asked.path_params["name"]
-        try:
-            if name not in self._names(asked):
-                raise InvalidModelError("no model of this name is served here")
-        except ProviderError as error:
-            return _refusal(asked, error)
-        return JSONResponse(_model_record(name))
+        return self._show_model(asked, _model_record)
 
     async def gemini_models(self, asked: HttpAsked) -> Response:
         """The models this key may use, as the Gemini wire lists them."""
@@ -160,13 +154,16 @@ class _Pages:
 
     async def gemini_model(self, asked: HttpAsked) -> Response:
         """One model, as the Gemini wire describes it."""
+        return self._show_model(asked, _gemini_record)
+
+    def _show_model(self, asked: HttpAsked, record: Callable[[str], dict[str, Any]]) -> Response:
         name = asked.path_params["name"]
         try:
             if name not in self._names(asked):
                 raise InvalidModelError("no model of this name is served here")
         except ProviderError as error:
             return _refusal(asked, error)
-        return JSONResponse(_gemini_record(name))
+        return JSONResponse(record(name))
 
     async def openapi(self, asked: HttpAsked) -> Response:
         """The description of all this."""

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from .catalogue import Actor, LogPruned, Sensitivity
 from .errors import LogCorruptError, LogReadOnlyError, LogStorageError
 from .eventlog import EventLog
-from .record import Draft, Record, Row, to_row
+from .record import Draft, Line, Record, Row, to_row
 
 __all__ = ["ExportedLog"]
 
@@ -26,23 +26,6 @@ class _Place(Struct):
 
     session: str
     seq: int
-
-
-class _Line(Struct, forbid_unknown_fields=True):
-    """A whole line; anything more or less is not what was exported."""
-
-    actor: str
-    hash: str
-    id: str
-    parent: str | None
-    payload: Raw
-    previous: str
-    sensitivity: str
-    seq: int
-    session: str
-    timestamp: str
-    turn: str | None
-    type: str
 
 
 class ExportedLog(EventLog):
@@ -115,7 +98,7 @@ class _ExportView:
         self._path = path
         self._places = places
         self._count = count
-        self._decoder = msgspec.json.Decoder(_Line)
+        self._decoder = msgspec.json.Decoder(Line)
 
     def names(self) -> list[str]:
         return list(self._places)
@@ -151,7 +134,7 @@ class _ExportView:
             raise LogCorruptError(f"{self._path}: the line at byte {place} is no record: {error}") from None
 
 
-def _to_record(line: _Line) -> Record:
+def _to_record(line: Line) -> Record:
     # Whoever they are said to be, the hash decides whether it is true.
     actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
     return Record(

@@ -25,6 +25,7 @@ __all__ = [
     "MAX_PAYLOAD",
     "Draft",
     "Head",
+    "Line",
     "Record",
     "Row",
     "draft_record",
@@ -79,7 +80,7 @@ class Record(Struct, frozen=True):
     def line(self) -> bytes:
         """The record as its line of JSON, without the line's end."""
         return _encoder.encode(
-            _Line(
+            Line(
                 self.actor, self.hash, self.id, self.parent, self.raw, self.previous, self.sensitivity, self.seq,
                 self.session, _write_time(self.timestamp), self.turn, self.type,
             )
@@ -105,8 +106,8 @@ class _Body(Struct, frozen=True):
     type: str
 
 
-class _Line(Struct, frozen=True):
-    """What is exported: the same with its hash, which comes second."""
+class Line(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is exported: the same with its hash, which comes second. More or less than this is no export."""
 
     actor: str
     hash: str
