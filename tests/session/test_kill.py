@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import dragoman
 from dragoman.log import Record, SqliteLog
 from dragoman.session import reduce_records
@@ -87,6 +89,7 @@ def check(folder: Path, lives: Lives, names: list[str], *, over: bool) -> None:
         assert set(observed) <= set(effects), "something is said to have run that did not"
 
 
+@pytest.mark.exhaustive
 def test_killed_at_random_points(tmp_path: Path) -> None:
     draw = random.Random(KILLS)
     kills = 0
