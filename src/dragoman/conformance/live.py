@@ -42,7 +42,7 @@ async def check_server(
     """Run every check against the server at ``url`` and report.
 
     ``seconds`` bounds each call and ``budget`` the whole; no reply is longer than about twice
-    ``max_tokens``, save four that are cancelled at their first word. ``context`` is the model's window, if
+    ``max_tokens``, save those that are cancelled at their first word. ``context`` is the model's window, if
     the server does not tell. ``skip`` leaves checks out by name, ``*`` allowed. What the report holds of
     the exchanges is cut short and without headers; the key is in none of it.
     """
