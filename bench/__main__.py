@@ -141,7 +141,11 @@ def measure_imports(pythons: dict[str, str], rounds: int) -> dict[str, dict[str,
 
 
 def measure_memory(base: str, streams: int, modes: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    return {mode: json.loads(_run("bench.memory", base, str(streams), mode).stdout) for mode in modes}
+    found = {mode: json.loads(_run("bench.memory", base, str(streams), mode).stdout) for mode in modes}
+    for mode in ("lean", "raw"):
+        if row := found.get(mode):
+            row["beyond"] = row["grown"] - row["text"] - row["raw"] - found["connection"]["grown"]
+    return found
 
 
 def measure_gateway() -> str:
@@ -196,9 +200,8 @@ def main() -> None:
         speaking = {name: python for name, python in pythons.items() if name in (*OURS, "anthropic")}
         with workers(speaking, base, "anthropic") as started:
             results["anthropic"] = measure(started, list(ANTHROPIC_CASES), rounds, seconds, skipped)
-        results["memory"] = measure_memory(
-            base, 100 if options.quick else 200, ("lean", "raw")[: 1 if options.quick else 2]
-        )
+        modes = ("connection", "lean") if options.quick else ("connection", "lean", "raw", "floor")
+        results["memory"] = measure_memory(base, 100 if options.quick else 200, modes)
     print("memory is measured; now imports and the parts by themselves", file=sys.stderr, flush=True)
     results["imports"] = measure_imports(pythons, 5)
     results["micro"] = micro.measure()

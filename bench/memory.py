@@ -1,8 +1,10 @@
-"""Memory of many long streams held at once, in KiB each: how much one grows from its second event to its end.
+"""Memory of many long streams at once, in KiB each: how far the process grows until all have ended, replies held.
 
-    python -m bench.memory BASE_URL STREAMS raw|lean
+    python -m bench.memory BASE_URL STREAMS connection|lean|raw|floor
 
-What a stream has to keep, its text and with ``raw`` the bytes of the provider, is told beside it.
+``connection`` is our transport alone, whose bytes are thrown away: what the HTTP library takes for a connection.
+``lean`` and ``raw`` are ours without and with ``keep_raw``; ``floor`` is the client written by hand, which keeps
+nothing. What a reply has to keep, its text and with ``raw`` the bytes of the provider, is told beside it.
 """
 
 from __future__ import annotations
@@ -10,47 +12,68 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psutil
 
 from dragoman import connect
+from dragoman.transport import HttpTransport, Timeouts
+from dragoman.wire import HttpRequest
 
+from .floors import HEADERS, Aiohttp
 from .server import LONG_CHUNKS, PIECES, stream_frames
 
-
-async def read(stream: Any, events: int) -> None:
-    count = 0
-    async for _ in stream:
-        count += 1
-        if count == events:
-            return
+Read = Callable[[], Awaitable[Any]]
 
 
-async def main(base: str, streams: int, keep_raw: bool) -> None:
+def read_by_hand(base: str) -> Read:
+    floor = Aiohttp(base, "openai")
+    return lambda: floor.stream("long", [{"role": "user", "content": "Hi"}])
+
+
+def read_bytes(base: str) -> Read:
+    transport = HttpTransport()
+    request = HttpRequest("POST", f"{base}/long/v1/chat/completions", HEADERS, b"{}")
+
+    async def read() -> None:
+        async with transport.send(request, {}, Timeouts(), stream=True) as reply:
+            while await reply.receive():
+                pass
+
+    return read
+
+
+def read_events(base: str, keep_raw: bool) -> Read:
     model = connect("bench-1", base_url=f"{base}/long/v1", keep_raw=keep_raw)
-    async for _ in model.stream("Hi"):  # everything that is made once is made now
-        pass
+
+    async def read() -> Any:
+        stream = model.stream("Hi")
+        async for _ in stream:
+            pass
+        assert stream.response is not None
+        assert len(stream.response.text) == sum(map(len, PIECES))
+        return stream.response
+
+    return read
+
+
+async def main(base: str, streams: int, mode: str) -> None:
+    makers = {"connection": read_bytes, "floor": read_by_hand}
+    read = makers[mode](base) if mode in makers else read_events(base, mode == "raw")
+    await read()  # everything that is made once is made now
     gc.collect()
-    process = psutil.Process()
-    before = process.memory_info().rss
-    held = [model.stream("Hi") for _ in range(streams)]
-    await asyncio.gather(*[read(stream, 2) for stream in held])
-    gc.collect()
-    opened = process.memory_info().rss
-    await asyncio.gather(*[read(stream, LONG_CHUNKS - 10) for stream in held])
-    gc.collect()
-    ended = process.memory_info().rss
-    for stream in held:
-        await stream.aclose()
-    await model.close()
-    text = sum(map(len, PIECES)) / 1024
-    raw = sum(map(len, stream_frames(LONG_CHUNKS))) / 1024 if keep_raw else 0.0
-    grown = (ended - opened) / streams / 1024
-    told = {"opened": (opened - before) / streams / 1024, "grown": grown, "text": text, "raw": raw}
-    print(json.dumps({**told, "beyond": grown - text - raw}))
+    before = psutil.Process().memory_info().rss
+    held = await asyncio.gather(*[read() for _ in range(streams)])
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    assert len(held) == streams
+    ours = mode in ("lean", "raw")
+    text = sum(map(len, PIECES)) / 1024 if ours else 0.0
+    raw = sum(map(len, stream_frames(LONG_CHUNKS))) / 1024 if mode == "raw" else 0.0
+    print(json.dumps({"grown": (most - before) / streams / 1024, "text": text, "raw": raw}), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "raw"))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -33,13 +33,7 @@ def table(results: dict[str, Any]) -> str:
     for name, row in results["micro"].items():
         alone = "–" if row["msgspec_us"] is None else f"{row['msgspec_us']:.2f}"
         lines.append(f"| {name} | {row['us']:.2f} | {alone} |")
-    lines += ["", "### Memory of a stream of 10,000 chunks, of many held at once, in KiB", ""]
-    lines += ["| | grown | text | raw | beyond |", "|---|---|---|---|---|"]
-    for mode, row in results["memory"].items():
-        name = "`keep_raw=False`" if mode == "lean" else "`keep_raw=True`"
-        lines.append(
-            f"| {name} | " + " | ".join([f"{row[key]:.0f}" for key in ("grown", "text", "raw", "beyond")]) + " |"
-        )
+    lines += ["", "### Memory of a stream of 10,000 chunks, of many at once, in KiB", "", *_memory(results["memory"])]
     lines += ["", "### Importing", "", "| | CPU ms | modules |", "|---|---|---|"]
     lines += [f"| {name} | {row['ms']:.0f} | {row['modules']} |" for name, row in results["imports"].items()]
     if results.get("gateway"):
@@ -83,6 +77,22 @@ def _promises(results: dict[str, Any]) -> list[str]:
             now = results["imports"]["import dragoman"]["ms"] / results["imports"][client]["ms"]
             kept = "yes" if now <= most else "**no**"
             lines.append(f"| `import dragoman` | {client} | {_share(most)} | {_share(now)} | {kept} |")
+    return lines
+
+
+_HELD = {
+    "connection": "the connection alone",
+    "lean": "`keep_raw=False`",
+    "raw": "`keep_raw=True`",
+    "floor": "floor, which keeps nothing",
+}
+
+
+def _memory(rows: dict[str, Any]) -> list[str]:
+    lines = ["| | grown | of it text | raw | beyond these and the connection |", "|---|---|---|---|---|"]
+    for mode, row in rows.items():
+        cells = [f"{row[key]:.0f}" if row.get(key) else "–" for key in ("grown", "text", "raw", "beyond")]
+        lines.append(f"| {_HELD[mode]} | " + " | ".join(cells) + " |")
     return lines
 
 

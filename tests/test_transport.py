@@ -268,6 +268,27 @@ async def test_an_error_page_is_read_only_so_far() -> None:
 # --- connections ------------------------------------------------------------------------------------
 
 
+async def test_many_streams_run_ahead_less_and_all_that_end_are_forgotten() -> None:
+    transport = HttpTransport()
+    alone = transport._ahead.share()
+    async with serve(comments_after_text) as server:
+        model = connect("m", base_url=server.base_url, transport=transport)
+        streams = [model.stream("Hi") for _ in range(40)]
+        for stream in streams:
+            await anext(stream)
+        assert transport._ahead.share() * 4 <= alone
+        for stream in streams[:20]:
+            await stream.aclose()
+        for stream in streams[20:30]:
+            assert await stream.cancel()
+        del stream, streams  # and ten are only dropped
+        assert transport._ahead.share() == alone
+        _, error = await _collect(connect("m", base_url="http://127.0.0.1:1/v1", transport=transport))
+        assert isinstance(error, NetworkError)
+        assert transport._ahead.streams == 0
+        await model.close()
+
+
 async def test_whole_replies_share_a_connection_and_streams_do_not_outlive_theirs() -> None:
     connections: set[int] = set()
     inner = answering()

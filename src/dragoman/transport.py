@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FixtureTransport", "HttpTransport", "Reply", "Secret", "Timeouts", "Transport"]
 
-# How much a stream may run ahead of its reader; the library's own 64 KiB is much for many idle streams.
-_BUFFER = 16 * 1024
+# How much one stream, and all of a transport together, may run ahead of their readers. The HTTP library's own
+# 64 KiB (it keeps twice that, and the kernel as much again) is most of what a stream costs where there are many.
+_AHEAD_EACH = 32 * 1024
+_AHEAD_ALL = 256 * 1024
+_AHEAD_LEAST = 8 * 1024
 # An error page is never read further than this.
 MAX_ERROR_BODY = 1024 * 1024
 
@@ -135,6 +138,7 @@ class HttpTransport(Transport):
             self._ssl = ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
         self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether a connection serves once
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
+        self._ahead = _ReadAhead()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -144,9 +148,8 @@ class HttpTransport(Transport):
         # llama.cpp says keep-alive and closes after a stream: the next request would be lost. Without
         # TLS a new connection costs next to nothing, so a streamed one is not used again.
         single = stream and request.url.startswith("http:")
-        return _Exchange(
-            self, request, credentials, _Clock(asyncio.get_running_loop(), timeouts, stream=stream), single
-        )
+        clock = _Clock(asyncio.get_running_loop(), timeouts, stream=stream)
+        return _Exchange(self, request, credentials, clock, stream, single)
 
     async def close(self) -> None:
         self._closed = True
@@ -182,13 +185,12 @@ class HttpTransport(Transport):
         connector = self._aiohttp.TCPConnector(
             limit=0,
             ssl=self._ssl,
-            **({"force_close": True, "socket_factory": _open_socket} if single else patience),
+            **({"force_close": True, "socket_factory": self._ahead.open_socket} if single else patience),
         )
         return self._aiohttp.ClientSession(
             connector=connector,
             cookie_jar=self._aiohttp.DummyCookieJar(),
             trust_env=False,
-            read_bufsize=_BUFFER,
             headers={"user-agent": "dragoman"},
         )
 
@@ -232,12 +234,22 @@ class HttpTransport(Transport):
         return NetworkError("the connection was lost before the reply")
 
 
-def _open_socket(address: Any) -> socket.socket:
-    """A socket for one stream, whose server is held back early: the kernel's usual buffer is 128 KiB and more."""
-    family, kind, protocol, *_ = address
-    opened = socket.socket(family, kind, protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * _BUFFER)
-    return opened
+class _ReadAhead:
+    """How much the streams of one transport may run ahead of their readers: the more there are, the less each."""
+
+    def __init__(self) -> None:
+        self.streams = 0  # now open
+
+    def share(self) -> int:
+        """The bytes for one more."""
+        return max(_AHEAD_LEAST, min(_AHEAD_EACH, _AHEAD_ALL // max(1, self.streams)))
+
+    def open_socket(self, address: Any) -> socket.socket:
+        """A socket for one stream, whose server is held back early: the kernel's usual buffer is 128 KiB and more."""
+        family, kind, protocol, *_ = address
+        opened = socket.socket(family, kind, protocol)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * self.share())
+        return opened
 
 
 @lru_cache(maxsize=64)
@@ -270,13 +282,16 @@ class _Exchange(Reply):
         request: HttpRequest,
         credentials: Mapping[str, Secret],
         clock: _Clock,
+        stream: bool,
         single: bool,
     ) -> None:
         self._transport = transport
         self._request = request
         self._credentials = credentials
         self._clock = clock
+        self._stream = stream
         self._single = single
+        self._counted = False
         self._response: aiohttp.ClientResponse | None = None
         self.touch = clock.touch  # type: ignore[method-assign]
 
@@ -284,6 +299,9 @@ class _Exchange(Reply):
         transport, request, clock = self._transport, self._request, self._clock
         aiohttp = transport._aiohttp
         session = transport._open(request.url, single=self._single)
+        if self._stream:
+            transport._ahead.streams += 1
+            self._counted = True
         clock.start()
         try:
             # The key is merged inside the call, so that it is in no local variable of ours.
@@ -298,14 +316,15 @@ class _Exchange(Reply):
                 allow_redirects=False,
                 proxy=transport._proxy_for(request.url),
                 timeout=transport._connecting(clock.timeouts.connect),
+                read_bufsize=transport._ahead.share() if self._stream else None,
             )
         except asyncio.CancelledError:
-            clock.stop()
+            self._close()
             if clock.absorb():
                 raise clock.expiry() from None
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            clock.stop()
+            self._close()
             raise transport._translate(error, clock) from _without_frames(error)
         self.status = self._response.status
         self.headers = self._response.headers
@@ -326,6 +345,9 @@ class _Exchange(Reply):
 
     def _close(self) -> None:
         self._clock.stop()
+        if self._counted:
+            self._transport._ahead.streams -= 1
+            self._counted = False
         if self._response is not None:
             self._response.close()  # gives a connection whose body was read to the end back to the pool
             self._response = None

@@ -63,10 +63,24 @@ class AssemblerError(RuntimeError):
     """A wire called the assembler's verbs in an illegal order: a bug in that wire."""
 
 
-# Fragments of a block are joined once there are this many, so that a long reply costs the bytes of
-# its text rather than an object per chunk. What was joined stays as it is: strings that grow would
-# leave holes in memory, many of them where many streams grow side by side.
-_RUN = 128
+class _Pieces(list[str]):
+    """A text that grows, as its beginning and the fragments since.
+
+    The fragments are joined once there are many for so long a text: a reply then costs the bytes of its
+    text rather than an object per chunk, and joining costs little beside reading what is joined. It is one
+    text that grows, not many that stay: its end needs no second copy of it all.
+    """
+
+    __slots__ = ("limit",)
+
+    def __init__(self) -> None:
+        self.limit = 128
+
+    def settle(self) -> None:
+        """Make one of all."""
+        text = "".join(self)
+        self[:] = [text]
+        self.limit = 128 + len(text) // 1024
 
 
 class _Block:
@@ -74,14 +88,13 @@ class _Block:
 
     __slots__ = (
         "call_id", "continuity", "count", "end", "ended", "first", "index", "kind", "last", "name",
-        "pieces", "problem", "provider_id", "runs", "said", "signatures", "spoken", "value", "whole",
+        "pieces", "problem", "provider_id", "said", "signatures", "spoken", "value", "whole",
     )  # fmt: skip
 
     def __init__(self, kind: type, index: int, offset: int) -> None:
         self.kind = kind
         self.index = index
-        self.pieces: list[str] = []  # some runs of joined fragments, then single ones
-        self.runs = 0
+        self.pieces = _Pieces()
         self.count = 0  # fragments received
         self.said = 0  # of ``pieces``, how many were handed out
         self.spoken = False  # has its turn come?
@@ -99,11 +112,6 @@ class _Block:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def join(self) -> None:
-        """Make one run of the fragments since the last."""
-        self.pieces[self.runs :] = ["".join(self.pieces[self.runs :])]
-        self.runs += 1
-
     def told(self, unsaid: int) -> str:
         """The text that was handed out, but for its last ``unsaid`` characters."""
         text = "".join(self.pieces[: self.said])
@@ -118,7 +126,8 @@ class _Block:
             return self.whole
         if self.kind is ToolCall:
             return ToolCall(self.call_id, self.name, self.value, self.continuity)
-        self.pieces = [text := self.text]
+        self.pieces.settle()
+        text = self.pieces[0]
         return Thinking(text, self.continuity) if self.kind is Thinking else Text(text, self.continuity)
 
 
@@ -245,8 +254,8 @@ class Assembler:
         self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
         pieces = block.pieces
         pieces.append(piece)
-        if len(pieces) - block.runs > _RUN:
-            block.join()
+        if len(pieces) > pieces.limit:
+            pieces.settle()
         block.said = len(pieces)
 
     def thinking(self, piece: str) -> None:
@@ -374,8 +383,8 @@ class Assembler:
         block.last = self.offset
         if block is self._head:
             self._say(block, piece)
-            if len(pieces) - block.runs > _RUN:
-                block.join()
+            if len(pieces) > pieces.limit:
+                pieces.settle()
             block.said = len(pieces)
 
     def _advance(self) -> None:
@@ -555,8 +564,7 @@ class Partial:
         self._start: MessageStart | None = None
         self._complete = False
         self._blocks: list[AssistantBlock] = []
-        self._pieces: list[str] = []
-        self._runs = 0
+        self._pieces = _Pieces()
         self._open: TextDelta | ThinkingDelta | ToolUseStart | None = None
         self._signature: str | None = None
 
@@ -598,9 +606,8 @@ class Partial:
             self._open = event
         pieces = self._pieces
         pieces.append(event.text)
-        if len(pieces) - self._runs > _RUN:
-            pieces[self._runs :] = ["".join(pieces[self._runs :])]
-            self._runs += 1
+        if len(pieces) > pieces.limit:
+            pieces.settle()
         if type(event) is ThinkingDelta:
             self._signature = event.signature or self._signature
 
@@ -635,7 +642,7 @@ class Partial:
             unread = end.problem in ("malformed", "cancelled", "interrupted")
             arguments = (end.final_input or value) if unread else end.final_input
             self._blocks.append(ToolCall(end.tool_use_id, self._open.tool_name, arguments))
-        self._open, self._pieces, self._runs = None, [], 0
+        self._open, self._pieces = None, _Pieces()
 
     def _shut(self, *, replayable: bool = True) -> None:
         """Turn the open text or thinking into a block."""
@@ -645,4 +652,4 @@ class Partial:
         elif isinstance(opened, ThinkingDelta):
             known = self._signature is not None or not replayable
             self._blocks.append(Thinking(text, Continuity(self._signature, replayable=replayable) if known else None))
-        self._open, self._pieces, self._runs, self._signature = None, [], 0, None
+        self._open, self._pieces, self._signature = None, _Pieces(), None
