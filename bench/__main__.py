@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--clients", help="only these, with commas between")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
-    rounds = options.rounds or (5 if options.quick else 7)
+    rounds = options.rounds or (9 if options.quick else 7)
     seconds = 0.1 if options.quick else 0.2
     skipped: dict[str, str] = {}
     pythons = dict.fromkeys(OURS, sys.executable)

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Literal, NoReturn, Self, TypeAlias, final
 from weakref import ref
 
 import msgspec
@@ -81,10 +81,8 @@ class Provider(ABC):
         request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=False)
         began = time.perf_counter()
         waiting = _Waiting(self._calls(), request.request_id)
-        heard: list[Event] = []
         try:
-            async for batch in self._batches(request):
-                heard += [event for event in batch if type(event) is MessageComplete or type(event) is MessageStart]
+            heard = await self._hear(request)
         except asyncio.CancelledError:
             waiting.absorb()
             raise self._cancelled(request) from None
@@ -145,6 +143,13 @@ class Provider(ABC):
                 yield [event]
         finally:
             await _close(source)
+
+    async def _hear(self, request: Request) -> list[Event]:
+        """The first and the last event of the whole reply, of which the others are parts."""
+        ends: list[Event] = []
+        async for batch in self._batches(request):
+            ends += [event for event in batch if type(event) is MessageComplete or type(event) is MessageStart]
+        return ends
 
     def _calls(self) -> _Calls:
         """Calls in flight by request id. Weak: a stream that was dropped is not in flight."""
@@ -432,6 +437,9 @@ class HttpProvider(Provider):
     def _batches(self, request: Request, partial: Partial | None = None) -> AsyncIterator[list[Event]]:
         return _Answer(self, request, partial)
 
+    async def _hear(self, request: Request) -> list[Event]:
+        return await _Answer(self, request, None).hear()
+
     async def ready(self) -> None:
         questions = self.codec.ready()
         try:
@@ -532,18 +540,25 @@ class _Answer:
             raise StopAsyncIteration
         try:
             events = await self._next()
-        except ProviderError as error:
-            await self._leave(error)
-            # Without the frames below: they hold the reply, and some servers repeat the key in it.
-            error = self._provider._annotate(error, self._request)
-            raise error.with_traceback(None) from error.__cause__
         except BaseException as error:
-            await self._leave(error)
-            raise
+            await self._fail(error)
         if not events:
             await self._leave(None)
             raise StopAsyncIteration
         return events
+
+    async def hear(self) -> list[Event]:
+        """Wait for the whole; the first event and the last."""
+        heard: list[Event] = []
+        try:
+            while self._decoder is None or not self._decoder.done:
+                heard += await self._next()
+            if self._decoder.error is not None:
+                raise self._decoder.error
+        except BaseException as error:
+            await self._fail(error)
+        await self._leave(None)
+        return [heard[0], heard[-1]]
 
     async def aclose(self) -> None:
         await self._leave(GeneratorExit())
@@ -571,6 +586,14 @@ class _Answer:
         if decoder.error is not None:
             raise decoder.error
         return []
+
+    async def _fail(self, error: BaseException) -> NoReturn:
+        await self._leave(error)
+        if not isinstance(error, ProviderError):
+            raise error
+        # Without the frames below: they hold the reply, and some servers repeat the key in it.
+        error = self._provider._annotate(error, self._request)
+        raise error.with_traceback(None) from error.__cause__
 
     async def _leave(self, error: BaseException | None) -> None:
         self._over = True

@@ -376,7 +376,7 @@ def _read_usage(record: Any) -> Usage | None:
     if reasoning and prompt is not None and completion is not None and total == prompt + completion + reasoning:
         completion += reasoning  # xAI counts reasoning beside the completion, not in it
     cached = asked.get("cached_tokens")
-    if cached is None:
+    if cached is None and len(counts) > 3:  # more than the three that everybody sends
         cached = next((counts[name] for name in _CACHED if name in counts), None)
     written = asked.get("cache_write_tokens", counts.get("cache_creation_input_tokens"))
     return Usage(prompt, completion, cached, written, reasoning, total)
