@@ -261,6 +261,16 @@ async def test_a_value_that_fits_the_schema_and_not_the_type() -> None:
     model, _ = fixed(completion('{"n": 3}'))
     with pytest.raises(StructuredOutputError, match="Even"):
         await model.complete("Hi", response_schema=Even)
+    model, _ = fixed(stream_of('{"n": ', "3}"))
+    stream = model.stream("Hi", response_schema=Even)
+    while not isinstance(await anext(stream), MessageComplete):
+        pass
+    with pytest.raises(StructuredOutputError, match="Even"):
+        await anext(stream)
+    assert stream.response is not None
+    assert (stream.response.text, stream.response.parsed) == ('{"n": 3}', None)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
 
 
 async def test_a_server_without_response_format_is_learned_once() -> None:
@@ -361,6 +371,11 @@ async def test_plan_says_what_sending_would_do() -> None:
     ]
     assert [item.rule for item in planned.losses] == ["thinking_dropped"]
     assert planned.fits is False
+    blind, _ = fixed(capabilities={"supports_images": False, "supports_system_prompt": False})
+    assert "not to see images" in str(blind.plan([User([Image(Url("https://x/y.png"))])]).refused)
+    assert "system prompt" in str(blind.plan([System("Be brief."), User("Hi")]).refused)
+    assert blind.plan([User("Hi")]).refused is None
+    assert blind.plan([]).items == ()
     refused = model.plan([User([Document(Url("https://x/y.pdf"))])])
     assert refused.refused is not None
     assert "inline" in refused.refused
@@ -669,6 +684,25 @@ async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture)
     assert KEY not in server.requests[0].path
     shown += caplog.text + "".join(everything_about(error) for error in errors)
     assert [line for line in shown.splitlines() if KEY in line] == []
+
+
+@pytest.mark.parametrize("said", ["my thought of it", "hunter2hunter2", "in a list of words"])
+async def test_what_was_said_is_not_quoted_when_a_provider_repeats_it(said: str) -> None:
+    arguments = {"password": "hunter2hunter2", "more": [{"words": ["in a list of words"]}], "n": 5, "unit": "metric"}
+    call = Assistant([Thinking("my thought of it")], tool_calls=[ToolCall("c1", "f", arguments)])
+    messages = [User("Go."), call, ToolResult("c1", "done")]
+    model = connect("m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal(said)])))
+    with pytest.raises(InvalidRequestError) as caught:
+        await model.complete(messages)
+    assert said not in str(caught.value)
+    assert said in str(caught.value.provider_message)
+    model = connect("m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal("metric")])))
+    with pytest.raises(InvalidRequestError, match="bad value: metric"):
+        await model.complete(messages)
+
+
+def _refusal(word: str) -> bytes:
+    return json.dumps({"error": {"message": f"bad value: {word}"}}).encode()
 
 
 async def test_a_redirect_is_not_followed_and_the_key_stays_home() -> None:

@@ -66,6 +66,20 @@ async def test_connect_deadline() -> None:
     assert caught.value.transient
 
 
+async def test_the_connect_deadline_covers_looking_up_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
+    async with connect("m", base_url="http://nowhere.test/v1", timeouts={"connect": 0.1, "total": 5.0}) as model:
+        with pytest.raises(TimedOutError) as caught:
+            await model.complete("Hi")
+        _, error = await _collect(model)
+    assert caught.value.which == "connect"
+    assert isinstance(error, TimedOutError)
+    assert error.which == "connect"
+
+
 async def silent(connection: Connection) -> None:
     await asyncio.Event().wait()
 

@@ -8,7 +8,6 @@ and decodes. It never retries, never loops, never executes a tool and never call
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import logging
 import sys
@@ -33,7 +32,7 @@ from .errors import (
     UnsupportedFeatureError,
 )
 from .events import Assembler, Event, MessageComplete, MessageStart, Partial, Response, fold
-from .messages import Issuer, LossWarning, Request, RuntimeConfig, ToolChoice
+from .messages import Issuer, LossWarning, Request, RuntimeConfig, Text, Thinking, ToolCall, ToolChoice
 from .tokens import FAMILIES, estimate_input_tokens
 from .transport import HttpTransport, Reply, Secret, Timeouts, Transport
 from .validate import Expectation, build_request, check_request, find_refusal, parse_messages, parse_tools
@@ -192,13 +191,15 @@ class Provider(ABC):
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
         # A wire that demands max_tokens is not to refuse a plan for want of it.
         request = Request(parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model)
-        return make_plan(
+        refusal = find_refusal(request, self.capabilities) if request.messages else None
+        planned = make_plan(
             codec,
             request,
             f"{self.name}:{self.model}" if self.name else self.model,
             estimated_tokens=estimate_input_tokens(request.messages, family=self.token_family),
             context_tokens=self.capabilities.known("max_context_tokens"),
         )
+        return planned if refusal is None else replace(planned, refused=str(refusal[1]))
 
     def _cancelled(self, request: Request) -> CallCancelledError:
         return CallCancelledError(
@@ -309,6 +310,7 @@ class EventStream(_Interruptible):
         self._batch: list[Event] = []  # what arrived together
         self._at = 0  # how much of it was handed out
         self._ended = False
+        self._unfit: StructuredOutputError | None = None
         self._began = time.perf_counter()
         self._calls = calls = provider._calls()
         calls[request.request_id] = ref(self, lambda _: calls.pop(request.request_id, None))
@@ -339,6 +341,11 @@ class EventStream(_Interruptible):
         except asyncio.CancelledError:
             self.absorb()
             await self._close_well()
+        except StopAsyncIteration:
+            self._end()
+            if self._unfit is not None:  # as complete() does: the message is whole, and not what was asked for
+                raise self._unfit from self._unfit.__cause__
+            raise
         except BaseException:
             self._end()
             raise
@@ -373,8 +380,11 @@ class EventStream(_Interruptible):
     def _finish(self, complete: MessageComplete) -> None:
         latency = (time.perf_counter() - self._began) * 1000
         response = fold([*self._partial.opening(self._batch), complete], latency)
-        with contextlib.suppress(StructuredOutputError):
+        try:
             response = replace(response, parsed=_as_instance(response, self._schema, self._request))
+        except StructuredOutputError as error:
+            self._unfit = error
+            response = replace(response, parsed=None)
         self.response = response
 
     async def _close_well(self) -> None:
@@ -610,8 +620,26 @@ def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:
 
 def _texts(messages: Any) -> list[str]:
     """What was said, to be kept out of error messages."""
-    texts = [message.content if isinstance(message.content, str) else message.text for message in messages]
+    texts: list[str] = []
+    for message in messages:
+        if isinstance(message.content, str):
+            texts.append(message.content)
+            continue
+        for block in message.content:
+            if isinstance(block, ToolCall):
+                texts += _strings(block.arguments)
+            elif isinstance(block, Text | Thinking):
+                texts.append(block.text)
     return [text for text in texts if text]
+
+
+def _strings(value: Any) -> list[str]:
+    """The texts in arguments that are long enough not to be a word of anybody's."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in _strings(item)]
+    return [value] if isinstance(value, str) and len(value) >= 8 else []
 
 
 # --- connecting -----------------------------------------------------------------------------------

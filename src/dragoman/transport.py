@@ -198,7 +198,7 @@ class HttpTransport(Transport):
         """The one deadline that is left to the HTTP library."""
         limit = self._limits.get(seconds)
         if limit is None:
-            limit = self._limits[seconds] = self._aiohttp.ClientTimeout(total=None, sock_connect=seconds)
+            limit = self._limits[seconds] = self._aiohttp.ClientTimeout(total=None, connect=seconds)
         return limit
 
     def _proxy_for(self, url: str) -> str | None:

@@ -1327,6 +1327,18 @@ def test_a_body_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode(make_codec(), make_request(), [small]).error is None
 
 
+@pytest.mark.parametrize("piece", [event_of(PLAIN_CHUNK), b": still here\n\n"])
+@pytest.mark.parametrize("keep_raw", [True, False])
+def test_a_stream_has_a_bound_in_bytes(piece: bytes, keep_raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "MAX_STREAM", 10 * len(piece))
+    request = make_request(stream=True)
+    codec = OpenAICodec("m", "http://test", keep_raw=keep_raw)
+    assert "bytes" not in str(decode(codec, request, [piece] * 10).error)
+    heard = decode(codec, request, [piece] * 11)
+    assert type(heard.error) is InvalidResponseError
+    assert f"{10 * len(piece)} bytes" in str(heard.error)
+
+
 def test_a_stream_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_EVENTS", 10)
     heard = held(decode(make_codec(), make_request(stream=True), [event_of(PLAIN_CHUNK)] * 12))

@@ -23,6 +23,8 @@ __all__ = ["Codec", "Decoder", "Encoded", "Endpoint", "HttpReply", "HttpRequest"
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 64 * 1024 * 1024
 MAX_EVENTS = 2_000_000
+# Of a stream: much more than of a body, since each word comes with some hundred bytes around it.
+MAX_STREAM = 1024 * 1024 * 1024
 
 
 # A chunk that is kept by itself takes 33 bytes more than it has, and servers send them by the ten thousand.
@@ -276,9 +278,10 @@ class Decoder(ABC):
                 self._kept[-1] += chunk
             else:
                 self._kept.append(chunk)
-            self._size += len(chunk)
-            if self._sse is None and self._size > MAX_BODY:
-                raise InvalidResponseError(f"the reply is longer than {MAX_BODY} bytes")
+        self._size += len(chunk)
+        limit = MAX_BODY if self._sse is None else MAX_STREAM
+        if self._size > limit:
+            raise InvalidResponseError(f"the reply is longer than {limit} bytes")
         if len(self._head) < 12 and not self._is_body:
             self._head = (self._head + chunk).lstrip()[:12]
         if self._sse is None:

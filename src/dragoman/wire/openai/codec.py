@@ -95,10 +95,12 @@ class OpenAICodec(Endpoint[Quirks]):
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask what this kind of server can answer; see ``Quirks.readiness``."""
-        kind = self.quirks.readiness
+        kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
-        yield from self._ask_models()
+        entry = yield from self._ask_models()
+        if kind == "auto":
+            kind = _TELLING_OWNERS.get(str(entry.get("owned_by")), kind)
         if kind == "state":
             yield from self._ask_state()
         elif kind == "resident":
@@ -161,7 +163,8 @@ class OpenAICodec(Endpoint[Quirks]):
     def _get(self, url: str) -> HttpRequest:
         return HttpRequest("GET", url, {"accept": "application/json"})
 
-    def _ask_models(self) -> Generator[HttpRequest, HttpReply, None]:
+    def _ask_models(self) -> Generator[HttpRequest, HttpReply, Mapping[str, Any]]:
+        """Is the model listed? What the list says of it."""
         reply = yield self._get(join_url(self.base_url, "/models", default="/v1"))
         if reply.status == 404:
             raise InvalidModelError("the server has no model list, so it cannot confirm the model", status=404)
@@ -180,6 +183,7 @@ class OpenAICodec(Endpoint[Quirks]):
             raise InvalidModelError(f"the server does not list the model {self.model!r}", status=reply.status)
         if mine is not None and _is_unloaded(mine):
             raise ModelNotLoadedError("the server lists the model as not loaded", status=reply.status)
+        return mine or {}
 
     def _ask_health(self) -> Generator[HttpRequest, HttpReply, None]:
         reply = yield self._get(root_of(self.base_url) + "/health")
@@ -204,6 +208,10 @@ class OpenAICodec(Endpoint[Quirks]):
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)
 
+
+# Whom a model list names as the owner tells two kinds of server that answer for what is in memory elsewhere:
+# LM Studio and Ollama.
+_TELLING_OWNERS = {"organization_owner": "state", "library": "resident"}
 
 _JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
