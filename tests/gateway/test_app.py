@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from decimal import Decimal
@@ -232,6 +233,39 @@ async def test_calls_at_a_time() -> None:
         assert status == 429
         gate.set()
         assert (await first)[0] == 200
+        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200  # the place is free again
+
+
+def test_places_for_calls_are_shared_by_processes_and_outlive_none(tmp_path: Path) -> None:
+    key = Key("ann", "x", max_concurrency=3)
+    now = [600.0]
+    ledgers = [Ledger(tmp_path / "used.db", clock=lambda: now[0]) for _ in range(4)]
+    leases = [ledger.begin(key, 100) for ledger in ledgers[:3]]
+    with pytest.raises(ProviderError, match="3 calls at a time") as caught:
+        ledgers[3].begin(key, 100)
+    assert caught.value.retry_after == 1
+    ledgers[0].begin(Key("bob", "y", max_concurrency=1), 100)
+    ledgers[0].end(leases[1])
+    ledgers[3].begin(key, 100)
+    now[0] += 101
+    ledgers[0].begin(key, 100)  # nobody's call lasts that long
+    code = (
+        "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import Key\n"
+        "ledger = Ledger(sys.argv[1], clock=lambda: 701.0)\n"
+        "for _ in range(2): ledger.begin(Key('ann', 'x', max_concurrency=3), 100)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "used.db")], check=True)
+    ledgers[1].begin(key, 100)  # that process is no more
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_workers_with_limited_keys_need_one_ledger(tmp_path: Path) -> None:
+    keys = KeyRing([Key("ann", hash_key(ANN), max_concurrency=3)])
+    with pytest.raises(ValueError, match="workers: keys with limits"):
+        create_app({"fast": Listed("Hello")}, keys=keys, workers=4)
+    create_app({"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger(tmp_path / "used.db"))
+    create_app({"fast": Listed("Hello")}, keys=KEYS, workers=4)
 
 
 def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:
@@ -402,7 +436,8 @@ async def test_pages() -> None:
                 return reply.status, await reply.text()
 
         assert (await get("/health"))[0] == 200
-        assert (await get("/ready"))[0] == 200
+        assert (await get("/ready"))[0] == 401
+        assert (await get("/ready", bearer(BOB)))[0] == 200
         assert (await get("/openapi.json"))[0] == 200
         assert (await get("/metrics"))[0] == 401
         assert (await get("/v1/models"))[0] == 401
@@ -420,6 +455,112 @@ async def test_pages() -> None:
     ):
         assert reply.status == 503
         assert await reply.json() == {"status": "not ready", "models": {"fast": "provider_unavailable"}}
+
+
+class Asked(Listed):
+    """A model whose ``ready`` waits to be told, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__("Hello", repeat=True)
+        self.gate = asyncio.Event()
+        self.asked = 0
+        self.error: Exception | None = UnavailableError("down")
+
+    async def ready(self) -> None:
+        self.asked += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+
+
+async def call(app: Any, method: str, path: str, *headers: tuple[bytes, bytes], body: bytes = b"") -> tuple[int, Any]:
+    """A request as ASGI has it, without a server that might refuse it first, and without a lifespan."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1"), *headers], "root_path": "", "http_version": "1.1", "scheme": "http",
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(b"".join([message.get("body", b"") for message in sent[1:]]))
+
+
+HELD = (b"authorization", f"Bearer {ANN}".encode())
+
+
+async def test_all_who_ask_for_readiness_share_one_question() -> None:
+    model = Asked()
+    app = create_app({"fast": model}, keys=KEYS)
+    callers = [asyncio.ensure_future(call(app, "GET", "/ready", HELD)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    late = asyncio.ensure_future(call(app, "GET", "/ready", (b"x-api-key", BOB.encode())))
+    await asyncio.sleep(0.01)
+    assert not any(each.done() for each in [*callers, late])  # nothing is known, so nothing is said
+    callers[0].cancel()
+    await asyncio.sleep(0.01)
+    model.gate.set()
+    expected = (503, {"status": "not ready", "models": {"fast": "provider_unavailable"}})
+    assert await asyncio.gather(*callers[1:]) == [expected, expected]
+    assert await late == (503, {"status": "not ready", "models": {}})  # not one of his
+    assert await call(app, "GET", "/ready", HELD) == expected
+    assert model.asked == 1
+
+
+async def test_strangers_make_nobody_ask_upstream() -> None:
+    model = Asked()
+    model.gate.set()
+    model.error = None
+    app = create_app({"fast": model}, keys=KEYS)
+    strangers: list[tuple[tuple[tuple[bytes, bytes], ...], int]] = [
+        ((), 401),
+        (((b"authorization", b"Bearer dg-wrong"),), 401),
+        ((HELD, HELD), 400),
+    ]
+    for headers, expected in strangers:
+        assert (await call(app, "GET", "/ready", *headers))[0] == expected
+        assert (await call(app, "GET", "/health", *headers))[0] == 200
+    assert model.asked == 0
+    assert await call(app, "GET", "/ready", HELD) == (200, {"status": "ready"})
+    assert model.asked == 1
+
+
+async def test_a_question_that_breaks_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Asked()
+    model.gate.set()
+    model.error = ZeroDivisionError("an inner secret")
+    app = create_app({"fast": model})
+    monkeypatch.setattr("dragoman.gateway.models._READY_FOR", 0.0)
+    assert await call(app, "GET", "/ready") == (
+        503,
+        {"status": "not ready", "models": {"fast": "provider_unavailable"}},
+    )
+    model.error = None
+    assert (await call(app, "GET", "/ready"))[0] == 200
+    # A question that is broken off leaves no answer, not even the old one.
+    model.gate.clear()
+    left = asyncio.ensure_future(call(app, "GET", "/ready"))
+    await asyncio.sleep(0.01)
+    await app.state.service.models.close()
+    assert await left == (503, {"status": "not ready", "models": {}})
+    asked = model.asked
+    model.gate.set()
+    assert (await call(app, "GET", "/ready"))[0] == 200
+    assert model.asked == asked + 1
+
+
+@pytest.mark.parametrize("length", ["²", "9" * 5000, "-1", "+5", "1_0", " 5", ""])
+async def test_a_length_that_is_none_is_the_callers_fault(length: str) -> None:
+    headers = ((b"content-type", b"application/json"), (b"content-length", length.encode("latin-1")))
+    status, said = await call(create_app({"fast": Listed()}), "POST", "/v1/chat/completions", *headers, body=b"{}")
+    assert status == 400
+    assert "content-length" in said["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -141,6 +141,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--model", "a=up:m", "--model", "a=up:m"], "is there twice"),
     (["--model", "a=nobody:m"], "no model is named"),
     (["--auth", "KEYS", "--workers", "2"], "give --state"),
+    (["--auth", "PLACES", "--workers", "2"], "give --state"),
     (["--auth", "BROKEN"], "must be sha256"),
 ]
 
@@ -150,7 +151,9 @@ def test_it_does_not_start(options: list[str], complaint: str, tmp_path: Path, m
     monkeypatch.setattr("uvicorn.run", lambda *args, **kwargs: pytest.fail("it listens"))
     broken = tmp_path / "broken.yaml"
     broken.write_text("keys:\n  a:\n    hash: x\n")
-    files = {"KEYS": write_keys(tmp_path, "budget_usd: 1"), "BROKEN": str(broken)}
+    (tmp_path / "places").mkdir()
+    places = write_keys(tmp_path / "places", "max_concurrency: 3")
+    files = {"KEYS": write_keys(tmp_path, "budget_usd: 1"), "PLACES": places, "BROKEN": str(broken)}
     config = write_config(tmp_path, "http://127.0.0.1:9")
     said = CliRunner().invoke(main, ["serve", "--config", config, *[files.get(each, each) for each in options]])
     assert said.exit_code == 2

@@ -54,9 +54,11 @@ def create_app(
 
     ``keys`` are who may use it; without them everybody on this machine may, and ``check_host`` sees to
     it that nobody else does. ``ledger`` counts what limited keys use, in memory unless you give one.
-    ``workers`` says how many processes share the keys' limits on calls at a time.
+    ``workers`` says how many processes share the keys; where these have limits, they share a ledger, too.
     """
-    service = Service(Models(models), keys, ledger or Ledger(), bounds or Bounds(), workers, check_host=check_host)
+    if workers > 1 and ledger is None and keys is not None and any(key.is_limited for key in keys.keys):
+        raise ValueError("workers: keys with limits are counted together in a file; give ledger=Ledger(path)")
+    service = Service(Models(models), keys, ledger or Ledger(), bounds or Bounds(), check_host=check_host)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -113,15 +115,19 @@ class _Pages:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, asked: HttpAsked) -> Response:
-        """Calls can be expected to succeed. Which model stands in the way is for those with a key."""
+        """Calls can be expected to succeed; else which of this key's models stand in the way.
+
+        To find out, the models' servers are asked, and that nobody without a key may cause.
+        """
+        try:
+            key = self._identify(asked)
+        except ProviderError as error:
+            return _refusal(asked, error)
         problems = await self._service.models.problems()
-        if self._service.draining or problems:
-            shown: dict[str, Any] = {"status": "not ready"}
-            with contextlib.suppress(ProviderError):
-                key = self._identify(asked)
-                shown["models"] = {name: why for name, why in problems.items() if key is None or key.allows(name)}
-            return JSONResponse(shown, 503)
-        return JSONResponse({"status": "ready"})
+        if problems is not None and not problems and not self._service.draining:
+            return JSONResponse({"status": "ready"})
+        shown = {name: why for name, why in (problems or {}).items() if key is None or key.allows(name)}
+        return JSONResponse({"status": "not ready", "models": shown}, 503)
 
     async def metrics(self, asked: HttpAsked) -> Response:
         """Counters of this process."""
@@ -232,7 +238,7 @@ def create_app_from_environment() -> Starlette:
     return create_app(
         models,
         keys=KeyRing.load(told["keys"]) if told["keys"] else None,
-        ledger=Ledger(told["state"]),
+        ledger=Ledger(told["state"]) if told["state"] else None,
         bounds=Bounds(**told["bounds"]),
         workers=told["workers"],
         check_host=told["check_host"],

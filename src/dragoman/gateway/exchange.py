@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
@@ -18,7 +19,6 @@ from ..errors import (
     OverloadedError,
     ProviderError,
     QuotaExceededError,
-    RateLimitError,
     TimedOutError,
     UnavailableError,
     UnsupportedFeatureError,
@@ -51,6 +51,8 @@ _NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "ext
 _HINTS = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
 )
+_LENGTH = re.compile("[0-9]{1,19}")
+_SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
 
 
 class _GoneError(Exception):
@@ -91,6 +93,7 @@ class Exchange:
         "half",
         "headers",
         "key",
+        "lease",
         "length",
         "model",
         "provider",
@@ -116,6 +119,7 @@ class Exchange:
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
         self.key: Key | None = None
+        self.lease: str | None = None
         self.model = ""
         self.provider: Provider | None = None
         self.request: Request | None = None
@@ -148,6 +152,8 @@ class Exchange:
             await self._refuse(UnavailableError("the gateway failed; its log says why"))
         finally:
             self.service.metrics.in_flight -= 1
+            if self.lease is not None:
+                self.service.ledger.end(self.lease)
             self._account()
 
     async def _run(self, *, counting: bool) -> None:
@@ -158,13 +164,7 @@ class Exchange:
             count = provider.estimate_input_tokens(asked.request.messages, asked.request.tools)
             await self._reply(HttpReply(200, _JSON, msgspec.json.encode({"input_tokens": count})))
             return
-        concurrency = self.service.running
-        name = self.key.id if self.key is not None else ""
-        concurrency[name] = concurrency.get(name, 0) + 1
-        try:
-            await self._answer(provider, asked)
-        finally:
-            concurrency[name] -= 1
+        await self._answer(provider, asked)
 
     # before any work: who asks
 
@@ -183,8 +183,10 @@ class Exchange:
 
     async def _read_body(self) -> bytes:
         bounds = self.service.bounds
-        length = self.headers.get("content-length", "")
-        if length.isdigit() and int(length) > bounds.body_bytes:
+        length = self.headers.get("content-length", "0")
+        if not _LENGTH.fullmatch(length):  # servers see to it, but not every one, and int() takes more than HTTP does
+            raise InvalidRequestError("content-length must be a number of bytes")
+        if int(length) > bounds.body_bytes:
             raise InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
         pieces: list[bytes] = []
         size = 0
@@ -245,9 +247,8 @@ class Exchange:
         return replace(request, model=provider.model)
 
     def _check_limits(self, key: Key, provider: Provider) -> None:
-        limit = key.max_concurrency
-        if limit is not None and self.service.running.get(key.id, 0) >= max(1, limit // self.service.workers):
-            raise RateLimitError(f"this key's limit of {limit} calls at a time is reached", retry_after=1)
+        if key.max_concurrency is not None:
+            self.lease = self.service.ledger.begin(key, self.service.bounds.reply_seconds + _SPARE)
         if key.budget_usd is not None and not cost(Usage(0, 0), f"{provider.name}:{provider.model}"):
             raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
         if key.is_limited:

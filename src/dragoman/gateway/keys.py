@@ -59,7 +59,7 @@ class Key(Struct, frozen=True):
     @property
     def is_limited(self) -> bool:
         """Is there anything to count for it?"""
-        counted = (self.budget_usd, self.requests_per_minute, self.tokens_per_minute)
+        counted = (self.budget_usd, self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
         return any(limit is not None for limit in counted)
 
 

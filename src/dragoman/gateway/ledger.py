@@ -1,4 +1,4 @@
-"""What each key has used: money in all, requests and tokens this minute.
+"""What each key has used: money in all, requests and tokens this minute; and its calls under way.
 
 In memory for one process; in a SQLite file where several workers must count together, or where a
 restart must not make a budget new. Money is kept in whole billionths, so that sums are exact.
@@ -6,13 +6,16 @@ restart must not make a budget new. Money is kept in whole billionths, so that s
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
 from ..errors import QuotaExceededError, RateLimitError
+from ..messages import new_ulid
 from .keys import Key
 
 __all__ = ["Ledger"]
@@ -23,7 +26,11 @@ create table if not exists spent (key text primary key, nano integer not null);
 create table if not exists used (
     key text, minute integer, requests integer not null, tokens integer not null, primary key (key, minute)
 );
+create table if not exists running (
+    id text primary key, key text not null, pid integer not null, life text not null, until real not null
+);
 """
+_LIFE = new_ulid()  # of this process: the same number may have been another's before
 
 
 class Ledger:
@@ -38,6 +45,7 @@ class Ledger:
             self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma synchronous=normal")
         self._base.executescript(_SCHEMA)
+        self._base.execute("delete from running where pid = ? and life <> ?", (os.getpid(), _LIFE))
 
     def close(self) -> None:
         """Close the file."""
@@ -75,7 +83,43 @@ class Ledger:
                 (key.id, nano),
             )
 
+    def begin(self, key: Key, seconds: float) -> str:
+        """Take one of the key's places for calls at a time, to be given back with ``end``.
+
+        A place that a process took to its grave is free again when others want it, at the latest after
+        so many ``seconds``.
+        """
+        lease = self._take_place(key, seconds)
+        if lease is None and self._bury(key.id):
+            lease = self._take_place(key, seconds)
+        if lease is None:
+            limit = key.max_concurrency
+            raise RateLimitError(f"this key's limit of {limit} calls at a time is reached", retry_after=1)
+        return lease
+
+    def end(self, lease: str) -> None:
+        """The call that took this place is over."""
+        self._base.execute("delete from running where id = ?", (lease,))
+
     # inside
+
+    def _take_place(self, key: Key, seconds: float) -> str | None:
+        lease, now = new_ulid(), self._clock()
+        # One statement: between a question and an answer another process could take the last place.
+        done = self._base.execute(
+            "insert into running select ?, ?, ?, ?, ? "
+            "where (select count(*) from running where key = ? and until > ?) < ?",
+            (lease, key.id, os.getpid(), _LIFE, now + seconds, key.id, now, key.max_concurrency),
+        )
+        return lease if done.rowcount == 1 else None
+
+    def _bury(self, key: str) -> bool:
+        """Free the places of processes that are no more; whether there were any."""
+        found = self._base.execute("select distinct pid from running where key = ?", (key,)).fetchall()
+        dead = [pid for (pid,) in found if not _is_alive(pid)]
+        self._base.executemany("delete from running where pid = ?", [(pid,) for pid in dead])
+        self._base.execute("delete from running where until <= ?", (self._clock(),))
+        return bool(dead)
 
     def _refuse(self, now: float, key: str, what: str, limit: int) -> None:
         """A sliding minute: the part of the last one that is still within it counts, evenly spread."""
@@ -100,3 +144,15 @@ class Ledger:
         )
         if requests:
             self._base.execute("delete from used where key = ? and minute < ?", (key, minute - 1))
+
+
+def _is_alive(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True  # to ask there is to kill; the place becomes free with time
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

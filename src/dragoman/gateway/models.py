@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from ..provider import HttpProvider, Provider
 from ..registry import Registry
 
 __all__ = ["Models", "issuer_of", "wires_of"]
+
+log = logging.getLogger("dragoman")
 
 _READY_FOR = 10.0  # seconds for which an answer about readiness stands
 
@@ -27,8 +30,9 @@ class Models:
     def __init__(self, source: Mapping[str, Provider] | Registry) -> None:
         self._registry = source if isinstance(source, Registry) else None
         self._providers = {} if isinstance(source, Registry) else dict(source)
-        self._asked = -_READY_FOR
-        self._problems: dict[str, str] = {}
+        self._asked: float | None = None
+        self._problems: dict[str, str] | None = None
+        self._probe: asyncio.Task[None] | None = None
 
     def names(self) -> list[str]:
         """Every name that is served."""
@@ -52,17 +56,30 @@ class Models:
     def _is_listed(self, registry: Registry, name: str) -> bool:
         return name in registry.aliases() or name in registry.names()
 
-    async def problems(self) -> dict[str, str]:
-        """What stands in the way of the models that are open, by name; asked anew every few seconds."""
-        if time.monotonic() - self._asked > _READY_FOR:
-            self._asked = time.monotonic()
-            found = await asyncio.gather(*[_problem(provider) for provider in self._providers.values()])
-            named = zip(self._providers, found, strict=True)
-            self._problems = {name: problem for name, problem in named if problem is not None}
+    async def problems(self) -> dict[str, str] | None:
+        """What stands in the way of the models that are open, by name; ``None`` if that could not be found out.
+
+        Asked anew when the last answer is some seconds old, once for all who wait for it.
+        """
+        if self._asked is None or time.monotonic() - self._asked > _READY_FOR:
+            if self._probe is None or self._probe.done():
+                self._probe = asyncio.ensure_future(self._find_problems())
+            await asyncio.wait([self._probe])  # and not the task itself: one who leaves must not stop it for all
         return self._problems
+
+    async def _find_problems(self) -> None:
+        asked = dict(self._providers)
+        found = await asyncio.gather(*[_problem(provider) for provider in asked.values()])
+        named = zip(asked, found, strict=True)
+        self._problems = {name: problem for name, problem in named if problem is not None}
+        self._asked = time.monotonic()
 
     async def close(self) -> None:
         """Close every provider that is open."""
+        if self._probe is not None and not self._probe.done():
+            self._problems = None
+            self._probe.cancel()
+            await asyncio.wait([self._probe])
         for provider in {id(provider): provider for provider in self._providers.values()}.values():
             await provider.close()
 
@@ -74,6 +91,9 @@ async def _problem(provider: Provider) -> str | None:
     except ProviderError as error:
         return error.category
     except TimeoutError:
+        return "provider_unavailable"
+    except Exception:
+        log.exception("%s cannot say whether it is ready", provider.name)
         return "provider_unavailable"
     return None
 

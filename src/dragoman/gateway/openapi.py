@@ -112,7 +112,7 @@ def document() -> dict[str, Any]:
     """The OpenAPI document of a gateway."""
     named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     not_ready = {"description": "Not ready.", "content": {"application/json": {"schema": {"type": "object"}}}}
-    ready = _get("Whether calls can be expected to succeed.")
+    ready = _get("Whether calls can be expected to succeed.", "400", "401", "403")
     ready["get"]["responses"]["503"] = not_ready
     return {
         "openapi": "3.1.0",

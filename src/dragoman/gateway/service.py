@@ -29,15 +29,13 @@ class Service:
     """What the routes share: the models, who may use them, and what has been used."""
 
     def __init__(
-        self, models: Models, keys: KeyRing | None, ledger: Ledger, bounds: Bounds, workers: int, *, check_host: bool
+        self, models: Models, keys: KeyRing | None, ledger: Ledger, bounds: Bounds, *, check_host: bool
     ) -> None:
         self.models = models
         self.keys = keys
         self.ledger = ledger
         self.bounds = bounds
-        self.workers = workers
         self.metrics = Metrics()
-        self.running: dict[str, int] = {}
         self.draining = False
         self._check_host = check_host
 
