@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.messages import Assistant, Message, Request, System, Text, Thinking, ToolCall, ToolResult, User
+from dragoman.errors import InvalidRequestError
+from dragoman.messages import (
+    Assistant,
+    Message,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+)
 from dragoman.wire.openai import OpenAICodec
 from dragoman.wire.prefix import LONG, Prefixes
 
@@ -101,9 +115,23 @@ def test_what_is_kept_is_bounded() -> None:
     kept = Prefixes(conversations=3, size=100)
     nothing = kept.find([])
     for number in range(9):
-        kept.keep([User(str(number))], b"[%d]" % number, nothing)
-    assert [prefix.written for prefix in kept._kept] == [b"[6]", b"[7]", b"[8]"]
-    kept.keep([User("large")], b"[" + b"1" * 95 + b"]", nothing)
-    assert [len(prefix.written) for prefix in kept._kept] == [3, 97]
-    kept.keep([User("too large")], b"[" + b"1" * 100 + b"]", nothing)
-    assert [len(prefix.written) for prefix in kept._kept] == [3, 97]
+        kept.keep([User(str(number))], b"[%d]" % number, 0, nothing)
+    assert [prefix.body for prefix in kept._kept] == [b"[6]", b"[7]", b"[8]"]
+    kept.keep([User("large")], b"[" + b"1" * 95 + b"]", 0, nothing)
+    assert [len(prefix.body) for prefix in kept._kept] == [3, 97]
+    kept.keep([User("too large")], b"[" + b"1" * 100 + b"]", 0, nothing)
+    assert [len(prefix.body) for prefix in kept._kept] == [3, 97]
+
+
+def test_other_settings_go_before_the_same_messages() -> None:
+    keeping = codec()
+    messages = tuple([User("a"), Assistant("b")] * LONG + [User("c")])
+    for config in ({}, {"temperature": 0.5}, {"extras": {"user": "me"}}, {"temperature": 0.1, "extras": {"top_k": 3}}):
+        request = Request(messages, config=RuntimeConfig(**config), model="m", stream="extras" in config)
+        body = keeping.encode(request).http.body
+        assert body == codec().encode(request).http.body
+        assert list(json.loads(body))[-1] == "messages"
+    same = RuntimeConfig(extras={"messages": json.loads(body)["messages"]})
+    assert keeping.encode(Request(messages, config=same, model="m")).http.body == encode(codec(), list(messages))
+    with pytest.raises(InvalidRequestError, match="messages"):
+        keeping.encode(Request(messages, config=RuntimeConfig(extras={"messages": []}), model="m"))

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..messages import Assistant, Message, ToolCall, ToolResult
-from .projection import sorted_json
+from .projection import sorted_json, to_bytes
 
 __all__ = ["LONG", "Prefix", "Prefixes"]
 
@@ -18,10 +18,11 @@ LONG = 16
 
 
 class Prefix(Struct, frozen=True):
-    """Messages, and the JSON array they became."""
+    """Messages, and the last request that had them: a JSON object whose last field they are."""
 
     messages: tuple[Message, ...] = ()
-    written: bytes = b"[]"
+    body: bytes = b""
+    begin: int = 0  # of their array
     arguments: tuple[tuple[dict[str, Any], bytes], ...] = ()
 
     def begins(self, messages: Sequence[Message]) -> bool:
@@ -35,14 +36,17 @@ class Prefix(Struct, frozen=True):
             and all(bytes(sorted_json(value)) == was for value, was in self.arguments)
         )
 
-    def extended(self, added: bytes) -> bytes:
-        """The array with those of another after its own."""
-        if len(added) == 2:
-            return self.written
+    def extended(self, head: dict[str, Any], added: list[Any]) -> tuple[bytes, int]:
+        """A request of other fields, our messages and some after them; and where their array begins.
+
+        Memory is written once: a mebibyte of history costs more to copy than anything else here.
+        """
+        start = to_bytes(head)[:-1] + b',"messages":'
         if not self.messages:
-            return added
-        # Memory is written once: a mebibyte of history costs more to copy than anything else here.
-        return b"".join([memoryview(self.written)[:-1], b",", memoryview(added)[1:]])
+            return to_bytes({**head, "messages": added}), len(start)
+        ours = memoryview(self.body)[self.begin : -len(b"]}")]
+        more = memoryview(to_bytes(added))[1:]
+        return b"".join([start, ours, b"," if added else b"", more, b"}"]), len(start)
 
 
 class Prefixes:
@@ -60,14 +64,14 @@ class Prefixes:
                 return prefix
         return _NOTHING
 
-    def keep(self, messages: Sequence[Message], written: bytes, instead: Prefix) -> None:
+    def keep(self, messages: Sequence[Message], body: bytes, begin: int, instead: Prefix) -> None:
         """Keep a conversation in the place of the beginning that was found of it."""
-        if written is instead.written or len(written) > self._size:
+        if len(messages) == len(instead.messages) or len(body) > self._size:
             return
         kept = [prefix for prefix in self._kept if prefix is not instead]
         added = _arguments(messages[len(instead.messages) :])
-        kept.append(Prefix(tuple(messages), written, (*instead.arguments, *added)))
-        while len(kept) > self._conversations or sum([len(prefix.written) for prefix in kept]) > self._size:
+        kept.append(Prefix(tuple(messages), body, begin, (*instead.arguments, *added)))
+        while len(kept) > self._conversations or sum([len(prefix.body) for prefix in kept]) > self._size:
             del kept[0]
         self._kept = kept
 

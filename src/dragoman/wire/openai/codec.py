@@ -6,7 +6,6 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
@@ -56,12 +55,15 @@ class OpenAICodec(Endpoint[Quirks]):
             body["stream"] = True
             if self.quirks.stream_usage:
                 body["stream_options"] = {"include_usage": True}
-        body["messages"] = self._write_conversation(self._prompt(request, path), notes)
+        messages = self._prompt(request, path)
         if request.config.extras:
+            if "messages" in request.config.extras:  # theirs are held against ours
+                body["messages"] = write_messages(messages, self.quirks, Notes())
             add_extras(body, request)
-            body["messages"] = body.pop("messages")
+            body.pop("messages", None)
+        written = self._write_body(body, messages, notes)
         return Encoded(
-            HttpRequest("POST", self._url, dict(_JSON), to_bytes(body)),
+            HttpRequest("POST", self._url, dict(_JSON), written),
             tuple(notes.items),
             notes.warnings,
             path,
@@ -134,17 +136,18 @@ class OpenAICodec(Endpoint[Quirks]):
             body["response_format"] = response_format(schema, strict=is_strict(schema))
         return path
 
-    def _write_conversation(self, messages: Sequence[Message], notes: Notes) -> Any:
-        """The messages; in a long conversation, those that were sent before as the bytes they were."""
+    def _write_body(self, body: dict[str, Any], messages: Sequence[Message], notes: Notes) -> bytes:
+        """All of it, messages last; in a long conversation, those that were sent before as the bytes they were."""
         if len(messages) < LONG:
-            return write_messages(messages, self.quirks, notes)
+            body["messages"] = write_messages(messages, self.quirks, notes)
+            return to_bytes(body)
         known = self._prefixes.find(messages)
-        added = to_bytes(write_messages(messages, self.quirks, notes, len(known.messages)))
-        written = known.extended(added)
+        added = write_messages(messages, self.quirks, notes, len(known.messages))
+        written, begin = known.extended(body, added)
         if not notes.items:
             # Nothing was dropped or rewritten, so that nothing which follows can change how this is said.
-            self._prefixes.keep(messages, written, known)
-        return msgspec.Raw(written)
+            self._prefixes.keep(messages, written, begin, known)
+        return written
 
     def _prompt(self, request: Request, path: str | None) -> Sequence[Message]:
         """The messages, with directives added to a copy where the wire's own fields cannot be used."""
