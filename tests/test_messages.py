@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, TypedDict
 
 import msgspec
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from dragoman import messages
 from dragoman.messages import (
@@ -381,6 +382,92 @@ def test_tool_from_pydantic() -> None:
     assert (tool.name, tool.description) == ("PlaceModel", "A place.")
     assert tool.parameters == PlaceModel.model_json_schema()
     assert tool.parameters["properties"]["city"]["description"] == "its name"
+
+
+class Leg(BaseModel):
+    """A leg of a way."""
+
+    to: PlaceModel
+    then: list[Leg] = []
+
+
+def namesake(**fields: Any) -> Any:
+    """Another model that is called Leg, with a PlaceModel of its own inside."""
+    return create_model("Leg", to=(create_model("PlaceModel", **fields), ...))
+
+
+def test_tool_from_a_function_of_pydantic_models() -> None:
+    def plan(place: PlaceModel, legs: list[Leg], last: PlaceModel | None = None, days: int = 1) -> None:
+        """Plan a way."""
+
+    plan.__annotations__ |= {"place": PlaceModel, "legs": list[Leg], "last": PlaceModel | None}
+    schema = Tool.from_function(plan).parameters
+    place = PlaceModel.model_json_schema()
+    assert schema["properties"]["place"] == place
+    assert schema["properties"]["legs"] == {"type": "array", "items": {"$ref": "#/$defs/Leg"}}
+    assert schema["properties"]["last"] == {"anyOf": [place, {"type": "null"}], "default": None}
+    assert schema["required"] == ["place", "legs"]
+    assert schema["$defs"] == {"Leg": Leg.model_json_schema()["$defs"]["Leg"], "PlaceModel": place}
+
+
+def test_tool_from_a_function_with_a_model_as_default_or_described() -> None:
+    ur = PlaceModel(city="Ur")
+
+    def go(place: Any = ur, leg: Any = None) -> None: ...
+
+    go.__annotations__ |= {"place": PlaceModel, "leg": Annotated[Leg, "the first"]}
+    schema = Tool.from_function(go).parameters
+    assert schema["required"] == []
+    assert schema["properties"]["leg"] == {"$ref": "#/$defs/Leg", "description": "the first", "default": None}
+
+
+def test_models_of_one_name_keep_definitions_of_their_own() -> None:
+    def go(a: Any, b: Any, c: Any) -> None: ...
+
+    other, third = namesake(zip=(int, ...)), namesake(code=(str, ...))
+    go.__annotations__ |= {"a": Leg, "b": other, "c": third}
+    schema = Tool.from_function(go).parameters
+    properties, definitions = schema["properties"], schema["$defs"]
+    assert properties["a"] == {"$ref": "#/$defs/Leg"}
+    assert definitions["Leg"]["properties"]["to"] == {"$ref": "#/$defs/PlaceModel"}
+    assert definitions["PlaceModel"]["required"] == ["city"]
+    for name, field_of in (("b", "zip"), ("c", "code")):
+        held = properties[name]["properties"]["to"]["$ref"].removeprefix("#/$defs/")
+        assert definitions[held]["required"] == [field_of]
+
+
+def test_a_struct_keeps_its_name_where_a_model_has_the_same() -> None:
+    class Holder(BaseModel):
+        place: PlaceModel
+
+    def go(a: Any, b: Any) -> None: ...
+
+    go.__annotations__ |= {"a": msgspec.defstruct("PlaceModel", [("x", int)]), "b": Holder}
+    schema = Tool.from_function(go).parameters
+    assert schema["$defs"]["PlaceModel"]["required"] == ["x"]
+    held = schema["properties"]["b"]["properties"]["place"]["$ref"].removeprefix("#/$defs/")
+    assert schema["$defs"][held]["required"] == ["city"]
+    assert len(schema["$defs"]) == 2
+
+
+def test_schema_of_a_container_of_models() -> None:
+    assert schema_of(list[PlaceModel]) == {"type": "array", "items": PlaceModel.model_json_schema()}
+    assert schema_of(list[Leg])["$defs"].keys() == {"Leg", "PlaceModel"}
+
+
+def test_tool_from_a_function_of_what_nobody_can_describe() -> None:
+    def go(a: Any) -> None: ...
+
+    go.__annotations__ |= {"a": Random}
+    with pytest.raises(TypeError, match="Random"):
+        Tool.from_function(go)
+
+
+def test_tool_from_a_recursive_model_has_it_at_the_root() -> None:
+    schema = Tool.from_model(Leg).parameters
+    assert (schema["type"], schema["title"]) == ("object", "Leg")
+    assert schema["properties"]["then"]["items"] == {"$ref": "#/$defs/Leg"}
+    assert schema["$defs"].keys() == {"Leg", "PlaceModel"}
 
 
 def test_schema_of_a_plain_type() -> None:

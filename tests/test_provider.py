@@ -234,6 +234,18 @@ async def test_structured_output_by_schema_and_by_type() -> None:
     assert stream.response.parsed == Bridge(name="Rialto")
 
 
+class Delta(pydantic.BaseModel):
+    arms: list[Delta] = []
+
+
+async def test_structured_output_by_a_recursive_type() -> None:
+    model, transport = fixed(completion('{"arms": [{"arms": []}]}'))
+    response = await model.complete("Hi", response_schema=Delta)
+    assert response.parsed == Delta(arms=[Delta()])
+    sent = json.loads(transport.requests[0].body)["response_format"]["json_schema"]["schema"]
+    assert (sent["type"], sent["properties"]["arms"]["items"]) == ("object", {"$ref": "#/$defs/Delta"})
+
+
 @pytest.mark.parametrize("text", ["not json", '{"km": 1}', ""])
 async def test_structured_output_that_does_not_fit(text: str) -> None:
     model, _ = fixed(completion(text))

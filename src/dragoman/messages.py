@@ -296,7 +296,8 @@ class Tool(Struct, frozen=True):
     def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
         """Describe a function by its type hints and docstring. The function itself is not kept.
 
-        A parameter annotated ``Annotated[str, "a city"]`` gets that description.
+        A parameter annotated ``Annotated[str, "a city"]`` gets that description. Types may be msgspec
+        Structs, dataclasses, TypedDicts and Pydantic models, also inside lists and the like.
         """
         hints = get_type_hints(function, include_extras=True)
         fields: list[Any] = []
@@ -330,7 +331,7 @@ def _described(hint: Any) -> Any:
 
 
 def _as_field(default: Any) -> Any:
-    if isinstance(default, list | dict | set):
+    if isinstance(default, list | dict | set) or hasattr(default, "model_json_schema"):
         return field(default_factory=lambda: default)
     return default
 
@@ -338,8 +339,46 @@ def _as_field(default: Any) -> Any:
 def schema_of(kind: Any) -> dict[str, Any]:
     """The JSON Schema of a type, with the type itself at the root rather than behind a ``$ref``."""
     if hasattr(kind, "model_json_schema"):  # Pydantic, by its shape: it is no dependency of ours
-        return dict(kind.model_json_schema())
-    schema = msgspec.json.schema(kind)
+        return _unwrapped(dict(kind.model_json_schema()))
+    foreign = _Foreign({})
+    schema = msgspec.json.schema(kind, schema_hook=foreign)
+    if not foreign.found.keys().isdisjoint(schema.get("$defs", {})):  # one name, two types: theirs give way
+        foreign = _Foreign(schema["$defs"])
+        schema = msgspec.json.schema(kind, schema_hook=foreign)
+    if foreign.found:
+        schema["$defs"] = {**schema.get("$defs", {}), **foreign.found}
+    return _unwrapped(schema)
+
+
+class _Foreign:
+    """Describes the Pydantic models that msgspec meets inside a type, and gathers their definitions for the root."""
+
+    def __init__(self, taken: dict[str, Any]) -> None:
+        self._taken = taken
+        self.found: dict[str, Any] = {}
+
+    def __call__(self, kind: Any) -> dict[str, Any]:
+        if not hasattr(kind, "model_json_schema"):
+            raise NotImplementedError  # msgspec's own complaint names the type
+        schema, definitions = self._describe(kind)
+        self.found.update(definitions)
+        return schema
+
+    def _describe(self, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A model's schema and its definitions, under names that mean nothing else yet."""
+        prefix, count = "", 1
+        while True:
+            schema = dict(kind.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
+            definitions = {prefix + name: each for name, each in schema.pop("$defs", {}).items()}
+            if definitions.keys().isdisjoint(self._taken) and all(
+                self.found.get(name, each) == each for name, each in definitions.items()
+            ):
+                return schema, definitions
+            count += 1
+            prefix = f"other{count}_"
+
+
+def _unwrapped(schema: dict[str, Any]) -> dict[str, Any]:
     reference = schema.get("$ref", "")
     if reference.startswith("#/$defs/"):
         definitions = dict(schema["$defs"])
