@@ -149,7 +149,7 @@ async def test_backoff_replaces_the_default_and_is_told_the_attempt() -> None:
     assert clock.slept == [10.0, 20.0]  # a wait of nothing is no wait
 
 
-@pytest.mark.parametrize("wait", [-1, math.nan, math.inf, "1", None, True])
+@pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, "1", None, True])
 async def test_a_backoff_that_makes_no_sense_is_named(wait: Any) -> None:
     provider, clock = Listed(UnavailableError("down")), Clock()
     with pytest.raises(ValueError, match=r"backoff\(0\)") as caught:
@@ -445,6 +445,8 @@ async def test_a_stream_cancelled_between_attempts_ends_well() -> None:
         ({"deadline": math.nan}, "deadline"),
         ({"deadline": math.inf}, "deadline"),
         ({"deadline": "5"}, "deadline"),
+        ({"deadline": 1e300}, "deadline"),
+        ({"deadline": 10**400}, "deadline"),
         ({"backoff": 3}, "backoff"),
         ({"classifier": "transient"}, "classifier"),
         ({"on_retry": object()}, "on_retry"),

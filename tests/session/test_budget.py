@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -106,7 +107,17 @@ async def test_a_session_goes_on_with_a_larger_budget(log: SqliteLog) -> None:
         ({"cost_usd": "much"}, "budget.cost_usd: must be a number"),
         ({"cost_usd": "NaN"}, "budget.cost_usd: must be"),
         ({"seconds": 0}, "budget.seconds: must be above 0"),
-        ({"steps": True}, "budget.steps: must be above 0"),
+        ({"steps": True}, "budget.steps: must be a whole number"),
+        ({"steps": "3"}, "budget.steps: must be a whole number"),
+        ({"tokens": [3]}, "budget.tokens: must be a whole number"),
+        ({"seconds": "3"}, "budget.seconds: must be a number"),
+        ({"seconds": math.nan}, "budget.seconds: must be above 0"),
+        ({"seconds": math.inf}, "budget.seconds: must be at most"),
+        ({"seconds": 1e300}, "budget.seconds: must be at most"),
+        ({"cost_usd": Decimal("NaN")}, "budget.cost_usd: must be a number"),
+        ({"cost_usd": Decimal("sNaN")}, "budget.cost_usd: must be a number"),
+        ({"cost_usd": Decimal("Infinity")}, "budget.cost_usd: must be a number"),
+        ({"cost_usd": True}, "budget.cost_usd: must be a number"),
     ],
 )
 def test_a_limit_that_is_none_is_refused(facts: Any, complaint: str) -> None:

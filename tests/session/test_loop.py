@@ -16,7 +16,7 @@ from dragoman.errors import MalformedToolCallError, ProviderError, RateLimitErro
 from dragoman.events import Usage
 from dragoman.log import LogFullError, SqliteLog
 from dragoman.messages import Assistant, System, ToolCall, ToolResult, User
-from dragoman.middleware import Fallback
+from dragoman.middleware import Fallback, Retry
 from dragoman.middleware.observe import CallStarted
 from dragoman.permission import Decision, Policy, Rule
 from dragoman.prices import Match, PriceRow, PriceTable, cost
@@ -24,7 +24,7 @@ from dragoman.replay import to_steps
 from dragoman.session import Session, SessionError
 from dragoman.tools import tool
 
-from ..listed import Listed, broken, reply, speak
+from ..listed import Clock, Listed, broken, reply, speak
 from .playing import call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
@@ -540,3 +540,32 @@ async def test_an_error_before_anything_is_sent_is_recorded_too(log: SqliteLog) 
     with pytest.raises(ProviderError):
         await session.run("Go.")
     assert types(list(log.read(session.id)))[-2:] == ["llm.call_failed", "session.finished"]
+
+
+# --- tries -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_record_of_a_call_says_how_often_it_was_tried(log: SqliteLog) -> None:
+    busy = [RateLimitError("busy", status=529) for _ in range(6)]
+    clock = Clock()
+    model = Listed(*busy[:3], busy[3], "Better.", busy[4], broken("Half", busy[5]))
+    session = Session(Retry(model, sleep=clock.sleep, clock=clock), [], ALL, log)
+    with pytest.raises(RateLimitError) as caught:
+        await session.run("Go.")
+    assert caught.value.retry_count == 2  # type: ignore[attr-defined]
+    assert (await session.run("Again.")).text == "Better."
+    with pytest.raises(RateLimitError):
+        await session.run("And again.")
+    records = list(log.read(session.id))
+    failed = of(records, "llm.call_failed")
+    assert [(each.retry_count, each.attempt) for each in failed] == [(2, 2), (1, 1)]
+    assert [each.attempt for each in of(records, "llm.call_completed")] == [1]
+
+
+async def test_the_tries_of_one_session_are_not_anothers(log: SqliteLog) -> None:
+    clock = Clock()
+    tried = Session(Retry(Listed(RateLimitError("busy"), "Yes."), sleep=clock.sleep), [], ALL, log)
+    other = Session(Retry(Listed("No."), sleep=clock.sleep), [], ALL, log)
+    await asyncio.gather(tried.run("Go."), other.run("Go."))
+    assert of(list(log.read(tried.id)), "llm.call_completed")[0].attempt == 1
+    assert of(list(log.read(other.id)), "llm.call_completed")[0].attempt == 0

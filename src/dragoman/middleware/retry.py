@@ -18,7 +18,7 @@ from ..events import Event
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
 from ..provider import Provider
 from ..validate import parse_config
-from .stack import ATTEMPT, RETRY_REASON, Middleware, check_number, reading, walk
+from .stack import ATTEMPT, ATTEMPTS, RETRY_REASON, Middleware, check_number, reading, walk
 
 __all__ = ["Retry"]
 
@@ -27,6 +27,7 @@ log = logging.getLogger("dragoman")
 MAX_RETRIES = 100
 MAX_RETRY_AFTER = 60.0
 MAX_BACKOFF = 30.0
+MAX_SECONDS = 1e9  # more than any call takes, and far from where clocks and event loops give up
 
 
 class Retry(Middleware):
@@ -36,6 +37,8 @@ class Retry(Middleware):
     true. The wait is 1 s, doubled each time, ±25 %, at most 30 s, or ``backoff(attempt_index)``; an
     error's ``retry_after`` comes first, and when it asks for more than 60 s the error is raised at
     once. After ``deadline`` seconds no attempt begins, and no wait that would end later.
+
+    The error that is raised in the end has ``retry_count``: how many attempts went before the last.
 
     A reply is tried again only while none of its events was handed out. With ``reask`` or
     ``classifier``, ``complete()`` hands them out when the attempt is over, so that a reply found wrong
@@ -67,7 +70,7 @@ class Retry(Middleware):
             raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
         check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
         if deadline is not None:
-            check_number("Retry", "deadline", deadline, least=0.001)
+            check_number("Retry", "deadline", deadline, least=0.001, most=MAX_SECONDS)
         _check_functions(backoff=backoff, classifier=classifier, on_retry=on_retry, reask=reask)
         self._max_retries = max_retries
         self._backoff = backoff
@@ -111,6 +114,7 @@ class Retry(Middleware):
                             yield event
             except ProviderError as error:
                 failure = error
+                vars(error)["retry_count"] = call.attempt
                 wait = None if visible else self._decide(error, call)
             if failure is None or wait is None:
                 for event in held:
@@ -124,6 +128,8 @@ class Retry(Middleware):
 
     def _attempt(self, call: _Call) -> Request:
         """The request of this attempt: the working copy with this attempt's number and settings."""
+        if (attempts := ATTEMPTS.get()) is not None:
+            attempts.append(call.attempt)
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
@@ -168,7 +174,7 @@ class Retry(Middleware):
             return 0.0  # the server is well; it is the answer that was wrong
         if self._backoff is not None:
             wait = self._backoff(attempt)
-            check_number("Retry", f"backoff({attempt})", wait)
+            check_number("Retry", f"backoff({attempt})", wait, most=MAX_SECONDS)
             return float(wait)
         jitter = 0.75 + 0.5 * self._random()
         return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)

@@ -6,6 +6,7 @@ import inspect
 import math
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
@@ -14,13 +15,19 @@ from ..events import Event
 from ..provider import Messages, Provider
 from ..wire import SwapPlan
 
-__all__ = ["ATTEMPT", "RETRY_REASON", "Layer", "Middleware", "check_number", "describe", "reading", "walk"]
+__all__ = ["ATTEMPT", "ATTEMPTS", "RETRY_REASON", "Layer", "Middleware", "check_number", "describe", "reading", "walk"]
 
 ATTEMPT = "dragoman.attempt"
 """The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``, ..."""
 
 RETRY_REASON = "dragoman.retry_reason"
 """The key under which it says why this is not the first: ``"transient"`` or ``"reask"``."""
+
+ATTEMPTS: ContextVar[list[int] | None] = ContextVar("dragoman.attempts", default=None)
+"""A list to which ``Retry`` adds the number of each attempt, for whoever put one here before the call.
+
+Neither an event nor a response has a place for it: they are what one attempt brought.
+"""
 
 
 class Layer(Provider):

@@ -12,6 +12,16 @@ from ..log import BudgetExceeded
 
 __all__ = ["Budget", "Spending"]
 
+MAX_SECONDS = 1e9
+"""More than any run takes, and far from where clocks and event loops give up."""
+
+_KINDS: tuple[tuple[str, Any, str], ...] = (
+    ("steps", int, "a whole number"),
+    ("tokens", int, "a whole number"),
+    ("cost_usd", Decimal, "a number"),
+    ("seconds", int | float, "a number"),
+)
+
 
 class Spending(Struct):
     """What a session has used so far. Tokens that were not reported are estimated, money is not."""
@@ -46,14 +56,18 @@ class Budget(Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         money: Any = self.cost_usd
-        if money is not None and not isinstance(money, Decimal):
+        if money is not None:
             force_setattr(self, "cost_usd", _read_money(money))
-        for name in ("steps", "tokens", "cost_usd", "seconds"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not value > 0):
+        for name, kinds, what in _KINDS:
+            value: Any = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise ValueError(f"budget.{name}: must be {what}, not {value!r}")
+            if not value > 0:
                 raise ValueError(f"budget.{name}: must be above 0, or None, not {value!r}")
-            if value is not None and name in ("steps", "tokens") and not isinstance(value, int):
-                raise ValueError(f"budget.{name}: must be a whole number, not {value!r}")
+        if self.seconds is not None and self.seconds > MAX_SECONDS:
+            raise ValueError(f"budget.seconds: must be at most {MAX_SECONDS:g}, or None, not {self.seconds!r}")
 
     def find_excess(self, spent: Spending) -> BudgetExceeded | None:
         """The first limit that is reached."""

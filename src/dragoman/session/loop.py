@@ -42,6 +42,7 @@ from ..log import (
 )
 from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolChoice, ToolResult, User, new_ulid
 from ..middleware.observe import redact
+from ..middleware.stack import ATTEMPTS
 from ..permission import Approver, Gate, Policy
 from ..prices import Unpriced
 from ..prices import cost as price_of
@@ -150,6 +151,7 @@ class Session:
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
         self._routing = Routing("default", self._target(), "the provider the session was given")
         self._told: list[Payload] = []
+        self._attempts = [0]
         self._loaded = False
         self._task: asyncio.Task[Step] | None = None
         self._stop: _Stop | None = None
@@ -472,6 +474,8 @@ class Session:
         record = await self._write(call, parent=parent, turn=turn)
         heard: list[ToolUseEnd] = []
         stream: EventStream | None = None
+        self._attempts = [0]
+        token = ATTEMPTS.set(self._attempts)
         try:
             stream = self.provider.stream(
                 messages, tools or None, self._config, None, self._tool_choice, request_id=request_id
@@ -484,6 +488,8 @@ class Session:
         except ProviderError as error:
             await self._record_failure(call, stream, record, heard, error)
             raise
+        finally:
+            ATTEMPTS.reset(token)
         assert stream is not None
         assert stream.response is not None
         await self._record_reply(call, stream.response, record, heard)
@@ -526,9 +532,12 @@ class Session:
             await self._write(switch, parent=call.id, turn=call.turn)
         await self._write(said, parent=call.id, turn=call.turn)
         await self._keep(response, call)
-        end: Payload = record_completed(said) if said.finish_reason in STOP_REASONS else record_failed(
-            started, response, f"the reply ended with {response.finish_reason}"
-        )  # fmt: skip
+        end: Payload
+        if said.finish_reason in STOP_REASONS:
+            end = record_completed(said, self._attempts[-1])
+        else:
+            why = f"the reply ended with {response.finish_reason}"
+            end = record_failed(started, response, why, self._attempts[-1])
         await self._write(end, parent=call.id, turn=call.turn)
 
     async def _record_failure(
@@ -549,7 +558,8 @@ class Session:
             await self._write(said, parent=call.id, turn=call.turn)
         if partial is not None:
             await self._keep(partial, call)
-        await self._write(record_failed(started, partial, error), parent=call.id, turn=call.turn)
+        failed = record_failed(started, partial, error, self._attempts[-1])
+        await self._write(failed, parent=call.id, turn=call.turn)
 
     async def _keep(self, response: Response, call: Record) -> None:
         """Write the provider's own JSON down, if that is wanted and there is any."""

@@ -77,8 +77,8 @@ def can_be_said(response: Response) -> bool:
     return bool(response.tool_calls) and all(isinstance(call.arguments, dict) for call in response.tool_calls)
 
 
-def record_completed(said: MessageRecorded) -> LlmCallCompleted:
-    """The end of a call, from the message it brought."""
+def record_completed(said: MessageRecorded, attempt: int = 0) -> LlmCallCompleted:
+    """The end of a call, from the message it brought, which was that of the ``attempt`` of this number."""
     usage = said.usage or Usage()
     content = cast("Assistant", said.message).content
     return LlmCallCompleted(
@@ -98,11 +98,14 @@ def record_completed(said: MessageRecorded) -> LlmCallCompleted:
         sum(isinstance(block, ToolCall) for block in content),
         sum(isinstance(block, Thinking) for block in content),
         said.finish_reason,
+        attempt=attempt,
     )
 
 
-def record_failed(call: LlmCallStarted, partial: Response | None, error: ProviderError | str | None) -> LlmCallFailed:
-    """The end of a call that failed, or, without an error, was cancelled."""
+def record_failed(
+    call: LlmCallStarted, partial: Response | None, error: ProviderError | str | None, attempt: int = 0
+) -> LlmCallFailed:
+    """The end of a call that failed in this ``attempt``, or, without an error, was cancelled."""
     word, message, status = "cancelled", "the call was cancelled", None
     if isinstance(error, ProviderError):
         word, message, status = error.error_class, str(error), error.status
@@ -114,9 +117,11 @@ def record_failed(call: LlmCallStarted, partial: Response | None, error: Provide
         call.provider,
         word,  # type: ignore[arg-type]
         redact(message[:2000]),
+        retry_count=attempt,
         latency_ms=partial.latency_ms if partial is not None else None,
         request_id=call.request_id,
         status=status,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
+        attempt=attempt,
     )
