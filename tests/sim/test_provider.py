@@ -57,6 +57,24 @@ async def test_one_entry_a_call_and_the_last_for_the_rest() -> None:
     assert len(model.requests) == 4
 
 
+async def test_an_error_of_a_script_is_a_new_one_for_every_call() -> None:
+    given = StructuredOutputError("wrong", output_content="{", retry_after=2.0, headers={"x-request-id": "r"})
+    given.add_note("from the start")
+    model = ScriptedProvider(given)
+    raised: list[StructuredOutputError] = []
+    for number in range(2):
+        with pytest.raises(StructuredOutputError) as caught:
+            await model.complete("Hello", request_id=f"r{number}")
+        caught.value.add_note("of this call")
+        raised.append(caught.value)
+    assert [error.request_id for error in raised] == ["r0", "r1"]
+    for error in raised:
+        assert (error.message, error.output_content, error.retry_after) == ("wrong", "{", 2.0)
+        assert error.__notes__ == ["from the start", "of this call"]
+        assert error.headers == given.headers
+    assert (given.request_id, given.provider, given.__notes__) == (None, None, ["from the start"])
+
+
 async def test_everything_an_answer_says_arrives_in_order() -> None:
     said = [
         Thinking("so ", Continuity("signed")),

@@ -140,6 +140,22 @@ async def test_reading_a_file_by_lines(root: Path) -> None:
     assert seen.details == {"lines": 3, "bytes": 14}
 
 
+async def test_a_file_that_is_cut_without_being_asked_to_says_so(root: Path) -> None:
+    (root / "long.txt").write_text("".join([f"{number}\n" for number in range(2500)]))
+    seen = await call(root, "read_file", path="long.txt")
+    assert str(seen.content).endswith("\n[lines 1 to 2000 of 2500]")
+    assert seen.truncated
+    assert not (await call(root, "read_file", path="long.txt", first_line=2001)).truncated
+    assert not (await call(root, "read_file", path="long.txt", lines=5)).truncated  # as asked
+
+
+async def test_only_a_line_feed_ends_a_line(root: Path) -> None:
+    (root / "odd.txt").write_bytes("a\fb\u2028c\x85d\r\n\ne".encode())
+    seen = await call(root, "read_file", path="odd.txt")
+    assert seen.content == "     1\ta\fb\u2028c\x85d\r\n     2\t\n     3\te"
+    assert (await call(root, "search", text="e", path="odd.txt")).content == "odd.txt:3: e"
+
+
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
@@ -178,6 +194,32 @@ async def test_many_are_cut_and_that_is_said(root: Path, monkeypatch: pytest.Mon
     assert found.truncated
     assert "[more than 2" in str(listed.content)
     assert str(found.content).endswith("[more than 1 lines: look for something rarer]")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("needle" + "x" * 294, "needle" + "x" * 294),
+        ("needle" + "x" * 295, "needle" + "x" * 294 + " [1 characters left out ...]"),
+        ("y" * 1000 + "needle", "[... 706 characters left out] " + "y" * 294 + "needle"),
+        (
+            "y" * 500 + "NEEDLE" + "x" * 500,
+            "[... 425 characters left out] " + "y" * 75 + "NEEDLE" + "x" * 219 + " [281 characters left out ...]",
+        ),
+    ],
+)
+async def test_a_long_line_is_cut_around_what_was_found_and_that_is_said(root: Path, line: str, shown: str) -> None:
+    (root / "long.txt").write_text(f"first\n{line}\nlast\n")
+    seen = await call(root, "search", text="needle", ignore_case=True)
+    assert seen.content == f"long.txt:2: {shown}"
+    assert seen.truncated == (line != shown)
+
+
+async def test_files_that_are_not_searched_are_counted(root: Path) -> None:
+    (root / "bin").write_bytes(b"two\xff")
+    seen = await call(root, "search", text="two")
+    assert (seen.content, seen.details) == ("a.txt:2: two", {"skipped_files": 1})
+    assert (await call(root, "search", text="two", pattern="*.txt")).details == {}
 
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -248,6 +290,9 @@ async def test_a_command_runs_in_the_workspace_without_our_keys(root: Path, monk
     assert seen.exit_code == 4
     assert str(root) in str(seen.content)
     assert "key=\n" in str(seen.content)
+    odd = await call(root, "bash", command=r"printf 'a\377\376b\357\277\275'; printf '\303' >&2")
+    assert odd.content == "exit code: 0\n--- stdout\na\ufffd\ufffdb\ufffd\n--- stderr\n\ufffd"
+    assert odd.details == {"stdout_bytes": 7, "stderr_bytes": 1, "replaced_bytes": 3}
     assert (await call(root, "bash", command="a\0b")).content == "rejected: command: must not contain a NUL"
 
 

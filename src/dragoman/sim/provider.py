@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import random
 import re
@@ -240,7 +241,11 @@ def _as_rule(rule: Rule | Answer | str | ProviderError, *, last: bool) -> Rule:
 
 
 def _raise(error: ProviderError) -> Answer:
-    raise error
+    """Raise the like of an error: the one that was given would keep the marks of every call."""
+    fresh = type(error).__new__(type(error))  # past whatever its __init__ wants
+    fresh.args = error.args
+    vars(fresh).update({name: copy.copy(value) for name, value in vars(error).items()})
+    raise fresh from error.__cause__
 
 
 def _unanswered(rules: tuple[Rule, ...], request: Request) -> str:

@@ -25,6 +25,7 @@ __all__ = ["Finished", "ProcessTool", "clean_environment", "observe_process", "r
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER", "LOGNAME", "SHELL",
               "SYSTEMROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOPATH", "CARGO_HOME", "NVM_DIR")  # fmt: skip
 _GRACE = 0.5  # seconds between asking a program to end and ending it, and for its last output
+_ESCAPED = re.compile("[\udc80-\udcff]")  # how Python writes bytes that are no UTF-8, one for each
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -42,6 +43,7 @@ class Finished(Struct, frozen=True):
     stdout_bytes: int
     stderr_bytes: int
     truncated: bool
+    replaced_bytes: int = 0
 
 
 class _Kept:
@@ -52,6 +54,7 @@ class _Kept:
         self._head = bytearray()
         self._tail = bytearray()
         self.total = 0
+        self.replaced = 0  # bytes of the text that are no UTF-8
 
     def add(self, data: bytes) -> None:
         self.total += len(data)
@@ -67,14 +70,21 @@ class _Kept:
 
     def text(self) -> str:
         if not self.is_cut:
-            return bytes(self._head + self._tail).decode("utf-8", "replace")
+            return self._decode(bytes(self._head + self._tail))
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
         # Not to invent damage where the cut went through a character.
         head = re.sub(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z", b"", head)
         tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", tail)
         missing = self.total - len(head) - len(tail)
         mark = f"\n[... {missing} of {self.total} bytes left out here: too long ...]\n"
-        return head.decode("utf-8", "replace") + mark + tail.decode("utf-8", "replace")
+        return self._decode(head) + mark + self._decode(tail)
+
+    def _decode(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            self.replaced += len(_ESCAPED.findall(data.decode("utf-8", "surrogateescape")))
+            return data.decode("utf-8", "replace")
 
 
 async def run_process(
@@ -101,7 +111,8 @@ async def run_process(
             if process.returncode is None:
                 await asyncio.shield(process.wait())
     out, err = kept
-    return Finished(code, out.text(), err.text(), out.total, err.total, out.is_cut or err.is_cut)
+    texts = out.text(), err.text()
+    return Finished(code, *texts, out.total, err.total, out.is_cut or err.is_cut, out.replaced + err.replaced)
 
 
 async def _start(
@@ -175,6 +186,8 @@ def observe_process(done: Finished) -> Observation:
     parts += [f"--- stdout\n{done.stdout}"] if done.stdout else []
     parts += [f"--- stderr\n{done.stderr}"] if done.stderr else []
     details = {"stdout_bytes": done.stdout_bytes, "stderr_bytes": done.stderr_bytes}
+    if done.replaced_bytes:
+        details["replaced_bytes"] = done.replaced_bytes
     return Observation("\n".join(parts), done.exit_code != 0, done.truncated, done.exit_code, details=details)
 
 

@@ -29,6 +29,8 @@ __all__ = ["BashTool", "PathError", "Workspace", "workspace_tools"]
 MAX_FILE = 4 * 1024 * 1024
 MAX_FILES = 2000
 MAX_MATCHES = 200
+MAX_LINES = 2000
+MAX_LINE = 300  # characters of a line that is found
 _SKIPPED = {".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".ruff_cache"}
 
 
@@ -190,11 +192,11 @@ class _Files:
         self,
         path: Annotated[str, "The file, relative to the workspace."],
         first_line: Annotated[int, "Where to begin, counted from 1."] = 1,
-        lines: Annotated[int, "How many lines at most."] = 2000,
+        lines: Annotated[int, "How many lines at most."] = MAX_LINES,
     ) -> Observation:
         """Read a text file. Each line is given with its number."""
         text = _decode(path, self._workspace.read(path))
-        every = text.splitlines()
+        every = _split_lines(text)
         begin = max(first_line, 1)
         chosen = every[begin - 1 : begin - 1 + max(lines, 1)]
         shown = "\n".join([f"{number:6}\t{line}" for number, line in enumerate(chosen, begin)])
@@ -202,7 +204,8 @@ class _Files:
         last = begin + len(chosen) - 1
         if begin > 1 or last < len(every):
             shown += f"\n[lines {begin} to {last} of {len(every)}]"
-        return Observation(shown, details=details)
+        # Fewer lines than there are is what was asked for, unless it was not asked for.
+        return Observation(shown, truncated=last < len(every) and lines >= MAX_LINES, details=details)
 
     def list_files(
         self,
@@ -233,20 +236,25 @@ class _Files:
         """Find the lines of text files that contain a text."""
         if not text:
             return Observation("text: is empty", is_error=True)
-        wanted = text.casefold() if ignore_case else text
         found: list[str] = []
+        skipped = cut = 0
         for name in self._searched(path, pattern):
-            with contextlib.suppress(PathError, UnicodeDecodeError):  # too large, or not text
-                lines = self._workspace.read(name).decode("utf-8").splitlines()
-                found += [
-                    f"{name}:{number}: {line[:300]}"
-                    for number, line in enumerate(lines, 1)
-                    if wanted in (line.casefold() if ignore_case else line)
-                ]
+            try:
+                lines = _split_lines(self._workspace.read(name).decode("utf-8"))
+            except (PathError, UnicodeDecodeError):  # too large, or not text
+                skipped += 1
+                continue
+            for number, line in enumerate(lines, 1):
+                at = line.casefold().find(text.casefold()) if ignore_case else line.find(text)
+                if at >= 0:
+                    found.append(f"{name}:{number}: {_cut_line(line, at)}")
+                    cut += len(line) > MAX_LINE
             if len(found) > MAX_MATCHES:
                 found[MAX_MATCHES:] = [f"[more than {MAX_MATCHES} lines: look for something rarer]"]
-                return Observation("\n".join(found), truncated=True)
-        return Observation("\n".join(found) or "(none)")
+                cut += 1
+                break
+        details = {"skipped_files": skipped} if skipped else {}
+        return Observation("\n".join(found) or "(none)", truncated=bool(cut), details=details)
 
     def _searched(self, path: str, pattern: str) -> Iterator[str]:
         try:
@@ -274,8 +282,25 @@ class _Files:
         after = before.replace(old, new)
         self._workspace.write(path, after.encode(), new=False)
         names = f"a/{path}", f"b/{path}"
-        diff = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
+        diff = difflib.unified_diff(_split_lines(before), _split_lines(after), *names, lineterm="")
         return Observation("\n".join(diff))
+
+
+def _split_lines(text: str) -> list[str]:
+    """Lines as editors count them: ``splitlines`` takes form feeds and others for ends, and they would be lost."""
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _cut_line(line: str, at: int) -> str:
+    """So much of a long line as fits, with what was found at this place, and marks where something is missing."""
+    if len(line) <= MAX_LINE:
+        return line
+    begin = 0 if at < MAX_LINE // 2 else min(at - MAX_LINE // 4, len(line) - MAX_LINE)
+    end = begin + MAX_LINE
+    before = f"[... {begin} characters left out] " if begin else ""
+    after = f" [{len(line) - end} characters left out ...]" if end < len(line) else ""
+    return before + line[begin:end] + after
 
 
 def _decode(path: str, data: bytes) -> str:
