@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import dragoman
-from dragoman import MessageComplete, Request, ToolUseEnd, ToolUseStart, check_events, connect
+from dragoman import (
+    Assistant,
+    Continuity,
+    Issuer,
+    Message,
+    MessageComplete,
+    Observe,
+    Opaque,
+    RedactedThinking,
+    Request,
+    Retry,
+    RuntimeConfig,
+    Text,
+    TextDelta,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    ToolUseEnd,
+    ToolUseStart,
+    User,
+    check_events,
+    connect,
+    fold,
+)
+from dragoman.provider import HttpProvider
+from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 
 from .server import Connection, serve
@@ -89,3 +117,90 @@ def _check(events: list[Any], at: int) -> None:
     ends = [event for event in events if isinstance(event, ToolUseEnd)]
     assert len(ends) == starts
     assert len(events) <= at + starts + 2, "nothing is said after the cancel but what closes the message"
+    states = [block.continuity for block in events[-1].final_content if block.continuity is not None]
+    assert all(state.issuer is not None and not state.replayable for state in states)
+
+
+# --- what is left of the state ------------------------------------------------------------------------
+
+
+def lines(*frames: dict[str, Any]) -> bytes:
+    return b"".join([b"data: " + msgspec.json.encode(frame) + b"\n\n" for frame in frames])
+
+
+def parts(*said: dict[str, Any], **more: Any) -> bytes:
+    return lines({"candidates": [{"content": {"role": "model", "parts": list(said)}}], **more})
+
+
+CITY = Tool("city", "", {"type": "object"})
+SIGNED = [
+    parts({"text": "Hm.", "thought": True, "thoughtSignature": "THOUGHT"}, modelVersion="m-1"),
+    parts({"text": "Well", "thoughtSignature": "TEXT"}, usageMetadata={"promptTokenCount": 7}),
+    parts({"functionCall": {"id": "c1", "name": "city", "args": {}}, "thoughtSignature": "CALL"}),
+    parts({"executableCode": {"code": "1 + 1", "language": "PYTHON"}}),
+    parts({"text": "so"}, {"text": " on"}),
+    parts({"text": "unheard"}),
+]
+FORTH: list[Message] = [User("Where?"), Assistant([Thinking("hm"), Text("Well.")]), User("Go on.")]
+
+
+async def hear_until(model: dragoman.Provider, text: str) -> dragoman.Response:
+    """Cancel the stream once ``text`` was said."""
+    stream = model.stream(FORTH, [CITY])
+    events = []
+    async for event in stream:
+        events.append(event)
+        if isinstance(event, TextDelta) and event.text == text:
+            assert await stream.cancel()
+    check_events(events)
+    assert stream.response == fold(events, stream.response.latency_ms if stream.response else None)
+    return stream.response
+
+
+def signed() -> dragoman.Provider:
+    return connect("m-1", wire="gemini", base_url="http://x.test", transport=FixtureTransport((200, {}, SIGNED)))
+
+
+async def test_a_cancelled_reply_has_all_that_a_whole_one_has() -> None:
+    response = await hear_until(signed(), "so")
+    never = Continuity(issuer=Issuer("gemini", None, "m-1"), replayable=False)
+    assert response.message.content == (
+        Thinking("Hm.", replace(never, signature="THOUGHT")),
+        Text("Well", replace(never, signature="TEXT")),
+        ToolCall("c1", "city", {}, replace(never, signature="CALL")),
+        Opaque({"executableCode": {"code": "1 + 1", "language": "PYTHON"}}, never),
+        Text("so"),
+    )
+    assert (response.finish_reason, response.usage.input_tokens, response.model) == ("cancelled", 7, "m-1")
+    assert [warning.code for warning in response.warnings] == ["thinking_dropped"]
+    assert "THOUGHT" in str(response.raw)
+
+
+@pytest.mark.parametrize("wire", CODECS)
+@pytest.mark.parametrize("around", [lambda model: model, Retry, Observe])
+async def test_state_of_a_cancelled_reply_is_sent_to_nobody(wire: str, around: Callable[..., Any]) -> None:
+    """Neither to its issuer nor to another wire; through a provider around it, too, where less is known of it."""
+    response = await hear_until(around(signed()), "so")
+    target = connect("m-1", wire=wire, base_url="http://x.test")
+    assert isinstance(target, HttpProvider)
+    conversation = [User("Where?"), response.message, ToolResult("c1", "here")]
+    sent = target.codec.encode(Request(conversation, [CITY], RuntimeConfig(max_tokens=5)))
+    assert not re.search(rb"THOUGHT|TEXT|CALL|executableCode", sent.http.body)
+    assert b"Well" in sent.http.body
+    thoughts = [warning for warning in sent.warnings if warning.code == "thinking_dropped"]
+    assert [warning.path for warning in thoughts] == ["messages[1].content[0]"]
+    dropped = [block for block in response.message.content if isinstance(block, Opaque)]
+    assert [warning.code for warning in sent.warnings].count("opaque_dropped") == len(dropped)
+
+
+@pytest.mark.parametrize("block", [RedactedThinking("SECRET"), Opaque({"type": "SECRET"}), Thinking("SECRET")])
+@pytest.mark.parametrize("wire", CODECS)
+def test_whole_blocks_of_a_reply_that_broke_off_are_dropped_with_a_warning(wire: str, block: Any) -> None:
+    target = connect("m-1", wire=wire, base_url="http://x.test")
+    assert isinstance(target, HttpProvider)
+    opaque = {"type": "reasoning", "encrypted_content": "SECRET", "summary": []}
+    state = Continuity("SECRET", opaque, Issuer(wire, None, "m-1"), replayable=False)
+    said = Assistant([replace(block, continuity=state), Text("well")])
+    sent = target.codec.encode(Request([User("Where?"), said, User("Go on.")], config=RuntimeConfig(max_tokens=5)))
+    assert b"SECRET" not in sent.http.body
+    assert "messages[1].content[0]" in [warning.path for warning in sent.warnings]

@@ -31,6 +31,7 @@ from dragoman.events import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
+    UnknownEvent,
     Usage,
     check_events,
     fold,
@@ -51,6 +52,7 @@ from tests import strategies as some
 
 ISSUER = Issuer("openai", "acme", "m1")
 MINE = Continuity(issuer=ISSUER)
+NEVER = replace(MINE, replayable=False)
 
 
 class Expected:
@@ -146,7 +148,8 @@ def test_the_final_content_is_the_sum_of_what_was_said(verbs: list[some.Verb], e
     assert response.message.thinking == "".join(piece for (piece,) in said.get("thinking", []))
     assert [call.name for call in response.tool_calls] == [name for _, _, name in said.get("tool_start", [])]
     whole = [block for block in response.message.content if isinstance(block, RedactedThinking | Opaque)]
-    assert whole == [replace(block, continuity=MINE) for (block,) in said.get("whole", [])]
+    mine = replace(MINE, replayable=ending not in ("fail", "cancel"))
+    assert whole == [replace(block, continuity=mine) for (block,) in said.get("whole", [])]
     assert response.usage == ([usage for (usage,) in said.get("usage", [])] or [Usage()])[-1]
 
 
@@ -720,21 +723,32 @@ def test_what_is_open_is_closed_without_an_intent(ending: str, reason: str, prob
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
-def test_state_of_what_was_open_is_not_to_be_sent_again(ending: str) -> None:
+def test_state_of_a_reply_that_broke_off_is_not_to_be_sent_again(ending: str) -> None:
     out = make()
+    out.whole(RedactedThinking("secret"))
+    out.whole(Opaque({"type": "search"}, Continuity(opaque=7)))
     out.thinking("whole")
     out.attach(Thinking, "sig")
     out.thinking("whole too")
     out.block_end()
     out.text("plain")
     out.block_end()
+    out.thinking("unsigned")
+    out.block_end()
+    out.tool_start(0, "x", "any")
+    out.attach(ToolCall, "call", key=0)
+    out.block_end(0)
     out.thinking("cut")
     end(out, ending)
     content = fold(out.take()).message.content
     assert content == (
-        Thinking("wholewhole too", Continuity("sig", issuer=ISSUER)),
+        RedactedThinking("secret", NEVER),
+        Opaque({"type": "search"}, replace(NEVER, opaque=7)),
+        Thinking("wholewhole too", replace(NEVER, signature="sig")),
         Text("plain"),
-        Thinking("cut", Continuity(issuer=ISSUER, replayable=False)),
+        Thinking("unsigned"),
+        ToolCall("x", "any", {}, replace(NEVER, signature="call")),
+        Thinking("cut", NEVER),
     )
 
 
@@ -875,10 +889,17 @@ def test_a_cut_thought_keeps_its_signature_and_says_that_it_may_be_short() -> No
     *_, complete = partial_of(out.take()).close("req", "m1", "acme")
     assert isinstance(complete, MessageComplete)
     assert complete.final_content == (
-        Thinking("a", Continuity("one")),
+        Thinking("a", Continuity("one", replayable=False)),
         Thinking("b"),
         Thinking("c", Continuity("two", replayable=False)),
     )
+
+
+def test_events_of_unknown_types_end_nothing() -> None:
+    start, unknown = MessageStart("msg", "req", "m1"), UnknownEvent("citation.delta", {})
+    heard: list[Any] = [start, unknown, TextDelta("msg", "req", 0, "a"), unknown]
+    [complete] = partial_of(heard).close("req", "m1", "acme")
+    assert complete == MessageComplete("msg", "req", "cancelled", (Text("a"),), model="m1")
 
 
 CUT_CALLS = [
@@ -934,57 +955,142 @@ def test_an_end_without_a_beginning_adds_nothing() -> None:
     assert partial.close("req", "m1", "acme") == [MessageComplete("msg", "req", "cancelled", (), model="m1")]
 
 
-@given(some.verbs(), st.sampled_from(["stop", "fail", "open"]))
-def test_a_follower_of_the_assembler_closes_as_one_that_kept_everything(verbs: list[some.Verb], ending: str) -> None:
+# --- cut where nobody listened any more -----------------------------------------------------------------
+
+
+def follow(out: Assembler) -> Partial:
+    following = Partial()
+    following.follow(out)
+    return following
+
+
+@given(some.verbs(), st.sampled_from(["stop", "fail", "open"]), st.data())
+def test_a_follower_of_the_assembler_says_what_one_says_that_kept_everything(
+    verbs: list[some.Verb], ending: str, data: st.DataObject
+) -> None:
     out = say(make(), verbs)
     if ending != "open":
         end(out, ending)
     events = out.take()
-    for at in range(1, len(events) + 1):
-        following = Partial()
-        following.follow(out)
-        assert following.opening() == [events[0]]
-        following.extend(events[:at])
-        closing = following.close("req", "m1", "acme", events[at:])
-        assert closing == partial_of(events[:at]).close("req", "m1", "acme")
+    at = data.draw(st.integers(1, len(events)))
+    following = follow(out)
+    assert following.opening() == [events[0]]
+    following.extend(events[:at])
+    closing = following.close("req", "m1", "acme", events[at:])
+    check_events(events[:at] + closing)
+    kept = partial_of(events[:at]).close("req", "m1", "acme")
+    assert brief(closing) == brief(kept)
+    if closing:
+        content, theirs = fold(closing).message.content, fold(kept).message.content
+        assert without_state(content) == without_state(theirs)
+        assert {block.id: block.arguments for block in content if isinstance(block, ToolCall)} == {
+            block.id: block.arguments for block in theirs if isinstance(block, ToolCall)
+        }
+        states = [block.continuity for block in content if block.continuity is not None]
+        assert all(state.issuer == ISSUER and not state.replayable for state in states)
+        assert signatures(content) == signatures(theirs)
+        assert fold(closing).usage == ([usage for verb, (usage, *_) in verbs if verb == "usage"] or [Usage()])[-1]
+    assert following.close("req", "m1", "acme", events[at:]) == []
 
 
-def test_a_follower_of_an_assembler_that_nobody_heard() -> None:
+def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
+    """Those of thoughts, which are heard."""
+    states = [block.continuity for block in blocks if isinstance(block, Thinking)]
+    return [state.signature for state in states if state is not None and state.signature is not None]
+
+
+def all_kinds() -> Assembler:
+    """A reply with every kind of block, over."""
+    out = make(warnings=[LossWarning("c", "p", "d")], structured_path="native")
+    out.kept = Raw([b"x"], bytes.decode)
+    say(out, [("thinking", ("h",)), ("thinking", ("m",)), ("attach", (Thinking, "sig", 1)), ("block_end", (None,))])
+    out.whole(RedactedThinking("secret"))
+    say(out, [("text", ("a",)), ("text", ("b",)), ("attach", (Text, "text"))])
+    say(out, [("tool_start", (0, "x", "any")), ("tool_input", (0, "{")), ("tool_input", (0, "}"))])
+    out.attach(ToolCall, "call", key=0)
+    out.whole(Opaque({"type": "search"}))
+    out.text("c")
+    out.usage(Usage(1, 2))
+    out.finish("stop")
+    return out
+
+
+SIGNED = Thinking("hm", Continuity("sig", 1, ISSUER, replayable=False))
+REDACTED = RedactedThinking("secret", NEVER)
+SPOKEN = Text("ab", replace(NEVER, signature="text"))
+CALLED = ToolCall("x", "any", {}, replace(NEVER, signature="call"))
+SEARCHED = Opaque({"type": "search"}, NEVER)
+# Events heard, and the blocks there are then.
+HEARD: dict[int, tuple[AssistantBlock, ...]] = {
+    0: (),  # nothing at all
+    1: (),  # the start
+    2: (Thinking("h", Continuity(None, 1, ISSUER, replayable=False)),),
+    3: (Thinking("hm", Continuity(None, 1, ISSUER, replayable=False)),),
+    4: (SIGNED, REDACTED),
+    5: (SIGNED, REDACTED, replace(SPOKEN, text="a")),
+    6: (SIGNED, REDACTED, SPOKEN),
+    7: (SIGNED, REDACTED, SPOKEN, replace(CALLED, arguments=None)),
+    8: (SIGNED, REDACTED, SPOKEN, replace(CALLED, arguments=None)),
+    9: (SIGNED, REDACTED, SPOKEN, CALLED),
+    10: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED),
+    11: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED, Text("c")),
+}
+
+
+@pytest.mark.parametrize(("at", "content"), HEARD.items())
+def test_what_was_heard_is_kept_with_its_state_and_with_all_that_is_known(
+    at: int, content: tuple[AssistantBlock, ...]
+) -> None:
+    out = all_kinds()
+    events = out.take()
+    assert len(events) == 12
+    closing = follow(out).close("other", "other", "other", events[at:])
+    check_events(events[:at] + closing)
+    *before, complete = closing
+    assert [type(event) for event in before] == ([MessageStart] if at == 0 else [ToolUseEnd] if 7 <= at <= 9 else [])
+    assert complete == MessageComplete(
+        complete.message_id, "req", "cancelled", content, Usage(1, 2), model="m1", structured_path="native",
+        warnings=(LossWarning("c", "p", "d"),), kept=out.kept,
+    )  # fmt: skip
+    assert out.response == fold([events[0], *closing])
+
+
+def test_what_was_heard_to_its_end_stays_as_it_ended() -> None:
+    out = all_kinds()
+    complete, _ = out.complete, out.take()
+    assert follow(out).close("req", "m1", "acme", []) == []
+    assert out.complete is complete
+
+
+def test_what_nobody_has_taken_was_not_heard() -> None:
+    out = all_kinds()
+    assert brief(follow(out).close("req", "m1", "acme", [])) == ["start", "cancelled"]
+
+
+def test_what_still_waits_for_its_turn_was_not_heard() -> None:
+    out = make()
+    out.tool_start(0, "x", "any")
+    out.text("later")
+    out.whole(Opaque(1))
+    events = out.take()
+    closing = follow(out).close("req", "m1", "acme", [])
+    check_events(events + closing)
+    assert fold(closing).message.content == (ToolCall("x", "any", None),)
+
+
+def test_a_failure_that_nobody_heard_of_is_none() -> None:
     out = make()
     out.text("a")
-    following = Partial()
-    following.follow(out)
-    start, complete = following.close("req", "m2", "acme", out.take())
+    heard = out.take()
+    out.fail(StreamInterruptedError("cut"))
+    closing = follow(out).close("req", "m1", "acme", out.take())
+    check_events(heard + closing)
+    assert (fold(closing).finish_reason, fold(closing).text, out.error) == ("cancelled", "a", None)
+
+
+def test_a_follower_of_an_assembler_that_had_nothing_to_say() -> None:
+    out = Assembler(request_id="req", model="m1", provider="acme", warnings=[LossWarning("c", "p", "d")])
+    start, complete = follow(out).close("other", "other", "other")
     assert isinstance(start, MessageStart)
-    assert start.model == "m2"
-    assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m2")
-
-
-def test_a_recap_tells_each_block_once_and_only_what_was_heard() -> None:
-    out = make()
-    say(out, [("thinking", ("h",)), ("thinking", ("m",)), ("attach", (Thinking, "sig")), ("block_end", (None,))])
-    out.whole(RedactedThinking("secret"))
-    say(out, [("text", ("a",)), ("text", ("b",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{"))])
-    say(out, [("tool_input", (0, "}")), ("block_end", (0,)), ("text", ("c",))])
-    out.finish("stop")
-    events = out.take()
-    whole = [
-        "start",
-        ("think", 0, "hm", "sig"),
-        ("text", 2, "ab"),
-        ("call", 3, "x", "any"),
-        ("more", 3, "{}"),
-        ("end", 3, {}, None),
-        ("text", 4, "c"),
-        "stop",
-    ]
-    assert brief(out.recap([])) == whole
-    assert brief(out.recap(events[2:])) == ["start", ("think", 0, "h", None)]
-    assert brief(out.recap(events[4:])) == whole[:2]
-    assert brief(out.recap(events[5:])) == [*whole[:2], ("text", 2, "a")]
-    assert brief(out.recap(events[6:])) == whole[:3]
-    assert brief(out.recap(events[8:])) == [*whole[:4], ("more", 3, "{")]
-    assert brief(out.recap(events[9:])) == whole[:5]
-    assert brief(out.recap(events[10:])) == whole[:6]
-    assert brief(out.recap(events[11:])) == whole[:7]
-    assert out.recap(events) == []
+    assert start == MessageStart(start.message_id, "req", "m1", "acme")
+    assert fold([start, complete]).warnings == (LossWarning("c", "p", "d"),)

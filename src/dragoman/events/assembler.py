@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -87,8 +86,8 @@ class _Block:
     """One block under construction."""
 
     __slots__ = (
-        "call_id", "continuity", "count", "end", "ended", "first", "index", "kind", "last", "name",
-        "pieces", "problem", "provider_id", "said", "signatures", "spoken", "value", "whole",
+        "call_id", "continuity", "count", "ended", "first", "index", "kind", "last", "name",
+        "pieces", "problem", "provider_id", "signatures", "spoken", "value", "whole",
     )  # fmt: skip
 
     def __init__(self, kind: type, index: int, offset: int) -> None:
@@ -96,7 +95,6 @@ class _Block:
         self.index = index
         self.pieces = _Pieces()
         self.count = 0  # fragments received
-        self.said = 0  # of ``pieces``, how many were handed out
         self.spoken = False  # has its turn come?
         self.ended = False  # has the wire, or the next block, closed it?
         self.first = self.last = offset
@@ -106,16 +104,30 @@ class _Block:
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
         self.problem: tuple[Problem, str] | None = None
-        self.end: ToolUseEnd | None = None
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def told(self, unsaid: int) -> str:
-        """The text that was handed out, but for its last ``unsaid`` characters."""
-        text = "".join(self.pieces[: self.said])
-        return text[: len(text) - unsaid]
+    def unsay(self, events: Sequence[Event]) -> bool:
+        """Take back ``events``, the last ones of this block; is anything left that was heard?"""
+        hidden = 0
+        for event in events:
+            if isinstance(event, ToolUseStart):
+                return False
+            if isinstance(event, ToolUseInputDelta):
+                hidden += len(event.partial_json)
+            elif isinstance(event, TextDelta | ThinkingDelta):
+                hidden += len(event.text)
+                if isinstance(event, ThinkingDelta) and event.signature is not None:
+                    self.signatures.pop()
+        text = self.text
+        text = text[: len(text) - hidden]
+        self.pieces[:] = [text]
+        self.ended = False
+        if self.kind is Thinking and self.continuity is not None:
+            self.continuity = replace(self.continuity, signature=self.signatures[-1] if self.signatures else None)
+        return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
         """May another block begin? Text always allows it; a call only once its input is an object."""
@@ -123,7 +135,7 @@ class _Block:
 
     def finished(self) -> AssistantBlock:
         if self.whole is not None:
-            return self.whole
+            return replace(self.whole, continuity=self.continuity)
         if self.kind is ToolCall:
             return ToolCall(self.call_id, self.name, self.value, self.continuity)
         self.pieces.settle()
@@ -206,27 +218,13 @@ class Assembler:
         events, self._out = self._out, []
         return events
 
-    def recap(self, unsaid: Sequence[Event]) -> list[Event]:
-        """What was handed out, with one delta for each block, when ``unsaid`` was taken last and was not."""
-        if self._start is None or self._start in unsaid:
-            return []
-        sizes: Counter[int] = Counter()
-        hidden: Counter[tuple[type, int]] = Counter()  # beginnings, ends and signatures that nobody saw
-        for event in unsaid:
-            if type(event) is TextDelta or type(event) is ThinkingDelta:
-                sizes[event.content_block_index] += len(event.text)
-            elif type(event) is ToolUseInputDelta:
-                sizes[event.content_block_index] += len(event.partial_json)
-            elif type(event) is ToolUseStart or type(event) is ToolUseEnd:
-                hidden[type(event), event.content_block_index] += 1
-            if type(event) is ThinkingDelta and event.signature is not None:
-                hidden[ThinkingDelta, event.content_block_index] += 1
-        told: list[Event] = [self._start]
-        for block in self._blocks:
-            told += self._retell(block, block.told(sizes[block.index]), hidden)
-        if self.complete is not None and self.complete not in unsaid:
-            told.append(self.complete)
-        return told
+    def cut(self, unsaid: Sequence[Event]) -> list[Event]:
+        """End as cancelled where ``unsaid``, the events taken last, were not handed out; the events that do so."""
+        unsaid = [*unsaid, *self.take()]
+        if self.complete is None or self.complete in unsaid:
+            self._unsay(unsaid)
+            self.cancel()
+        return self.take()
 
     # verbs of a running message
 
@@ -256,7 +254,6 @@ class Assembler:
         pieces.append(piece)
         if len(pieces) > pieces.limit:
             pieces.settle()
-        block.said = len(pieces)
 
     def thinking(self, piece: str) -> None:
         """More thinking."""
@@ -308,7 +305,8 @@ class Assembler:
     def whole(self, block: RedactedThinking | Opaque) -> None:
         """A block that comes in one piece and has no deltas."""
         opened = self._open(type(block))
-        opened.whole = replace(block, continuity=replace(block.continuity or Continuity(), issuer=self._issuer))
+        opened.whole = block
+        opened.continuity = replace(block.continuity or Continuity(), issuer=self._issuer)
         self.block_end()
 
     def block_end(self, key: Any = None) -> None:
@@ -385,7 +383,6 @@ class Assembler:
             self._say(block, piece)
             if len(pieces) > pieces.limit:
                 pieces.settle()
-            block.said = len(pieces)
 
     def _advance(self) -> None:
         """Let the block whose turn it is speak; close it and go on while it is over."""
@@ -408,9 +405,8 @@ class Assembler:
         if block.kind is ToolCall:
             start = ToolUseStart(self._message_id, self._request_id, block.index, block.call_id, block.name)
             self._out.append(start)
-        for piece in block.pieces[block.said :]:
+        for piece in block.pieces:
             self._say(block, piece)
-        block.said = len(block.pieces)
         if block.kind is Thinking:
             self._say_signature(block)
 
@@ -429,20 +425,18 @@ class Assembler:
             block.signatures.append(signature)
             self._out.append(ThinkingDelta(self._message_id, self._request_id, block.index, "", signature))
 
-    def _retell(self, block: _Block, text: str, hidden: Counter[tuple[type, int]]) -> list[Event]:
-        told: list[Event] = []
-        here = (self._message_id, self._request_id, block.index)
-        if block.kind is Text and text:
-            told.append(TextDelta(*here, text))
-        elif block.kind is Thinking:
-            seen = block.signatures[: len(block.signatures) - hidden[ThinkingDelta, block.index]]
-            if text or seen:
-                told.append(ThinkingDelta(*here, text, seen[-1] if seen else None))
-        elif block.kind is ToolCall and block.spoken and not hidden[ToolUseStart, block.index]:
-            told += [ToolUseStart(*here, block.call_id, block.name), ToolUseInputDelta(*here, block.call_id, text)]
-            if block.end is not None and not hidden[ToolUseEnd, block.index]:
-                told.append(block.end)
-        return told
+    def _unsay(self, unsaid: Sequence[Event]) -> None:
+        """Go back to before ``unsaid``, and to no block that still waits for its turn."""
+        heard = [block for block in self._blocks if block.spoken]
+        if self._start in unsaid:
+            self._start, heard = None, []
+        lost = [event for event in unsaid if not isinstance(event, MessageStart | MessageComplete)]
+        cut = lost[0].content_block_index if lost else len(heard)  # the first block that was not heard to its end
+        self._blocks = heard[:cut]
+        if cut < len(heard) and heard[cut].unsay([event for event in lost if event.content_block_index == cut]):
+            self._blocks.append(heard[cut])
+        self._next = min(self._next, cut)
+        self.complete = self.error = None
 
     def _close_all(self, problem: Literal["cancelled", "interrupted"] | None, *, cut: bool = False) -> None:
         """Close every block in order; ``cut`` says that the last one may be short."""
@@ -461,12 +455,17 @@ class Assembler:
                 self._close(block, problem, cut=cut)
             self._next += 1
         self._head = None
+        if problem is not None:
+            # What a broken reply says of its state may lack what was to follow, also for blocks that had ended.
+            for block in self._blocks:
+                if block.continuity is not None:
+                    block.continuity = replace(block.continuity, replayable=False)
 
     def _close(
         self, block: _Block, problem: Literal["cancelled", "interrupted"] | None = None, *, cut: bool = False
     ) -> None:
-        if problem is not None and (block.continuity is not None or block.kind is Thinking):
-            block.continuity = replace(block.continuity or Continuity(issuer=self._issuer), replayable=False)
+        if problem is not None and block.kind is Thinking and block.continuity is None:
+            block.continuity = Continuity(issuer=self._issuer)  # half a thought is not to be sent, signed or not
         if block.kind is not ToolCall:
             return
         text = block.text
@@ -478,10 +477,10 @@ class Assembler:
         word, detail = block.problem or (None, None)
         intent = None if word else self._intent(block, text)
         final = block.value or {}
-        block.end = ToolUseEnd(
+        end = ToolUseEnd(
             self._message_id, self._request_id, block.index, block.call_id, final, intent, word, detail
         )  # fmt: skip
-        self._out.append(block.end)
+        self._out.append(end)
 
     def _judge(self, block: _Block, text: str) -> tuple[Problem, str] | None:
         if block.value is None:
@@ -596,7 +595,7 @@ class Partial:
                 self._end_tool(event)  # type: ignore[arg-type]
             elif kind is MessageStart:
                 self._start = event  # type: ignore[assignment]
-            else:
+            elif kind is MessageComplete:
                 self._complete = True
 
     def _add_piece(self, event: TextDelta | ThinkingDelta) -> None:
@@ -614,8 +613,7 @@ class Partial:
     def close(self, request_id: str, model: str, provider: str, unsaid: Sequence[Event] = ()) -> list[Event]:
         """The events that end the stream as cancelled, ``unsaid`` not handed out; none if it had ended."""
         if self._assembler is not None:
-            said, self._assembler = self._assembler.recap(unsaid), None
-            self.extend(said)
+            return self._assembler.cut(unsaid)
         if self._complete:
             return []
         closing: list[Event] = []
@@ -624,32 +622,33 @@ class Partial:
             closing.append(self._start)
         message_id, request_id = self._start.message_id, self._start.request_id
         if isinstance(self._open, ToolUseStart):
-            value = read_object("".join(self._pieces))
+            value = read_object("".join(self._pieces)) or {}
             end = ToolUseEnd(
                 message_id, request_id, self._open.content_block_index, self._open.tool_use_id,
-                value or {}, None, "cancelled", "the reply was cancelled before the call ended",
+                value, None, "cancelled", "the reply was cancelled before the call ended",
             )  # fmt: skip
             closing.append(end)
-            self._end_tool(end, value)
-        self._shut(replayable=False)
+            self._end_tool(end)
+        self._shut(cut=True)
         content = tuple(self._blocks)
         closing.append(MessageComplete(message_id, request_id, "cancelled", content, model=self._start.model))
         self._complete = True
         return closing
 
-    def _end_tool(self, end: ToolUseEnd, value: dict[str, Any] | None = None) -> None:
+    def _end_tool(self, end: ToolUseEnd) -> None:
         if isinstance(self._open, ToolUseStart):
             unread = end.problem in ("malformed", "cancelled", "interrupted")
-            arguments = (end.final_input or value) if unread else end.final_input
+            arguments = read_object("".join(self._pieces)) if unread else end.final_input
             self._blocks.append(ToolCall(end.tool_use_id, self._open.tool_name, arguments))
         self._open, self._pieces = None, _Pieces()
 
-    def _shut(self, *, replayable: bool = True) -> None:
-        """Turn the open text or thinking into a block."""
+    def _shut(self, *, cut: bool = False) -> None:
+        """Turn the open text or thinking into a block; ``cut`` says that it may be short."""
         opened, text = self._open, "".join(self._pieces)
         if isinstance(opened, TextDelta):
             self._blocks.append(Text(text))
         elif isinstance(opened, ThinkingDelta):
-            known = self._signature is not None or not replayable
-            self._blocks.append(Thinking(text, Continuity(self._signature, replayable=replayable) if known else None))
+            # Whose signature it is does not show in events, and the stream broke off: nobody is to be sent it.
+            known = cut or self._signature is not None
+            self._blocks.append(Thinking(text, Continuity(self._signature, replayable=False) if known else None))
         self._open, self._pieces, self._signature = None, _Pieces(), None
