@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman import events
 from dragoman.events import (
@@ -201,6 +202,18 @@ def test_raw_is_equal_by_what_it_holds() -> None:
     assert raw != [1]
     with pytest.raises(TypeError, match="unhashable"):
         hash(raw)
+
+
+def test_raw_bytes_leave_nothing_but_their_place_in_json() -> None:
+    for value in (fold([COMPLETE]), COMPLETE):
+        written = msgspec.json.encode(value)
+        assert json.loads(written)["kept"] == {}
+        again = msgspec.json.decode(written, type=type(value))
+        assert again.kept is not None
+        assert (again.kept.value, again.kept.value) == (None, None)
+        assert replace(again, kept=value.kept) == value
+    assert msgspec.json.decode(msgspec.json.encode(fold([COMPLETE])), type=Response).raw is None
+    assert json.loads(encode_event(COMPLETE))["kept"] is None
 
 
 # --- usage and response -----------------------------------------------------------------------------

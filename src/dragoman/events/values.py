@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, cast
 
 import msgspec
@@ -82,7 +83,11 @@ class IntentSource(Struct, frozen=True):
 
 
 class AssembledFrom(Struct, frozen=True):
-    """How an intent was put together: fragments, and the byte offsets of the first and last of them."""
+    """How an intent was put together: how many fragments, and the byte offsets of where they were read from.
+
+    ``first_offset`` is where the call began, which on some wires is before its first fragment;
+    ``last_offset`` is that of its last one.
+    """
 
     event_count: int
     first_offset: int
@@ -103,14 +108,25 @@ class ToolIntent(Struct, frozen=True):
 
 
 class Raw:
-    """The provider's own bytes, decoded only when somebody looks."""
+    """The provider's own bytes, decoded only when somebody looks.
+
+    They stay behind when a reply is written as JSON: ``{}`` stands for them, and read back has no ``value``.
+    """
 
     __slots__ = ("_pieces", "_value", "decode")
+
+    # By this mark msgspec takes a class for a dataclass, here one without fields: a reply can be written and
+    # read without hooks, and neither making one costs more nor importing us the module that makes dataclasses.
+    __dataclass_fields__: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, pieces: Sequence[bytes], decode: Callable[[bytes], Any]) -> None:
         self.decode = decode
         self._pieces: Sequence[bytes] | None = pieces
         self._value: Any = None
+
+    def __post_init__(self) -> None:
+        """Called by msgspec instead of ``__init__``."""
+        self._pieces = self._value = None
 
     @property
     def value(self) -> Any:
@@ -244,7 +260,7 @@ class MessageComplete(Struct, frozen=True, tag="message.complete"):
     parsed: Any = None
     structured_path: str | None = None
     warnings: tuple[LossWarning, ...] = ()
-    kept: Any = None
+    kept: Raw | None = None
     type: ClassVar[str] = "message.complete"
 
 
@@ -260,7 +276,6 @@ Event: TypeAlias = (
 )
 
 _encoder = msgspec.json.Encoder()
-_event_decoder = msgspec.json.Decoder(Event)
 _TYPES = frozenset(kind.type for kind in Event.__args__)
 
 
@@ -271,10 +286,16 @@ def encode_event(event: Event) -> bytes:
     return _encoder.encode(event)
 
 
+@cache
+def _event_decoder() -> msgspec.json.Decoder[Any]:
+    """Made when the first event is read: who only asks models never needs it, and it takes a while to make."""
+    return msgspec.json.Decoder(Event)
+
+
 def decode_event(data: bytes | str) -> Event | UnknownEvent:
     """Read an event from JSON; one of an unknown ``type`` becomes an ``UnknownEvent``."""
     try:
-        return cast("Event", _event_decoder.decode(data))
+        return cast("Event", _event_decoder().decode(data))
     except msgspec.ValidationError:
         record = read_json(data)
         kind = record.get("type") if isinstance(record, dict) else None
