@@ -7,10 +7,12 @@ import inspect
 from typing import TypeGuard
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.events import (
     AssembledFrom,
     Event,
+    FinishReason,
     IntentSource,
     MessageComplete,
     MessageStart,
@@ -21,6 +23,7 @@ from dragoman.events import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
+    UnknownEvent,
     check,
     check_events,
 )
@@ -58,8 +61,13 @@ def broken(index: int, name: str = "a") -> ToolUseEnd:
     return ToolUseEnd(*ID, index, name, {}, None, "malformed")
 
 
-def complete(*blocks: AssistantBlock) -> MessageComplete:
-    return MessageComplete(*ID, "stop", blocks)
+def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> MessageComplete:
+    return MessageComplete(*ID, reason, blocks)
+
+
+def naming(tool: str = "search", call_id: str = "a") -> ToolUseEnd:
+    """The end of call ``a``, with an intent that names these."""
+    return replace(over(0), intent=replace(intent({}), tool_name=tool, provider_call_id=call_id))
 
 
 SOUND: dict[str, list[Event]] = {
@@ -89,6 +97,15 @@ SOUND: dict[str, list[Event]] = {
         over(1, name="b"),
         complete(ToolCall("a", "search", {"n": 1}), ToolCall("b", "search", {})),
     ],
+    "a call whose id was used before": [
+        START,
+        call(0),
+        naming(),
+        call(1, "minted"),
+        replace(naming(), content_block_index=1, tool_use_id="minted"),
+        complete(ToolCall("a", "search", {}), ToolCall("minted", "search", {}), reason="tool_calls"),
+    ],
+    "arguments of white space": [START, call(0), more(0, " "), over(0), complete(ToolCall("a", "search", {}))],
     "a call that cannot be read": [START, call(0), more(0, "{"), broken(0), complete(ToolCall("a", "search", None))],
 }
 
@@ -109,6 +126,8 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     ("an event before message.start", 0, [text(0, "a"), START]),
     ("an event before message.start", 0, [complete()]),
     ("a message_id that differs from message.start's", 1, [START, text(0, "a", "other")]),
+    ("a request_id that differs from message.start's", 1, [START, TextDelta("msg", "other", 0, "a")]),
+    ("a request_id that differs from message.start's", 1, [START, MessageComplete("msg", "other", "stop")]),
     ("message.complete while a tool call is open", 2, [START, call(0), complete()]),
     ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete()]),
     ("final_content is not the sum of the deltas", 1, [START, complete(Text("a"))]),
@@ -152,6 +171,25 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         2,
         [START, call(0), ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")],
     ),
+    *[
+        ("an intent of arguments that are not a JSON object", 3, [START, call(0), more(0, text), over(0)])
+        for text in ('{"n":', "[1]", "nul")
+    ],
+    ("an intent that names another tool", 2, [START, call(0), naming(tool="delete")]),
+    ("an intent that names another call", 2, [START, call(0), naming(call_id="b")]),
+    (
+        "tool_calls as the reason after a call that made no intent",
+        6,
+        [
+            START,
+            call(0),
+            more(0, "{"),
+            broken(0),
+            call(1, "b"),
+            over(1, name="b"),
+            complete(ToolCall("a", "search", None), ToolCall("b", "search", {}), reason="tool_calls"),
+        ],
+    ),
     ("intent and final_input differ", 2, [START, call(0), ToolUseEnd(*ID, 0, "a", {}, intent({"n": 1}))]),
 ]
 
@@ -174,6 +212,14 @@ def test_every_rule_is_broken_once() -> None:
     texts = [each.value for each in second if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     assert len(texts) > 10
     assert set(texts) == {rule for rule, _, _ in BROKEN}
+
+
+def test_events_of_unknown_types_are_passed_over() -> None:
+    unknown = UnknownEvent("citation.delta", {})
+    for events in SOUND.values():
+        check_events([unknown, *[each for event in events for each in (event, unknown)]] if events else [])
+    with pytest.raises(StreamContractError, match=r"^event 2: the stream does not end with message\.complete$"):
+        check_events([unknown, START, unknown])
 
 
 def test_the_first_broken_rule_is_named() -> None:

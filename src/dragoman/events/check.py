@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..messages import Text, Thinking, ToolCall
@@ -15,6 +15,7 @@ from .values import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
+    UnknownEvent,
     read_object,
 )
 
@@ -30,15 +31,17 @@ class StreamContractError(ValueError):
         self.rule = rule
 
 
-def check_events(events: Iterable[Event]) -> None:
+def check_events(events: Iterable[Event | UnknownEvent]) -> None:
     """Raise ``StreamContractError`` at the first event that breaks a rule of the stream.
 
     No events at all are fine: a call that failed before its first event says so by its exception.
+    Events of unknown types are passed over.
     """
     checker = _Checker()
     last = -1
     for last, event in enumerate(events):
-        checker.check(last, event)
+        if not isinstance(event, UnknownEvent):
+            checker.check(last, event)
     if last >= 0 and not checker.complete:
         raise StreamContractError(last, "the stream does not end with message.complete")
 
@@ -46,7 +49,8 @@ def check_events(events: Iterable[Event]) -> None:
 class _Checker:
     def __init__(self) -> None:
         self.started = self.complete = False
-        self.message_id = ""
+        self.message_id = self.request_id = ""
+        self.unsound = False  # was there a call that made no intent?
         self.block = -1
         self.tool: ToolUseStart | None = None
         self.fragments: list[str] = []
@@ -61,11 +65,14 @@ class _Checker:
         rule(not self.complete, "an event after message.complete")
         if isinstance(event, MessageStart):
             rule(not self.started, "a second message.start")
-            self.started, self.message_id = True, event.message_id
+            self.started, self.message_id, self.request_id = True, event.message_id, event.request_id
             return
         rule(self.started, "an event before message.start")
         rule(event.message_id == self.message_id, "a message_id that differs from message.start's")
+        rule(event.request_id == self.request_id, "a request_id that differs from message.start's")
         if isinstance(event, MessageComplete):
+            well = event.finish_reason == "tool_calls"
+            rule(not (well and self.unsound), "tool_calls as the reason after a call that made no intent")
             rule(self.tool is None, "message.complete while a tool call is open")
             rule(self._adds_up(event), "final_content is not the sum of the deltas")
             self.complete = True
@@ -92,12 +99,22 @@ class _Checker:
             if isinstance(event, ToolUseInputDelta):
                 self.fragments.append(event.partial_json)
             else:
-                read = read_object("".join(self.fragments)) or {}
-                rule(event.final_input == read, "final_input is not the sum of the fragments")
-                rule((event.intent is None) != (event.problem is None), "tool.use_end needs an intent or a problem")
-                rule(event.intent is None or event.intent.input == event.final_input, "intent and final_input differ")
-                self.said.append([ToolCall, event.tool_use_id, event.final_input])
-                self.tool = None
+                self._end_tool(event, rule)
+
+    def _end_tool(self, event: ToolUseEnd, rule: Callable[[bool, str], None]) -> None:
+        text = "".join(self.fragments)
+        read, intent = read_object(text), event.intent
+        rule(event.final_input == (read or {}), "final_input is not the sum of the fragments")
+        rule((intent is None) != (event.problem is None), "tool.use_end needs an intent or a problem")
+        if intent is not None and self.tool is not None:
+            rule(read is not None or not text.strip(), "an intent of arguments that are not a JSON object")
+            rule(intent.input == event.final_input, "intent and final_input differ")
+            rule(intent.tool_name == self.tool.tool_name, "an intent that names another tool")
+            # Not the same as tool_use_id where a provider used an id again: the second call got one of ours.
+            rule(intent.provider_call_id in self.seen, "an intent that names another call")
+        self.unsound = self.unsound or intent is None
+        self.said.append([ToolCall, event.tool_use_id, event.final_input])
+        self.tool = None
 
     def _adds_up(self, event: MessageComplete) -> bool:
         final: list[list[Any]] = []
