@@ -22,6 +22,8 @@ from dragoman.events import (
     ProviderErrorEvent,
     ToolIntentDelta,
     ToolIntentProposed,
+    ToolUseStart,
+    UnknownEvent,
     Usage,
     to_model_events,
 )
@@ -71,7 +73,7 @@ async def test_the_articles_sequence() -> None:
         ModelReasoningDelta("hm"),
         ModelTextDelta("I will run the tests."),
         ToolIntentDelta("call_1", "bash", '{"command": '),
-        ToolIntentDelta("call_1", "bash", '"npm test"}'),
+        ToolIntentDelta("call_1", "bash", '{"command": "npm test"}'),
     ]
     assert isinstance(proposed, ToolIntentProposed)
     assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
@@ -148,6 +150,32 @@ def test_one_proposal_for_each_intent_and_nothing_invented(verbs: list[some.Verb
     )
     assert all(event.text for event in projected if isinstance(event, ModelReasoningDelta))
     assert {type(event) for event in projected} <= set(get_args(ModelEvent))
+
+
+async def test_a_delta_has_the_arguments_of_its_own_call_and_the_id_of_the_stream() -> None:
+    out = Assembler()
+    out.start()
+    for key in (0, 1):
+        out.tool_start(key, "same", f"tool{key}")
+        out.tool_input(key, "{")
+        out.tool_input(key, "}")
+    out.finish("tool_calls")
+    events = out.take()
+    ids = [event.tool_use_id for event in events if isinstance(event, ToolUseStart)]
+    deltas = [event for event in await both_ways(events) if isinstance(event, ToolIntentDelta)]
+    assert deltas == [
+        ToolIntentDelta("same", "tool0", "{"),
+        ToolIntentDelta("same", "tool0", "{}"),
+        ToolIntentDelta(ids[1], "tool1", "{"),
+        ToolIntentDelta(ids[1], "tool1", "{}"),
+    ]
+    assert ids[1] != "same"
+
+
+async def test_events_of_unknown_types_are_passed_over() -> None:
+    unknown: Any = UnknownEvent("citation.delta", {})
+    heard = reply()
+    assert await both_ways([unknown, *heard[:2], unknown, *heard[2:], unknown]) == await both_ways(heard)
 
 
 def names_of(value: Any) -> set[str]:

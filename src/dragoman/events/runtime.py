@@ -11,6 +11,7 @@ from ..errors import ProviderError
 from .values import (
     Event,
     FinishReason,
+    MessageComplete,
     MessageStart,
     TextDelta,
     ThinkingDelta,
@@ -18,6 +19,7 @@ from .values import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
+    UnknownEvent,
     Usage,
 )
 
@@ -58,7 +60,11 @@ class ModelReasoningDelta(Struct, frozen=True, tag="model.reasoning_delta"):
 
 
 class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
-    """More of a call that is still being proposed."""
+    """More of a call that is still being proposed: ``raw_input_text`` is all of its arguments so far.
+
+    ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's own, but for a call that came
+    without one or with one that was used already. ``intent.provider_call_id`` is verbatim.
+    """
 
     provider_call_id: str
     tool_name: str
@@ -105,22 +111,23 @@ ModelEvent: TypeAlias = (
 
 
 @overload
-def to_model_events(events: Iterable[Event]) -> Iterator[ModelEvent]: ...
+def to_model_events(events: Iterable[Event | UnknownEvent]) -> Iterator[ModelEvent]: ...
 @overload
-def to_model_events(events: AsyncIterable[Event]) -> AsyncIterator[ModelEvent]: ...
+def to_model_events(events: AsyncIterable[Event | UnknownEvent]) -> AsyncIterator[ModelEvent]: ...
 def to_model_events(
-    events: Iterable[Event] | AsyncIterable[Event],
+    events: Iterable[Event | UnknownEvent] | AsyncIterable[Event | UnknownEvent],
 ) -> Iterator[ModelEvent] | AsyncIterator[ModelEvent]:
     """Say a stream in the runtime's vocabulary; an error it raises becomes ``provider.error``.
 
-    A call that was cancelled, cut off or malformed yields no ``tool_intent.proposed``.
+    A call that was cancelled, cut off or malformed yields no ``tool_intent.proposed``. Events of unknown
+    types are passed over.
     """
     if isinstance(events, AsyncIterable):
         return _project_async(events)
     return _project(events)
 
 
-def _project(events: Iterable[Event]) -> Iterator[ModelEvent]:
+def _project(events: Iterable[Event | UnknownEvent]) -> Iterator[ModelEvent]:
     project = _Projector()
     try:
         for event in events:
@@ -129,7 +136,7 @@ def _project(events: Iterable[Event]) -> Iterator[ModelEvent]:
         yield _error_event(error)
 
 
-async def _project_async(events: AsyncIterable[Event]) -> AsyncIterator[ModelEvent]:
+async def _project_async(events: AsyncIterable[Event | UnknownEvent]) -> AsyncIterator[ModelEvent]:
     project = _Projector()
     try:
         async for event in events:
@@ -147,9 +154,9 @@ def _error_event(error: ProviderError) -> ProviderErrorEvent:
 
 class _Projector:
     def __init__(self) -> None:
-        self.name = ""
+        self.name = self.arguments = ""
 
-    def __call__(self, event: Event) -> list[ModelEvent]:
+    def __call__(self, event: Event | UnknownEvent) -> list[ModelEvent]:
         if isinstance(event, TextDelta):
             return [ModelTextDelta(event.text)]
         if isinstance(event, ThinkingDelta):
@@ -157,10 +164,13 @@ class _Projector:
         if isinstance(event, MessageStart):
             return [ModelStarted(event.provider, event.model, event.request_id)]
         if isinstance(event, ToolUseStart):
-            self.name = event.tool_name
+            self.name, self.arguments = event.tool_name, ""
             return []
         if isinstance(event, ToolUseInputDelta):
-            return [ToolIntentDelta(event.tool_use_id, self.name, event.partial_json)]
+            self.arguments += event.partial_json
+            return [ToolIntentDelta(event.tool_use_id, self.name, self.arguments)]
         if isinstance(event, ToolUseEnd):
             return [ToolIntentProposed(event.intent)] if event.intent is not None else []
-        return [ModelFinished(event.finish_reason, event.usage)]
+        if isinstance(event, MessageComplete):
+            return [ModelFinished(event.finish_reason, event.usage)]
+        return []
