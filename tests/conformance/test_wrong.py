@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import (
@@ -53,6 +54,10 @@ def changing(change: Change) -> type[Clockwork]:
 
 def each(kind: type, **facts: Any) -> Change:
     return lambda events: [replace(event, **facts) if isinstance(event, kind) else event for event in events]
+
+
+def both(first: Change, second: Change) -> Change:
+    return lambda events: second(first(events))
 
 
 def without(kind: type) -> Change:
@@ -241,6 +246,8 @@ def _final(events: list[Event]) -> Any:
     return events[-1].final_content if isinstance(events[-1], MessageComplete) else ()
 
 
+NO_INTENT = each(ToolUseEnd, intent=None, problem="malformed")
+
 WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("system.is-taken", Choosy, "it raised UnsupportedFeatureError"),
     ("images.are-seen", Choosy, "it raised UnsupportedFeatureError"),
@@ -271,14 +278,20 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("cancel.nothing-is-false", Deaf, "unknown id answered True"),
     ("cancel.a-call", Deaf, "answered True, and complete() returned"),
     ("cancel.from-outside", Swallowing, "swallowed"),
-    ("ids.are-the-callers", changing(each(TextDelta, request_id="mine")), "do not bear the request_id"),
+    ("ids.are-the-callers", changing(each(Struct, request_id="mine")), "do not bear the request_id"),
+    ("ids.are-the-callers", changing(each(TextDelta, request_id="mine")), "differs from message.start's"),
     ("ids.differ", changing(lambda events: [replace(event, message_id="m") for event in events]), "one message_id"),
     ("ids.differ", Forgetful, "two calls have one request_id"),
     ("concurrency.many-at-once", Forgetful, "another's id"),
     ("concurrency.no-waiting", Locked, "not over after"),
     ("streams.keep-the-rules", Slow, "not over after"),
     ("ready.costs-nothing", Talkative, "calls to the model that ready() made"),
-    ("tools.are-proposed", changing(each(ToolUseEnd, intent=None, problem="malformed")), "without an intent"),
+    ("tools.are-proposed", changing(NO_INTENT), "a call that made no intent"),
+    (
+        "tools.are-proposed",
+        changing(both(NO_INTENT, each(MessageComplete, finish_reason="error"))),
+        "without an intent",
+    ),
     ("tools.are-proposed", changing(each(ToolUseStart, tool_use_id="other")), "a tool call that is not open"),
     ("tools.are-proposed", changing(each(MessageComplete, finish_reason="stop")), "the finish reason of a reply"),
     ("tools.in-both-modes", changing(each(MessageComplete, final_content=())), "complete() brought no call"),
