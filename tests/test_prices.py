@@ -737,6 +737,9 @@ def test_a_bad_row_is_refused_by_file_and_field(tmp_path: Path, fields: dict[str
         ("a.yaml", "rows: [", "while parsing a flow"),
         ("a.yaml", "rows: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
         ("a.yaml", "", "Expected `object`, got `null`"),
+        ("a.json", "[" * 100_000, "nested too deeply"),
+        ("a.yaml", "[" * 2_000 + "]" * 2_000, "nested too deeply"),
+        ("a.yaml", "rows: &a [*a]", "rows[0]: Expected `object`"),
         ("a.json", '{"rows": [], "row": 1}', "Object contains unknown field `row`"),
     ],
 )

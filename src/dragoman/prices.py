@@ -298,6 +298,8 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
             return msgspec.convert(read(path.read_text("utf-8")), cls)
         except ValueError as error:
             raise ValueError(f"{path}: {_locate(error)}") from None
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deeply") from None
 
     def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
         """A table in which ``rows`` go before these; its version says that it is not the plain one."""

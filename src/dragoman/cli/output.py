@@ -41,6 +41,7 @@ __all__ = [
     "show_json",
     "show_table",
     "working",
+    "wrong_file",
 ]
 
 EXIT_CODES = {
@@ -101,11 +102,18 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_registry() -> Registry:
-    """The registry, or a usage error that names the file and the line."""
+    """The registry, or one line that names the file and the line."""
     try:
         return Registry.load()
     except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+        raise wrong_file(error) from error
+
+
+def wrong_file(error: ConfigError) -> click.ClickException:
+    """A file is wrong and the command was used well: how it is used would be no help, so this is one line."""
+    wrong = click.ClickException(str(error))
+    wrong.exit_code = click.UsageError.exit_code
+    return wrong
 
 
 def open_model(

@@ -16,6 +16,7 @@ __all__ = ["ConfigError", "Section", "parse_yaml", "read_yaml", "unparsed"]
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000
+MAX_DEPTH = 100
 
 
 class ConfigError(ValueError):
@@ -180,21 +181,44 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
     import yaml  # as above
 
     try:
-        node = yaml.compose(data.decode("utf-8"), Loader=_loader())
+        text = data.decode("utf-8")
+        _check_depth(text, shown)
+        node = yaml.compose(text, Loader=_loader())
     except UnicodeDecodeError:
         raise ConfigError(shown, None, "not UTF-8 text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
         raise ConfigError(shown, mark.line + 1 if mark else 1, problem) from None
-    except RecursionError:
-        raise ConfigError(shown, None, "nested too deeply") from None
     if node is None:
         return Section(shown, {}, {}, problems)
     read = _Builder(shown, problems).build(node)
     if not isinstance(read, Section):
         raise ConfigError(shown, 1, f"must be a mapping, not {_KINDS[type(read)]}")
     return read
+
+
+def _check_depth(text: str, shown: str) -> None:
+    """Refuse what is nested beyond reason or in itself: libyaml composes by recursion and dies of it."""
+    import yaml  # as above
+
+    opened: list[tuple[str | None, int]] = []  # for each: its anchor, and how deep it is inside so far
+    depths: dict[str | None, int] = {}
+    for event in yaml.parse(text, Loader=_loader()):
+        inside, line = 0, event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, 0))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, inside = opened.pop()
+            depths[anchor] = inside = inside + 1
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in [anchor for anchor, _ in opened]:
+                raise ConfigError(shown, line, f"the alias *{event.anchor} stands inside what it stands for")
+            inside = depths.get(event.anchor, 0)
+        if len(opened) + inside > MAX_DEPTH:
+            raise ConfigError(shown, line, f"nested more than {MAX_DEPTH} deep")
+        if opened and inside > opened[-1][1]:
+            opened[-1] = (opened[-1][0], inside)
 
 
 def unparsed(content: dict[str, Any], shown: str) -> Section:
