@@ -645,7 +645,21 @@ def test_equal_requests_give_equal_bytes(arguments: Any, extras: Any, schema: An
 
 
 WAYS_OUT: list[dict[str, Any]] = [{}, {"structured": "prompt"}, {"tools": "schema"}]
-RULES = [IdRule(40, also="_-.:|/+= "), IdRule(9, exact=True), IdRule(64, also="_-")]
+
+
+def test_the_default_rule_restricts_length_alone() -> None:
+    ids = ["call#1", "call@x", "{a}", "呼", "a\nb", "é" * 40, "a" * 41, "\ud800", ""]
+    said = (turn(*[ToolCall(each, "f", {}) for each in ids]), *[ToolResult(each, "r") for each in ids])
+    messages = body_of(make_request(HELLO, *said))["messages"]
+    sent = [call["id"] for call in messages[1]["tool_calls"]]
+    assert sent == [message["tool_call_id"] for message in messages[2:]]
+    assert sent[:6] == ids[:6]
+    for projected in sent[6:]:
+        assert 0 < len(projected) <= 40
+        assert projected.isalnum()
+
+
+RULES = [IdRule(40, any_character=True), IdRule(40, also="_-.:|/+= "), IdRule(9, exact=True), IdRule(64, also="_-")]
 TURNS = st.lists(
     st.tuples(
         st.text(min_size=1, max_size=20),

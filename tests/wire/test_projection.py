@@ -21,7 +21,8 @@ FORTY = IdRule(40)
 DASHED = IdRule(64, also="_-")
 LONG = IdRule(48, exact=True)
 TINY = IdRule(2, alphabet="ab")
-RULES = [NINE, FORTY, DASHED, LONG]
+ANY = IdRule(40, any_character=True)
+RULES = [NINE, FORTY, DASHED, LONG, ANY]
 
 ALLOWED: list[tuple[IdRule, str, bool]] = [
     (NINE, "abcDEF123", True),
@@ -36,6 +37,11 @@ ALLOWED: list[tuple[IdRule, str, bool]] = [
     (DASHED, "call_1-x", True),
     (DASHED, "call.1", False),
     (DASHED, "é", False),
+    (ANY, "call#1 {é}呼\n", True),
+    (ANY, "é" * 40, True),
+    (ANY, "é" * 41, False),
+    (ANY, "", False),
+    (ANY, "\ud800", False),
 ]
 
 

@@ -23,7 +23,7 @@ from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, worksp
 from .approval import make_approver
 from .completion import ModelName
 from .log import log_option, open_log_at
-from .output import EXIT_CODES, model_options, open_model, wrong_file
+from .output import EXIT_CODES, WrongFile, model_options, open_model
 from .watching import View
 
 __all__ = ["command"]
@@ -150,7 +150,7 @@ def _read_policy(path: str | None, allowed: tuple[str, ...], denied: tuple[str, 
         try:
             given = Policy.load(path)
         except ConfigError as error:
-            raise wrong_file(error) from error
+            raise WrongFile(str(error)) from error
     else:
         given = Policy([_HISTORY] if mode == "ask" else [_HISTORY, _READING])
     rules = [

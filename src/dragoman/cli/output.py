@@ -28,6 +28,7 @@ from .completion import ModelName, complete_wire
 __all__ = [
     "EXIT_CODES",
     "Bar",
+    "WrongFile",
     "console",
     "json_option",
     "legible",
@@ -41,7 +42,6 @@ __all__ = [
     "show_json",
     "show_table",
     "working",
-    "wrong_file",
 ]
 
 EXIT_CODES = {
@@ -106,14 +106,13 @@ def load_registry() -> Registry:
     try:
         return Registry.load()
     except ConfigError as error:
-        raise wrong_file(error) from error
+        raise WrongFile(str(error)) from error
 
 
-def wrong_file(error: ConfigError) -> click.ClickException:
+class WrongFile(click.ClickException):
     """A file is wrong and the command was used well: how it is used would be no help, so this is one line."""
-    wrong = click.ClickException(str(error))
-    wrong.exit_code = click.UsageError.exit_code
-    return wrong
+
+    exit_code = click.UsageError.exit_code
 
 
 def open_model(

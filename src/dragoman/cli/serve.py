@@ -14,7 +14,7 @@ from ..errors import ProviderError
 from ..gateway.keys import KeyRing, new_key
 from ..gateway.service import Bounds, is_loopback
 from ..registry import ConfigError, Registry
-from .output import report_errors, wrong_file
+from .output import WrongFile, report_errors
 
 __all__ = ["command"]
 
@@ -114,7 +114,7 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
                 raise click.UsageError(f"--model {name}: {error}") from error
         return KeyRing.load(keys) if keys is not None else KeyRing()
     except ConfigError as error:
-        raise wrong_file(error) from error
+        raise WrongFile(str(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

@@ -40,17 +40,20 @@ def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
 
 
 class IdRule(Struct, frozen=True):
-    """Which tool-call ids a wire accepts: these characters, this length."""
+    """Which tool-call ids a wire accepts: these characters or any, this length."""
 
     max_length: int
     exact: bool = False
     alphabet: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     also: str = ""
+    any_character: bool = False
 
     def allows(self, call_id: str) -> bool:
         """Is this id legal as it is?"""
         size = len(call_id)
         fits = size == self.max_length if self.exact else 0 < size <= self.max_length
+        if self.any_character:
+            return fits and _is_text(call_id)
         return fits and set(call_id) <= _characters(self.alphabet + self.also)
 
     def fold(self, call_id: str, salt: int) -> str:
@@ -62,6 +65,14 @@ class IdRule(Struct, frozen=True):
             number, place = divmod(number, len(self.alphabet))
             letters.append(self.alphabet[place])
         return "".join(letters)
+
+
+def _is_text(call_id: str) -> bool:
+    try:
+        call_id.encode()
+    except UnicodeEncodeError:  # half a pair of surrogates, which no JSON can carry
+        return False
+    return True
 
 
 def _characters(letters: str) -> frozenset[str]:

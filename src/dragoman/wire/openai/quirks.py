@@ -42,8 +42,8 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     finish_words: dict[str, FinishReason] = field(default_factory=dict)
     """Finish reasons of a server's own. Together says ``eos`` for stop [69255616-02af0058]."""
 
-    id_rule: IdRule | None = IdRule(40, also="_-.:|/+= ")
-    """Which tool-call ids are taken. OpenAI: at most 40 characters; Mistral: nine letters or digits."""
+    id_rule: IdRule | None = IdRule(40, any_character=True)
+    """Which tool-call ids are taken. OpenAI: at most 40 characters, whichever; Mistral: nine letters or digits."""
 
     readiness: Literal["auto", "models", "health", "state", "resident"] = "auto"
     """Which question tells that the model is served. ``health``: llama.cpp, vLLM, SGLang; ``state``: LM Studio's own
