@@ -152,7 +152,7 @@ class ProviderError(Exception):
         if self.provider_message and self.quotable and self.provider_message != self.message:
             parts.append(f". The provider says: {_one_line(self.provider_message)}")
         if self.advice:
-            parts.append(f". {self.advice}" if not parts[-1].endswith(".") else f" {self.advice}")
+            parts.append(f" {self.advice}" if parts[-1].endswith((".", "?")) else f". {self.advice}")
         return scrub("".join(parts))
 
     def __repr__(self) -> str:
@@ -285,6 +285,7 @@ class InvalidRequestError(ProviderError):
     category = "provider_invalid_request"
     error_class = "invalid_request"
     kind = "bad_request"
+    advice = "Change what is named; the same request would be refused again."
 
 
 class ContextOverflowError(InvalidRequestError):
@@ -299,6 +300,7 @@ class UnsupportedFeatureError(InvalidRequestError):
     """The wire or the model cannot carry a setting that was asked for."""
 
     kind = "unsupported_feature"
+    advice = "Leave the setting out, or use a model that has it."
 
 
 class UnsupportedContentError(ProviderError):
@@ -307,12 +309,14 @@ class UnsupportedContentError(ProviderError):
     category = "provider_unsupported_content_block"
     error_class = "invalid_request"
     kind = "unsupported_feature"
+    advice = "Send it in another form, or use a model that reads it."
 
 
 class InvalidResponseError(ProviderError):
     """The provider's reply cannot be read as the wire demands; ``response`` holds what could be."""
 
     category = "provider_invalid_response"
+    advice = "Check that the server at the base URL speaks this wire."
 
 
 class MalformedToolCallError(InvalidResponseError):
@@ -326,6 +330,7 @@ class StructuredOutputError(ProviderError):
     """The reply's text is not JSON, or not the JSON that ``response_schema`` asks for."""
 
     category = "structured_output_invalid"
+    advice = "The text is in error.output_content; ask again, or with a simpler schema."
 
     def __init__(
         self,
@@ -351,3 +356,4 @@ class CallCancelledError(ProviderError):
 
     category = "cancelled"
     error_class = "cancelled"
+    advice = "Call again if the answer is still wanted."
