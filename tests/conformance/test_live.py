@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from dragoman import Capabilities, ForceTool, Image, InvalidModelError, Request, Usage, connect
+from dragoman import Capabilities, ForceTool, Image, Inline, InvalidModelError, Request, Usage, connect
 from dragoman.cli import main
 from dragoman.conformance import Report, check_server
-from dragoman.conformance.checks import CHECKS
+from dragoman.conformance.checks import _SQUARES, CHECKS
 from dragoman.conformance.report import Exchange, Outcome, write_html, write_junit, write_markdown, write_text
 from dragoman.gateway import SERVER_CODECS
 from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, SimServer
@@ -32,6 +32,16 @@ TEXT = "The sea is wide and blue and full of fish and ships and songs."
 KEY = "battery.staple.0123456789"  # not shaped like a key: only knowing it can hide it
 
 
+def look(request: Request) -> str | None:
+    """The colour of the picture in a request."""
+    content = request.messages[-1].content
+    shown = [block.source for block in content if isinstance(block, Image)] if not isinstance(content, str) else []
+    for colour, square in _SQUARES.items():
+        if any(isinstance(source, Inline) and source.base64_data == square for source in shown):
+            return colour
+    return None
+
+
 def obliging(request: Request) -> Answer:
     """A model that does all that is asked of it."""
     config, text = request.config, TEXT
@@ -39,6 +49,8 @@ def obliging(request: Request) -> Answer:
         text = text.partition(stop)[0]
     if request.response_schema is not None:
         text = '{"colour": "vermilion", "count": 3}'
+    if (colour := look(request)) is not None:
+        return Answer(f"It is {colour}.", usage=Usage(9, 14))
     count = 2 if "Oslo" in request.messages[-1].text else 1  # type: ignore[union-attr]
     if request.tools and request.tool_choice != "none" and type(request.messages[-1]).__name__ == "User":
         name = request.tool_choice.name if isinstance(request.tool_choice, ForceTool) else "get_weather"
@@ -139,6 +151,12 @@ HABITS: dict[str, tuple[Rule, dict[str, str]]] = {
         Rule(fault=Fault(status=400, message="this model does not support image input"), match=Match(where=has_image)),
         {"images.inline": "unsupported"},
     ),
+    "takes pictures": (Rule(TEXT, Match(where=has_image)), {"images.inline": "not_applicable"}),
+    "guesses": (Rule("It is red.", Match(where=has_image)), {"images.inline": "not_applicable"}),
+    "says what one may wish": (
+        Rule("Red, or blue: it is coloured.", Match(where=has_image)),
+        {"images.inline": "not_applicable"},
+    ),
     "breaks off": (
         Rule(obliging, Match(stream=True), Fault(end_at=300)),
         {"stream.rules": "fail", "text.complete": "pass"},
@@ -165,6 +183,32 @@ async def test_a_bad_habit_is_found_by_the_check_for_it(dragoman_sim: Sim, habit
             assert outcome.evidence
             assert outcome.evidence[-1].status
     assert report.failed == ("fail" in wanted.values())
+
+
+@pytest.mark.parametrize(
+    ("rule", "known"),
+    [
+        (Rule(obliging), True),
+        (Rule("It is red.", Match(where=has_image)), None),
+        (Rule(fault=Fault(status=400, message="no image input"), match=Match(where=has_image)), False),
+    ],
+)
+async def test_pictures_are_known_to_be_seen_only_by_who_says_what_they_show(
+    dragoman_sim: Sim, rule: Rule, known: bool | None
+) -> None:
+    sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
+    report = await check_server(sim.base_urls["openai"], skip=["[!i]*"])
+    assert report.capabilities.known("supports_images") is known
+    assert report.probes["images"] is known
+
+
+@pytest.mark.parametrize("wire", sorted({"openai", "anthropic", "responses", "ollama"} & set(SERVER_CODECS)))
+@pytest.mark.parametrize("finish", ["stop", "length"])
+async def test_a_stream_that_was_cut_has_an_end_mark_too(dragoman_sim: Sim, wire: str, finish: str) -> None:
+    sim = dragoman_sim(Script([changed(finish=finish)], model="m", models=["m"]))
+    skip = [check.name for check in CHECKS if check.name != "stream.end_mark"]
+    report = await check_server(sim.base_urls[wire], wire=wire, skip=skip)
+    assert outcomes(report) == {"stream.end_mark": "pass"}
 
 
 async def test_a_server_that_is_down_tells_nothing_about_its_model(dragoman_sim: Sim) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -214,16 +215,17 @@ async def _label(server: Server) -> str:
 @_check("stream.end_mark", "ends a stream with the wire's end mark")
 async def _end_mark(server: Server) -> str:
     marks = {
-        "openai": b"[DONE]",
-        "anthropic": b"message_stop",
-        "responses": b"response.completed",
-        "ollama": b'"done":true',
+        "openai": (b"[DONE]",),
+        "anthropic": (b"message_stop",),
+        "responses": (b"response.completed", b"response.incomplete"),  # the second for a reply that was cut
+        "ollama": (b'"done":true',),
     }
     if server.wire not in marks:
         raise NotApplicable(f"the {server.wire} wire has none of its own")
     await server.listen(_QUESTION)
-    found = marks[server.wire] in server.witness.last_tail.replace(b" ", b"")
-    _demand(found, f"the stream ends without {marks[server.wire].decode()}")
+    tail = server.witness.last_tail.replace(b" ", b"")
+    wanted = b" or ".join(marks[server.wire]).decode()
+    _demand(any(mark in tail for mark in marks[server.wire]), f"the stream ends without {wanted}")
     return ""
 
 
@@ -333,19 +335,35 @@ async def _schema(server: Server) -> str:
     return ""
 
 
-# A red square of 8 by 8 pixels.
-_SQUARE = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR42mP8z4APMOGVHbHSABmZAQ+ANw5AAAAAAElFTkSuQmCC"
+# Squares of 32 by 32 pixels. Two, because one colour can be guessed.
+_SQUARES = {
+    "red": "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQCgUAgEAgEgi/BAjLD/"
+    "C5w/SM9AAAAAElFTkSuQmCC",
+    "blue": "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJklEQVR42u3NsQkAAAjAsP7/tF7hIASyp5pjAoFAIBAIBAKB4EmwOkv8L"
+    "om8x/sAAAAASUVORK5CYII=",
+}
+_COLOUR = re.compile(r"\b(red|orange|yellow|green|blue|purple|violet|pink|brown|black|white|gr[ae]y)\b", re.IGNORECASE)
 
 
 @_check("images.inline", "sees a picture", optional=True)
 async def _images(server: Server) -> str:
+    """Many a server takes a picture and lets its model guess, so only a model that names what it shows has seen it."""
+    for colour, square in _SQUARES.items():
+        said = await _show(server, square)
+        if {word.lower() for word in _COLOUR.findall(said)} != {colour}:
+            raise NotApplicable("taken, and nothing shows that it was seen")
+    return f"it tells {' from '.join(_SQUARES)}"
+
+
+async def _show(server: Server, square: str) -> str:
+    question = "Which colour is this picture? Answer with one word."
     try:
-        await server.ask([User([Text("What colour is this?"), Image(Inline(_SQUARE), "image/png")])])
+        reply = await server.ask([User([Text(question), Image(Inline(square), "image/png")])])
     except UnavailableError as error:
         if error.status not in (500, 501):
             raise
         raise Unsupported(f"refused, with {error.status} where 4xx belongs") from error
-    return "taken; whether it was seen is for you to ask"
+    return reply.text
 
 
 # --- errors ----------------------------------------------------------------------------------------------
