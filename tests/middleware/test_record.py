@@ -27,7 +27,7 @@ from dragoman.errors import (
     UnavailableError,
 )
 from dragoman.events import MessageComplete, Usage, check_events
-from dragoman.messages import Assistant, Continuity, Issuer, RuntimeConfig, Thinking, Tool, User
+from dragoman.messages import Assistant, Continuity, Issuer, RuntimeConfig, Thinking, Tool, ToolCall, ToolResult, User
 from dragoman.middleware import CassetteError, CassetteMiss, Record, Retry, describe, request_key
 from dragoman.provider import connect
 from dragoman.transport import FixtureTransport
@@ -391,6 +391,65 @@ async def test_no_secret_reaches_a_cassette(tmp_path: Path, status: int) -> None
     assert path.exists()
     assert CANARY not in path.read_text()
     assert CANARY not in describe(model)
+
+
+NAMED = [
+    "api_key",
+    "apiKey",
+    "x-api-key",
+    "API Key",
+    "client_secret",
+    "password",
+    "Authorization",
+    "credentials",
+    "token",
+]
+
+
+@pytest.mark.parametrize("name", NAMED)
+async def test_what_stands_under_the_name_of_a_secret_is_hidden_and_still_found(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c"
+    make = lambda secret: request(config={"extras": {name: secret, "deep": [{name: [secret, 12345678]}], "top_k": 5}})
+    await collect(Record(Listed("ok"), path, "record").events(make("hunter2")))
+    text = path.read_text()
+    assert "hunter2" not in text
+    assert "12345678" not in text
+    assert '"top_k":5' in text
+    for secret in ("hunter2", "hunter3"):  # whose key it was does not matter, and a guess cannot be tried
+        heard, error = await collect(Record(Listed(), path, "replay").events(make(secret)))
+        assert (error, heard[-1].final_content[0].text) == (None, "ok")  # type: ignore[union-attr]
+
+
+async def test_a_secret_in_what_is_said_is_hidden_and_counts(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    called = lambda secret: request(
+        [User("Log in."), Assistant(tool_calls=[ToolCall("c", "add", {"password": secret})]), ToolResult("c", "ok")]
+    )
+    await collect(Record(Listed("ok"), path, "record").events(called("hunter2")))
+    assert "hunter2" not in path.read_text()
+    assert (await collect(Record(Listed(), path, "replay").events(called("hunter2"))))[1] is None
+    with pytest.raises(CassetteMiss) as caught:  # another conversation
+        await Record(Listed(), path, "replay").events(called("hunter3")).__anext__()  # type: ignore[attr-defined]
+    assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "extras", [{"max_tokens": 5}, {"eos_token": "</s>"}, {"prompt_cache_key": "abcd"}, {"secret": {}}]
+)
+def test_settings_that_only_sound_like_secrets_count(extras: dict[str, Any]) -> None:
+    assert request_key(request(config={"extras": extras})) != request_key(request(config={"extras": {}}))
+    name, value = next(iter(extras.items()))
+    if not isinstance(value, dict):
+        other = request(config={"extras": {name: f"{value}!"}})
+        assert request_key(request(config={"extras": extras})) != request_key(other)
+
+
+async def test_a_reply_is_kept_word_for_word(tmp_path: Path) -> None:
+    said = f"the key is {CANARY}, and Bearer abcdefgh12345678"
+    await collect(Record(Listed(said), tmp_path / "c").events(request()))
+    heard, _ = await collect(Record(Listed(), tmp_path / "c").events(request()))
+    assert heard[-1].final_content[0].text == said  # type: ignore[union-attr]
+    check_events(heard)
 
 
 async def test_a_key_in_an_error_of_any_provider_is_hidden(tmp_path: Path) -> None:

@@ -161,10 +161,17 @@ Price: TypeAlias = Callable[[Usage, str], Any]
 # Beyond what ``scrub`` knows: people, and secrets that are given away by the name in front of them.
 # Written so that no text, however long or odd, makes them slow.
 _PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
-_NAMED = re.compile(
-    r"(?i)((?:api[-_ ]?key|access[-_ ]?key|secret|token|password|passwd|authorization|credential)s?[\"']?\s{0,9}[:=]"
-    r"\s{0,9}[\"']?)(?!\[hidden\]|[\d.,]+(?:\s|$))[^\s\"',;&}]{4,}"
+_IS = (
+    r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"  # between a name and its value, in a header, a URL, JSON, JSON in a text
 )
+_NAMED = re.compile(
+    rf"(?i)((?:api[-_ ]?key|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
+    r"(?:(?:bearer|basic|digest|token)\s{1,9}[^\s\"',;&}\\]+|[^\s\"',;&}\\]{4,})"
+)
+# Tokens are counted more often than they are told, and a count is what one wants to read.
+_TOKEN = re.compile(rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}")
+# Shorter than what ``scrub`` takes for a key, and so only with a digit: "a bearer token is missing" says what is wrong.
+_BEARER = re.compile(r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}")
 _IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@")
 _SHAPES = re.compile(
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bya29\.[\w.-]{20,}"
@@ -175,7 +182,9 @@ _SHAPES = re.compile(
 def redact(text: str) -> str:
     """Remove keys, tokens, passwords and e-mail addresses from a message meant for a log."""
     text = _IN_URL.sub(r"\1[hidden]@", text)
-    text = _NAMED.sub(r"\1[hidden]", scrub(text))
+    text = scrub(text)
+    for pattern in (_NAMED, _TOKEN, _BEARER):
+        text = pattern.sub(r"\1[hidden]", text)
     return _PERSONAL.sub("[e-mail]", _SHAPES.sub("[hidden]", text))
 
 

@@ -9,8 +9,10 @@ how the call ended::
     {"at": 0.211, "event": {"type": "message.start", ...}}
     {"at": 0.498, "end": null}
 
-Headers are never part of it, so no key can be: it holds what was said and what was heard. Texts that
-look like keys are hidden in the request, which is there to be read, and in errors.
+Headers are never part of it: it holds what was said and what was heard. In the request, which is there
+to be read, and in errors, texts that look like keys are hidden, and whatever stands under the name of
+one (``api_key``, ``password``). A reply is kept as it came. Cut into events, with arguments in pieces and
+whole, it could not lose a word and still be played as the same reply.
 """
 
 from __future__ import annotations
@@ -75,6 +77,10 @@ def request_key(request: Request) -> str:
 def _canonical(request: Request) -> dict[str, Any]:
     """The request as plain data, without what differs from one run to the next."""
     plain = msgspec.to_builtins(request, str_keys=True)
+    # Whose key a call was made with does not change its reply, and the hash of a short one could be guessed back.
+    extras = plain["config"].get("extras")
+    if extras:
+        plain["config"]["extras"] = _hide_named(extras)
     return {
         name: _same_numbers(value)
         for name, value in plain.items()
@@ -92,11 +98,42 @@ def _same_numbers(value: Any) -> Any:
 
 
 def _hide(value: Any) -> Any:
+    """For people to read: without what is shaped like a key, or stands under the name of one."""
+    return _scrub_all(_hide_named(value))
+
+
+def _scrub_all(value: Any) -> Any:
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, dict):
-        return {name: _hide(item) for name, item in value.items()}
-    return [_hide(item) for item in value] if isinstance(value, list) else value
+        return {name: _scrub_all(item) for name, item in value.items()}
+    return [_scrub_all(item) for item in value] if isinstance(value, list) else value
+
+
+# How names of secrets end, without what stands between words. Not every token is one: servers have end-of-text tokens.
+_SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "password", "passwd", "authorization",
+                 "credential", "accesstoken", "apitoken", "authtoken", "bearertoken", "idtoken", "refreshtoken",
+                 "securitytoken", "sessiontoken")  # fmt: skip
+
+
+def _hide_named(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _veil(item) if _is_secret(name) else _hide_named(item) for name, item in value.items()}
+    return [_hide_named(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _is_secret(name: str) -> bool:
+    word = "".join([letter for letter in name.lower() if letter.isalnum()]).removesuffix("s")
+    return word == "token" or word.endswith(_SECRET_NAMES)
+
+
+def _veil(value: Any) -> Any:
+    """Nothing of a secret but its shape: a schema of a parameter that is named so is still a schema."""
+    if isinstance(value, dict):
+        return _hide_named(value)
+    if isinstance(value, list | tuple):
+        return [_veil(item) for item in value]
+    return value if value is None or isinstance(value, bool) or value == "" else "[hidden]"
 
 
 # --- errors as data -------------------------------------------------------------------------------
@@ -242,6 +279,9 @@ class Record(Middleware):
     call in the place of its earlier takes; ``once`` is ``record`` when the file does not exist yet and
     ``replay`` when it does; ``off`` only passes on. A call made several times plays its takes in order.
     Failures are recorded and played like replies; calls that were cancelled are not recorded.
+
+    Of requests what looks like a key, or stands under the name of one, is hidden; a reply is kept as it
+    was said, key or not, because only that can be played.
 
     With ``replay_timing`` events come when they came. A reply that was played has no ``raw``.
     """
