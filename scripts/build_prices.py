@@ -48,6 +48,7 @@ from genai_prices.types import Usage as SourceUsage
 
 from dragoman.events import Usage
 from dragoman.prices import Cost, Match, PriceRow, PriceTable, cost
+from dragoman.registry import load_vendor, vendor_names
 
 OUTPUT = Path(__file__).parents[1] / "src" / "dragoman" / "catalog" / "prices.json"
 
@@ -261,7 +262,8 @@ def collect() -> tuple[list[dict[str, Any]], list[str]]:
             # Where a wider row would take the name, a row without a price keeps it.
             if any(other.is_match(name) for name in literals(model) for other in kept):
                 rows.append({"provider": ours, "match": match, "unpriced": reason})
-    rows.append({"provider": "local", "match": {"starts_with": [""]}, "input": "0", "output": "0", "free": True})
+    for ours in ("local", *[name for name in vendor_names() if load_vendor(name).local]):
+        rows.append({"provider": ours, "match": {"starts_with": [""]}, "input": "0", "output": "0", "free": True})
     return rows, remarks
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from dragoman.events import Usage
 from dragoman.prices import Cost, Match, PricedUse, PriceRow, PriceTable, Tier, Unpriced, cost, reprice
+from dragoman.registry import load_vendor, vendor_names
 
 D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
@@ -32,11 +33,16 @@ PROVIDERS = [
     "fireworks",
     "google",
     "groq",
+    "llamacpp",
+    "lmstudio",
     "local",
     "mistral",
+    "ollama",
     "openai",
     "openrouter",
+    "sglang",
     "together",
+    "vllm",
     "xai",
 ]
 JUNE = date(2026, 6, 1)
@@ -225,14 +231,27 @@ def test_our_bill_is_the_provider_s_own(model: str, at: date, usage: Usage, bill
     assert mine.total == D(bill)
 
 
-def test_a_local_model_is_free_and_says_so() -> None:
+@pytest.mark.parametrize("provider", ["local", *[name for name in vendor_names() if load_vendor(name).local]])
+def test_a_local_model_is_free_and_says_so(provider: str) -> None:
     for usage in (Usage(10, 20), Usage()):
-        bill = cost(usage, "local:some/model:with-colons.gguf")
+        bill = cost(usage, f"{provider}:some/model:with-colons.gguf")
         assert isinstance(bill, Cost)
         assert bill.row.free
         assert bill.total == 0
         assert bill.parts == dict.fromkeys(PARTS, D(0))
         assert bill
+
+
+def test_every_server_of_ones_own_is_known_as_one() -> None:
+    assert {"ollama", "vllm", "llamacpp", "lmstudio", "sglang"} <= {row.provider for row in PriceTable.bundled().rows}
+
+
+def test_what_is_not_known_is_none_and_never_nothing() -> None:
+    bill = cost(Usage(1, 1), "nobody:knows")
+    assert (bill.total, bill.parts, bill.pricing_version, bool(bill)) == (None, None, None, False)
+    assert isinstance(bill, Unpriced)
+    assert bill.reason
+    assert msgspec.to_builtins(bill) == {"type": "unpriced", "reason": bill.reason}
 
 
 def test_nothing_is_read_before_it_is_needed() -> None:

@@ -254,9 +254,24 @@ class Cost(Struct, frozen=True, tag="cost"):
 
 
 class Unpriced(Struct, frozen=True, tag="unpriced"):
-    """The price is not known, and why. False in a condition; it is never a zero."""
+    """The price is not known, and why. False in a condition; it is never a zero.
+
+    What a ``Cost`` would tell is ``None``, so that ``cost(...).total`` can be asked without looking first.
+    """
 
     reason: str
+
+    @property
+    def total(self) -> None:
+        """Not known."""
+
+    @property
+    def parts(self) -> None:
+        """Not known."""
+
+    @property
+    def pricing_version(self) -> None:
+        """No table has it."""
 
     def __bool__(self) -> Literal[False]:
         return False
