@@ -265,7 +265,20 @@ def test_workers_with_limited_keys_need_one_ledger(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers: keys with limits"):
         create_app({"fast": Listed("Hello")}, keys=keys, workers=4)
     create_app({"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger(tmp_path / "used.db"))
-    create_app({"fast": Listed("Hello")}, keys=KEYS, workers=4)
+    with pytest.raises(ValueError, match="workers: keys with limits"):
+        create_app({"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger())
+
+
+async def test_a_limit_that_comes_later_and_cannot_be_kept_refuses_its_key(tmp_path: Path) -> None:
+    file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {hash_key(ANN)}\n")
+    model = Listed("Hello", repeat=True)
+    async with serving(create_app({"fast": model}, keys=KeyRing.load(file), workers=4)) as url:
+        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200
+        _write(file, f"keys:\n  ann:\n    hash: {hash_key(ANN)}\n    max_concurrency: 1\n")
+        status, headers, said = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
+        assert (status, headers["x-should-retry"]) == (429, "false")
+        assert b"no file to count them in" in said
+    assert len(model.requests) == 1
 
 
 def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:

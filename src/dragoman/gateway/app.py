@@ -56,9 +56,11 @@ def create_app(
     it that nobody else does. ``ledger`` counts what limited keys use, in memory unless you give one.
     ``workers`` says how many processes share the keys; where these have limits, they share a ledger, too.
     """
-    if workers > 1 and ledger is None and keys is not None and any(key.is_limited for key in keys.keys):
+    ledger = ledger or Ledger()
+    counts = workers == 1 or ledger.is_shared
+    if not counts and keys is not None and any(key.is_limited for key in keys.keys):
         raise ValueError("workers: keys with limits are counted together in a file; give ledger=Ledger(path)")
-    service = Service(Models(models), keys, ledger or Ledger(), bounds or Bounds(), check_host=check_host)
+    service = Service(Models(models), keys, ledger, bounds or Bounds(), counts=counts, check_host=check_host)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -238,7 +240,7 @@ def create_app_from_environment() -> Starlette:
     return create_app(
         models,
         keys=KeyRing.load(told["keys"]) if told["keys"] else None,
-        ledger=Ledger(told["state"]) if told["state"] else None,
+        ledger=Ledger(told["state"]),
         bounds=Bounds(**told["bounds"]),
         workers=told["workers"],
         check_host=told["check_host"],

@@ -247,6 +247,8 @@ class Exchange:
         return replace(request, model=provider.model)
 
     def _check_limits(self, key: Key, provider: Provider) -> None:
+        if key.is_limited and not self.service.counts:  # the file of keys has changed since the start
+            raise QuotaExceededError("this key has limits, and the gateway's workers have no file to count them in")
         if key.max_concurrency is not None:
             self.lease = self.service.ledger.begin(key, self.service.bounds.reply_seconds + _SPARE)
         if key.budget_usd is not None and not cost(Usage(0, 0), f"{provider.name}:{provider.model}"):

@@ -38,6 +38,7 @@ class Ledger:
 
     def __init__(self, path: str | Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self.is_shared = path is not None
         # Used by one event loop, which need not run in the thread that made this.
         place = ":memory:" if path is None else str(path)
         self._base = sqlite3.connect(place, timeout=5, isolation_level=None, check_same_thread=False)

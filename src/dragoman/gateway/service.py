@@ -29,11 +29,12 @@ class Service:
     """What the routes share: the models, who may use them, and what has been used."""
 
     def __init__(
-        self, models: Models, keys: KeyRing | None, ledger: Ledger, bounds: Bounds, *, check_host: bool
+        self, models: Models, keys: KeyRing | None, ledger: Ledger, bounds: Bounds, *, counts: bool, check_host: bool
     ) -> None:
         self.models = models
         self.keys = keys
         self.ledger = ledger
+        self.counts = counts  # or each worker would count for itself
         self.bounds = bounds
         self.metrics = Metrics()
         self.draining = False
