@@ -449,6 +449,8 @@ async def test_cancelling_a_stream_from_its_own_loop() -> None:
         await asyncio.wait_for(server.closed.wait(), 5)
     check_events(events)
     assert events[-1].final_content == (Text("Hel"),)
+    assert stream.response is not None
+    assert stream.response.raw["chunks"][0]["choices"][0]["delta"]["content"] == "Hel"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -309,6 +309,8 @@ class Decoder(ABC):
         self._is_body = head[:1] in (b"<" if self.framing is LineDecoder else b"{[<")
         if not self._is_body:
             self._sse = self.framing()
+            if self.out.kept is not None:  # somebody may look at what there is of a stream that never ends
+                self.out.kept.decode = partial(_decode_stream, self.framing, {})
         return not self._is_body
 
     def _over(self) -> None:
