@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.capabilities import Capabilities
 from dragoman.errors import InvalidRequestError
-from dragoman.messages import Assistant, Message, Text, ToolCall, ToolResult, User
+from dragoman.messages import Assistant, Message, Request, RuntimeConfig, Text, Tool, ToolCall, ToolResult, User
+from dragoman.wire import CODECS
 from dragoman.wire.projection import IdMap, IdRule, join_url, merge_extras, root_of, schema_name, sorted_json, to_bytes
 
 # --- ids ----------------------------------------------------------------------------------------------
@@ -125,6 +127,38 @@ def test_the_length_of_a_projection(rule: IdRule, length: int) -> None:
     assert len(rule.fold("call/1", 0)) == length
     assert rule.fold("call/1", 0) != rule.fold("call/1", 1) != rule.fold("call/2", 1)
     assert rule.fold("\ud800", 0).isalnum()
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": float("nan")}, "a is nan"),
+        ({"a": [1, {"b": (None, float("inf"))}]}, r"a\[1\]\.b\[1\] is inf"),
+        ([-float("inf")], r"\[0\] is -inf"),
+        (float("nan"), "it is nan"),
+    ],
+)
+def test_what_is_no_number_is_refused_with_its_place(value: Any, place: str) -> None:
+    with pytest.raises(InvalidRequestError, match=place):
+        sorted_json(value)
+
+
+def test_nothing_is_a_value_like_any_other() -> None:
+    deep: Any = None
+    for _ in range(200):
+        deep = {"a": [deep, 1.5, "null"]}
+    assert msgspec.json.decode(sorted_json(deep)) == deep
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_no_wire_sends_what_is_no_number(wire: str) -> None:
+    codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
+    said = [User("a"), Assistant([ToolCall("1", "f", {"x": [float("nan")]})]), ToolResult("1", "r")]
+    config = RuntimeConfig(max_tokens=10)
+    with pytest.raises(InvalidRequestError, match=r"x\[0\] is nan"):
+        codec.encode(Request(said, tools=[Tool("f")], config=config))
+    with pytest.raises(InvalidRequestError, match="x is inf"):
+        codec.encode(Request([User("a")], config=RuntimeConfig(max_tokens=10, extras={"own": {"x": float("inf")}})))
 
 
 # --- extras -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,9 +24,24 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 def sorted_json(value: Any) -> msgspec.Raw:
     """A value as JSON with its keys sorted all the way down, so that equal values give equal bytes."""
     try:
-        return msgspec.Raw(_sorted(value))
+        written = _sorted(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
+    if b"null" in written:  # which is what msgspec writes for a number that is none
+        _refuse_not_finite(value)
+    return msgspec.Raw(written)
+
+
+def _refuse_not_finite(value: Any) -> None:
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:  # no recursion: the value may be as deep as the encoder allows
+        place, value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidRequestError(f"a value of the request cannot be written as JSON: {place or 'it'} is {value}")
+        if isinstance(value, dict):
+            left += [(f"{place}.{name}" if place else str(name), each) for name, each in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [(f"{place}[{at}]", each) for at, each in enumerate(value)]
 
 
 def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
