@@ -35,10 +35,12 @@ from dragoman.errors import (
     UnsupportedFeatureError,
 )
 from dragoman.events import encode_event
+from dragoman.messages import Request, ToolResult, User
 from dragoman.wire import CODECS
 from dragoman.wire.openai.refusal import ROWS
 
 from .cases import (
+    BASE_URL,
     MODEL,
     Heard,
     Record,
@@ -101,6 +103,47 @@ def hear(record: Record, pieces: Any = None) -> Heard:
         assert error.__cause__ is None or isinstance(error.__cause__, ValueError | RecursionError), error.__cause__
         assert error.response is not None or heard.response is None
     return heard
+
+
+# --- state that returns ------------------------------------------------------------------------------
+
+ROUTED = [record for record in CHAT if record.vendor == "openrouter" and b'"reasoning_details"' in record.body]
+SEALED = [record for record in ROUTED[40:] if b'"reasoning.encrypted"' in record.body or b'"signature"' in record.body]
+
+
+def recorded_details(record: Record) -> list[dict[str, Any]]:
+    """The details of a reply, those of one kind and index together, by the standard library alone."""
+    found: dict[Any, dict[str, Any]] = {}
+    for body in bodies_of(record):
+        for choice in body.get("choices") or ():
+            part = choice.get("message") or choice.get("delta") or {}
+            for at, detail in enumerate(part.get("reasoning_details") or ()):
+                held = found.setdefault((detail["type"], detail["index"], None if record.is_events else at), {})
+                for name, value in detail.items():
+                    grows = name in ("text", "summary") and name in held
+                    held[name] = held[name] + value if grows else value
+    return list(found.values())
+
+
+@pytest.mark.parametrize("record", ROUTED if EXHAUSTIVE else [*ROUTED[:40], *SEALED], ids=str)
+def test_details_of_reasoning_are_kept_and_sent_back(record: Record) -> None:
+    codec = CODECS["openai"].connect(MODEL, BASE_URL, {"reasoning_details": True}, Capabilities())
+    heard = decode(codec, record.request(), [record.body], judged=False)
+    if heard.response is None or record.id in HELD:
+        return
+    kept = [detail for block in heard.response.message.content for detail in opaque_of(block)]
+    recorded = recorded_details(record)
+    assert kept == recorded
+    message = heard.response.message
+    answers = [ToolResult(call.id, "done") for call in message.tool_calls]
+    encoded = codec.encode(Request([User("a"), message, *answers, User("b")], model=MODEL))
+    if heard.response.finish_reason in ("stop", "tool_calls") and (message.text or message.tool_calls):
+        assert json.loads(encoded.http.body)["messages"][1].get("reasoning_details", []) == recorded
+
+
+def opaque_of(block: Any) -> list[Any]:
+    state = block.continuity
+    return [] if state is None else state.opaque
 
 
 # --- an independent reading: the standard library, and the rules of the wire in a few lines ----------

@@ -647,6 +647,51 @@ def test_equal_requests_give_equal_bytes(arguments: Any, extras: Any, schema: An
 WAYS_OUT: list[dict[str, Any]] = [{}, {"structured": "prompt"}, {"tools": "schema"}]
 
 
+DETAILS = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
+
+
+@pytest.mark.parametrize(
+    ("state", "returns"),
+    [
+        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "m")), True),
+        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "m-2026-01-01")), True),
+        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "n")), False),
+        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "w", "m")), False),
+        (Continuity(opaque=DETAILS, issuer=Issuer("responses", "v", "m")), False),
+        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "m"), replayable=False), False),
+        (Continuity(opaque=DETAILS), False),
+        (Continuity("signed", issuer=Issuer("openai", "v", "m")), False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("length", [0, 20])
+def test_details_of_reasoning_return_to_their_issuer_alone(
+    state: Continuity | None, returns: bool, length: int
+) -> None:
+    before = [HELLO, Assistant("Hi")] * length
+    said = (*before, HELLO, turn(Thinking("Hm.", state), Text("Yes.")), HELLO)
+    codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True), vendor="v")
+    for asked, expected in (("", returns), ("other", False)):
+        encoded = codec.encode(msgspec.structs.replace(make_request(*said), model=asked))
+        message = json.loads(encoded.http.body)["messages"][-2]
+        assert message == {"role": "assistant", "content": "Yes."} | (
+            {"reasoning_details": DETAILS} if expected else {}
+        )
+        assert [warning.code for warning in encoded.warnings] == ([] if expected else ["thinking_dropped"])
+    plain = OpenAICodec("m", BASE_URL, vendor="v").encode(make_request(*said))
+    assert b"reasoning_details" not in plain.http.body
+    assert [warning.code for warning in plain.warnings] == ["thinking_dropped"]
+
+
+def test_details_count_where_the_callers_own_messages_are_compared() -> None:
+    said = (HELLO, turn(Thinking("", Continuity(opaque=DETAILS, issuer=Issuer("openai"))), Text("Yes.")), HELLO)
+    codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True))
+    sent = json.loads(codec.encode(make_request(*said)).http.body)["messages"]
+    assert sent[1]["reasoning_details"] == DETAILS
+    same = codec.encode(make_request(*said, config=RuntimeConfig(extras={"messages": sent})))
+    assert json.loads(same.http.body)["messages"] == sent
+
+
 def test_the_default_rule_restricts_length_alone() -> None:
     ids = ["call#1", "call@x", "{a}", "呼", "a\nb", "é" * 40, "a" * 41, "\ud800", ""]
     said = (turn(*[ToolCall(each, "f", {}) for each in ids]), *[ToolResult(each, "r") for each in ids])

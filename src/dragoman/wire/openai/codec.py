@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
 from ...events import Assembler, read_json
-from ...messages import Message, Request, System, join_system
+from ...messages import Issuer, Message, Request, System, join_system
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from ..failure import build_error, read_failure
 from ..prefix import LONG, Prefixes
@@ -58,10 +58,10 @@ class OpenAICodec(Endpoint[Quirks]):
         messages = self._prompt(request, path)
         if request.config.extras:
             if "messages" in request.config.extras:  # theirs are held against ours
-                body["messages"] = write_messages(messages, self.quirks, Notes())
+                body["messages"] = write_messages(messages, self.quirks, Notes(), home=self._home(request))
             add_extras(body, request)
             body.pop("messages", None)
-        written = self._write_body(body, messages, notes)
+        written = self._write_body(body, messages, self._home(request), notes)
         return Encoded(
             HttpRequest("POST", self._url, dict(_JSON), written),
             tuple(notes.items),
@@ -136,10 +136,18 @@ class OpenAICodec(Endpoint[Quirks]):
             body["response_format"] = response_format(schema, strict=is_strict(schema))
         return path
 
-    def _write_body(self, body: dict[str, Any], messages: Sequence[Message], notes: Notes) -> bytes:
+    def _home(self, request: Request) -> Issuer | None:
+        """Whose state this request may carry back, where the server has a place for any."""
+        if not self.quirks.reasoning_details:
+            return None
+        return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
+
+    def _write_body(
+        self, body: dict[str, Any], messages: Sequence[Message], home: Issuer | None, notes: Notes
+    ) -> bytes:
         """All of it, messages last; in a long conversation, those that were sent before as the bytes they were."""
-        if len(messages) < LONG:
-            body["messages"] = write_messages(messages, self.quirks, notes)
+        if len(messages) < LONG or home is not None:  # what goes home depends on the model that is asked
+            body["messages"] = write_messages(messages, self.quirks, notes, home=home)
             return to_bytes(body)
         known = self._prefixes.find(messages)
         added = write_messages(messages, self.quirks, notes, len(known.messages))

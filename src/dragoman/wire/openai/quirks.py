@@ -36,6 +36,10 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     send_reasoning: Literal["reasoning_content", "reasoning"] | None = None
     """The field that takes an earlier turn's thinking back. DeepSeek refuses it in general; most ignore it."""
 
+    reasoning_details: bool = False
+    """Keep the list of signed and encrypted reasoning that comes beside a reply, and send it back with the turn it
+    belongs to. OpenRouter, for the models of others [45de0157-fa4da01e, streamed 22632480-7692c2a0]."""
+
     usage_path: str | None = None
     """A vendor's own place for usage, dotted. Groq streams have it in ``x_groq.usage`` [bb0a8e06-849bca54]."""
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...errors import InvalidResponseError
 from ...events import Assembler, FinishReason, Usage, read_json, read_object
-from ...messages import Request
+from ...messages import Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..failure import build_error, read_failure
@@ -38,6 +38,7 @@ class _Part(Struct):
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    reasoning_details: Any = None
     refusal: Any = None
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None
@@ -118,6 +119,8 @@ class OpenAIDecoder(Decoder):
         self._by_index: dict[int | str, _OpenCall] = {}
         self._by_id: dict[str, _OpenCall] = {}
         self._last: _OpenCall | None = None
+        self._details: list[Any] | None = [] if quirks.reasoning_details else None  # those no block has yet
+        self._answering = False  # did something else than thinking come last?
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -204,6 +207,8 @@ class OpenAIDecoder(Decoder):
         thought = part.reasoning_content or part.reasoning  # baseten and vLLM send both, with the same text
         if thought and isinstance(thought, str):
             self.out.thinking(thought)
+        if self._details is not None:
+            self._note_details(part, self._details)
         content = part.content
         if content:
             if type(content) is not str:
@@ -220,6 +225,23 @@ class OpenAIDecoder(Decoder):
                 self._read_call(call)
         elif part.function_call is not None:
             self._read_call(_Call("function_call", None, part.function_call))
+
+    def _note_details(self, part: _Part, details: list[Any]) -> None:
+        """Keep what belongs to the thinking, and hang it on the block before anything else begins."""
+        if part.reasoning_content or part.reasoning:
+            self._answering = False
+        if isinstance(part.reasoning_details, list):
+            details += part.reasoning_details
+        if part.content or part.refusal or part.tool_calls or part.function_call:
+            # Gemini's come after the text or the call that they sign [97f2c45c-d6ed2e50]: those wait for the end.
+            if not self._answering:
+                self._attach_details()
+            self._answering = True
+
+    def _attach_details(self) -> None:
+        if self._details:
+            self.out.attach(Thinking, opaque=self._details if self._whole else _join_details(self._details))
+            self._details = []
 
     def _text(self, piece: str) -> None:
         if self._coerced is None:
@@ -323,6 +345,7 @@ class OpenAIDecoder(Decoder):
                 self._say_call(call)
         if self._coerced:
             self._say_coerced("".join(self._coerced))
+        self._attach_details()
         self.out.finish(self._reason(), self._finish_raw)
 
     def _reason(self) -> FinishReason:
@@ -350,6 +373,34 @@ class OpenAIDecoder(Decoder):
             self.out.text(value["answer"])
         else:
             self.out.text(text)
+
+
+def _join_details(fragments: list[Any]) -> list[Any]:
+    """Streamed details put together: those of one kind and index are one, whose text grew [22632480-7692c2a0]."""
+    joined: list[Any] = []
+    grown: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
+    for fragment in fragments:
+        kind = fragment.get("type") if isinstance(fragment, dict) else None
+        field = _GROWING.get(kind) if isinstance(kind, str) else None
+        if field is None:  # encrypted ones come whole
+            joined.append(fragment)
+            continue
+        key = f"{kind} {fragment.get('index')}"
+        if key not in grown:
+            grown[key] = (field, {}, [])
+            joined.append(grown[key][1])
+        _, entry, pieces = grown[key]
+        if isinstance(piece := fragment.get(field), str):
+            pieces.append(piece)
+        # A signature is empty at first and comes with the last fragment.
+        entry.update({name: value for name, value in fragment.items() if value or name not in entry})
+    for field, entry, pieces in grown.values():
+        if pieces:
+            entry[field] = "".join(pieces)
+    return joined
+
+
+_GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
 def _dig(value: Any, path: str) -> Any:

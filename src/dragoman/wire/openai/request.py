@@ -15,6 +15,7 @@ from ...messages import (
     ForceTool,
     Image,
     Inline,
+    Issuer,
     Message,
     Request,
     RuntimeConfig,
@@ -28,7 +29,7 @@ from ...messages import (
     join_system,
 )
 from ..codec import Notes
-from ..conversation import note_state
+from ..conversation import is_ours, note_state
 from ..projection import IdMap, merge_extras, schema_name, sorted_json
 from .quirks import Quirks
 
@@ -107,8 +108,10 @@ def is_strict(schema: Any) -> bool:
     return all(is_strict(part) for part in [*named, *nested])
 
 
-def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, begin: int = 0) -> list[Any]:
-    """The conversation as this wire says it, from the message at ``begin``."""
+def write_messages(
+    messages: Sequence[Message], quirks: Quirks, notes: Notes, begin: int = 0, home: Issuer | None = None
+) -> list[Any]:
+    """The conversation as this wire says it, from the message at ``begin``; ``home`` takes its own state back."""
     system, rest = join_system(messages) if begin == 0 else (None, messages[begin:])
     first = len(messages) - len(rest)
     written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
@@ -123,7 +126,7 @@ def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, be
             if type(block) is Text and block.continuity is None:
                 written.append(_Answer(block.text))
                 continue
-        links = links or _Links(messages, quirks)
+        links = links or _Links(messages, quirks, home)
         if (one := _write_message(message, f"messages[{at}]", quirks, links, notes)) is not None:
             written.append(one)
     return written
@@ -136,9 +139,10 @@ class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
 
 
 class _Links:
-    """The ids that calls and results of a conversation are sent under, and which calls have a result."""
+    """The ids that calls and results are sent under, which calls have a result, and to whom all this goes."""
 
-    def __init__(self, messages: Sequence[Message], quirks: Quirks) -> None:
+    def __init__(self, messages: Sequence[Message], quirks: Quirks, home: Issuer | None) -> None:
+        self.home = home
         self.ids = IdMap(quirks.id_rule, messages)
         self.answered = {message.tool_call_id for message in messages if type(message) is ToolResult}
 
@@ -187,7 +191,7 @@ def _url_of(block: Image | Document) -> str:
 def _write_assistant(
     message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
 ) -> dict[str, Any] | None:
-    texts, thoughts, calls = _sort_blocks(message, path, quirks, links, notes)
+    texts, thoughts, calls, details = _sort_blocks(message, path, quirks, links, notes)
     if not texts and not calls:
         notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
         return None
@@ -196,6 +200,8 @@ def _write_assistant(
     written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     if thoughts and quirks.send_reasoning:
         written[quirks.send_reasoning] = "".join(thoughts)
+    if details:
+        written["reasoning_details"] = details
     if calls and quirks.tools == "native":
         written["tool_calls"] = calls
     return written
@@ -203,11 +209,12 @@ def _write_assistant(
 
 def _sort_blocks(
     message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
-) -> tuple[list[str], list[str], list[dict[str, Any]]]:
-    """Texts, thoughts and calls apart, as this wire wants them, with notes on what that loses."""
+) -> tuple[list[str], list[str], list[dict[str, Any]], list[Any]]:
+    """Texts, thoughts, calls and details apart, as this wire wants them, with notes on what that loses."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
+    details: list[Any] = []
     for at, block in enumerate(message.content):
         where = f"{path}.content[{at}]"
         if type(block) is Text:
@@ -221,13 +228,23 @@ def _sort_blocks(
         elif type(block) is ToolCall:
             # A cancelled turn's. Hosted servers refuse the whole conversation for it, for good.
             notes.drop(where, "dangling_call_dropped", "no result answers it, and the wire demands one")
+        elif type(block) is Thinking and (kept := _details_of(block, links.home)):
+            details += kept
         elif type(block) is Thinking and quirks.send_reasoning and _may_return(block):
             thoughts.append(block.text)
         else:
             notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
         if type(block) in (Text, ToolCall) and block.continuity is not None:
             notes.drop(f"{where}.continuity", "continuity_dropped", "opaque state of another issuer is not sent")
-    return texts, thoughts, calls
+    return texts, thoughts, calls, details
+
+
+def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
+    """What came beside this thinking, if it goes back to where it came from."""
+    state = block.continuity
+    if state is None or home is None or not is_ours(state, home) or not isinstance(state.opaque, list):
+        return []
+    return [sorted_json(detail) for detail in state.opaque]
 
 
 def _may_return(block: Thinking) -> bool:
