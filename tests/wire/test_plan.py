@@ -127,7 +127,8 @@ def test_a_message_is_charged_with_its_fields() -> None:
 
 def test_what_is_refused_is_said_and_nothing_raised() -> None:
     made = plan(error=UnsupportedContentError("messages[2].content[1]: no images"))
-    assert made.refused == "messages[2].content[1]: no images"
+    assert made.refused is not None
+    assert made.refused.startswith("messages[2].content[1]: no images. ")  # and what to do about it
     assert {item.outcome for item in made.items} == {"kept"}
     assert plan().refused is None
 
