@@ -149,8 +149,59 @@ def test_a_name_that_is_nearly_right(file: Path) -> None:
     for wrong, right in (("sonet", "sonnet"), ("antropic:claude-opus-4-7", "anthropic:claude-opus-4-7")):
         with pytest.raises(InvalidModelError, match=f"did you mean.*{right}"):
             registry.find(wrong)
-    with pytest.raises(InvalidModelError, match="alias or adapter:model"):
-        registry.find("zzzzzzzz")
+    for strange in ("zzzzzzzz", "", ":x"):
+        with pytest.raises(InvalidModelError, match="alias or adapter:model"):
+            registry.find(strange)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("claude-sonnet-4-6", "did you mean anthropic:claude-sonnet-4-6 or azure:claude-sonnet-4-6 or"),
+        ("gpt-5", "did you mean azure:gpt-5 or openai:gpt-5 or"),
+        ("sonnet", "did you mean anthropic:claude-sonnet-4-6 or"),
+        ("sonet", "did you mean anthropic:claude-sonnet-4-6 or"),
+        ("Gemini-2.5-flsh", "did you mean google:gemini-2.5-flash"),
+    ],
+)
+def test_a_name_without_its_vendor(wrong: str, right: str) -> None:
+    with pytest.raises(InvalidModelError, match=right):
+        Registry().find(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("anthropic:claude-sonet-4-6", "anthropic:claude-sonnet-4-6"),
+        ("openai:gtp-5-mini", "openai:gpt-5-mini"),
+        ("anthropic:claude-sonnet-4-6", None),
+        ("anthropic:claude-sonnet-4-99", None),  # newer than the catalogue
+        ("anthropic:claude-sonnet-4-6-20990101", None),
+        ("anthropic:my-own", None),
+        ("ollama:anything", None),
+    ],
+)
+def test_a_model_that_is_probably_misspelt_is_told_once(
+    name: str, meant: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(variable, "k")
+    registry = Registry()
+    for _ in range(2):
+        assert registry.find(name).id == name
+        registry.provider(name)
+    told = [f"{name} is not in the catalogue; did you mean {meant}?"] if meant else []
+    assert [record.getMessage() for record in caplog.records] == told
+
+
+def test_a_name_of_the_file_is_never_doubted(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.write_text("adapters: {mine: {type: openai, api_key: k}}\nmodels: {mine:gtp-5-mini: {}}")
+    Registry.load(file).provider("mine:gtp-5-mini")
+    assert not caplog.records
+    Registry.load(file).provider("mine:gtp-5-nano")
+    assert [record.getMessage() for record in caplog.records] == [
+        "mine:gtp-5-nano is not in the catalogue; did you mean mine:gpt-5-nano?"
+    ]
 
 
 def test_the_users_word_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

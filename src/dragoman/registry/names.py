@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,39 @@ class _Names(Struct, frozen=True):
             priced_as=f"{_seller(adapter)}:{entry.wire_name}",
         )
 
+    def doubt(self, entry: ModelEntry) -> str | None:
+        """What to say of a model that nobody lists and that is spelt nearly like one of its vendor's."""
+        vendor = self.adapter(entry.adapter).vendor
+        if vendor is None or entry.id in self.models or entry.wire_name in vendor.models:
+            return None
+        near = difflib.get_close_matches(entry.wire_name, vendor.models, 1, 0.85)
+        if not near or _unnumbered(near[0]) == _unnumbered(entry.wire_name):  # a newer one, as like as not
+            return None
+        return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
+
     def _suggest(self, name: str) -> str:
-        known = [*self.aliases, *self.listed(), *[f"{vendor}:" for vendor in vendor_names()]]
-        near = difflib.get_close_matches(name, known, 3, 0.5)
+        near = self._near(name) if ":" in name else [*dict.fromkeys(self._near_without_vendor(name))][:3]
         return f"; did you mean {' or '.join(near)}?" if near else "; a name is an alias or adapter:model"
+
+    def _near(self, name: str) -> list[str]:
+        known = [*self.aliases, *self.listed(), *[f"{vendor}:" for vendor in vendor_names()]]
+        return difflib.get_close_matches(name, known, 3, 0.5)
+
+    def _near_without_vendor(self, name: str) -> Iterator[str]:
+        """Aliases, then what is called so at any vendor, then what has a word like it: ``sonet``."""
+        yield from difflib.get_close_matches(name, self.aliases, 3, 0.7)
+        names: dict[str, list[str]] = {}
+        words: dict[str, list[str]] = {}
+        for listed in self.listed():
+            own = listed.partition(":")[2]
+            names.setdefault(own, []).append(listed)
+            for word in re.split(r"[-/:_ ]", own.lower()):
+                words.setdefault(word, []).append(listed)
+        for own in difflib.get_close_matches(name, names, 3, 0.7):
+            yield from names[own]
+        for word in difflib.get_close_matches(name.lower(), words, 1, 0.75):
+            newest_first = sorted(words[word], reverse=True)
+            yield from sorted(newest_first, key=lambda each: each.partition(":")[0])
 
 
 class Registry:
@@ -98,6 +128,7 @@ class Registry:
         self._path = path
         self._stamp = _stamp(path)
         self._read = _Names.of(adapters, models)
+        self._doubted: set[str] = set()
         self.problem: str | None = None
 
     @classmethod
@@ -120,7 +151,10 @@ class Registry:
 
     def find(self, name: str) -> ModelEntry:
         """The entry of a name or alias; ``InvalidModelError`` suggests the nearest."""
-        return self._names().find(name)
+        names = self._names()
+        entry = names.find(name)
+        self._tell_doubt(names, entry)
+        return entry
 
     def adapter(self, name: str) -> Adapter:
         """An adapter of the file, or the catalogue's own."""
@@ -151,11 +185,18 @@ class Registry:
         if _is_scheme(names, name):
             return connect(name, **settings)
         entry = names.find(name)
+        self._tell_doubt(names, entry)
         adapter = names.adapter(entry.adapter)
         if entry.status != "configured" and not planning:
             raise _not_configured(entry, adapter)
         given = {**adapter.settings(), "capabilities": entry.capabilities, "token_family": entry.tokens}
         return connect(entry.wire_name, **{**given, **settings})
+
+    def _tell_doubt(self, names: _Names, entry: ModelEntry) -> None:
+        """Any model of a vendor may be asked for, and one that is probably misspelt is said to be, once."""
+        if entry.id not in self._doubted and (doubt := names.doubt(entry)) is not None:
+            self._doubted.add(entry.id)
+            log.warning("%s", doubt)
 
     def _names(self) -> _Names:
         """What holds now; a changed file is read first."""
@@ -184,6 +225,10 @@ def _load(path: Path) -> _Names:
 def _is_scheme(names: _Names, name: str) -> bool:
     """Does the name mean something that needs no address, such as the embedded model? The file's word wins."""
     return name not in names.aliases and name not in names.models and name.partition(":")[0] in SCHEMES
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"[-.:@\d]+", "", name)
 
 
 def _seller(adapter: Adapter) -> str:
