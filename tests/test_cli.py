@@ -134,6 +134,18 @@ def test_ready(url: str) -> None:
     assert run("ready", "other", "--base-url", url).exit_code == 11
 
 
+def test_ready_of_what_is_not_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "none.yaml"))
+    monkeypatch.delenv("GROQ_API_KEY", raising=False)
+    result = run("ready", "groq:m", "--json")
+    assert (result.exit_code, result.stderr) == (10, "")
+    told = json.loads(result.stdout)
+    assert (told["ready"], told["category"], told["status"]) == (False, "provider_authentication", None)
+    assert "GROQ_API_KEY" in told["message"]
+    plain = run("ready", "groq:m")
+    assert (plain.exit_code, plain.stdout) == (10, "")
+
+
 def test_chat(url: str) -> None:
     once = run("chat", "m", "--base-url", url, "--prompt", "Hi")
     assert (once.exit_code, once.stdout) == (0, "Hello\n")

@@ -149,7 +149,7 @@ def test_a_name_that_is_nearly_right(file: Path) -> None:
     for wrong, right in (("sonet", "sonnet"), ("antropic:claude-opus-4-7", "anthropic:claude-opus-4-7")):
         with pytest.raises(InvalidModelError, match=f"did you mean.*{right}"):
             registry.find(wrong)
-    for strange in ("zzzzzzzz", "", ":x"):
+    for strange in ("zzzzzzzz", "nope", "", ":x"):
         with pytest.raises(InvalidModelError, match="alias or adapter:model"):
             registry.find(strange)
 
@@ -161,6 +161,7 @@ def test_a_name_that_is_nearly_right(file: Path) -> None:
         ("gpt-5", "did you mean azure:gpt-5 or openai:gpt-5 or"),
         ("sonnet", "did you mean anthropic:claude-sonnet-4-6 or"),
         ("sonet", "did you mean anthropic:claude-sonnet-4-6 or"),
+        ("ollama", r"did you mean ollama: or"),
         ("Gemini-2.5-flsh", "did you mean google:gemini-2.5-flash"),
     ],
 )
@@ -291,6 +292,10 @@ def _rewrite(path: Path, text: str) -> None:
         ),
         ("a: *nobody", r"models\.yaml:1: found undefined alias"),
         ("adapters: !!binary aGk=", r"the tag"),
+        (
+            "adapters:\n  a:\n    type: openai\n    base_url: 'http://[bad'",
+            r"models\.yaml:4: adapters\.a\.base_url: base_url must be an http or https URL; its host",
+        ),
     ],
 )
 def test_every_mistake_is_one_line_with_its_place(file: Path, text: str, words: str) -> None:

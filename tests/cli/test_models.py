@@ -90,6 +90,13 @@ def test_a_pattern(run: Any) -> None:
     assert near.exit_code == 0  # part of a name is a pattern
 
 
+def test_a_pattern_that_fits_nothing_is_no_name(run: Any) -> None:
+    result = run("ollama:*")
+    assert (result.exit_code, result.stdout) == (11, "")
+    assert "no model that is listed fits 'ollama:*'" in result.stderr
+    assert "ollama:any" in run("ollama:any").stdout
+
+
 def test_a_bad_file_is_one_line_and_exit_code_2(run: Any, tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: [1]")
     result = run()

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from ..capabilities import Capabilities
+from ..errors import InvalidModelError
 from ..prices import PriceRow, PriceTable, Unpriced
 from ..registry import ModelEntry, Registry
 from .completion import ModelName
@@ -47,10 +48,13 @@ def _find(registry: Registry, name: str | None) -> list[ModelEntry]:
     if name is None:
         return [registry.find(each) for each in names]
     if name not in names and name not in registry.aliases():
-        pattern = name if any(sign in name for sign in "*?[") else f"*{name}*"
+        is_pattern = any(sign in name for sign in "*?[")
+        pattern = name if is_pattern else f"*{name}*"
         found = [each for each in names if fnmatch.fnmatchcase(each.lower(), pattern.lower())]
         if found:
             return [registry.find(each) for each in found]
+        if is_pattern:  # of a server of one's own nothing is listed, and any name could be asked for
+            raise InvalidModelError(f"no model that is listed fits {name!r}", model=name)
     return [registry.find(name)]
 
 

@@ -20,16 +20,19 @@ def command(
     model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, *, as_json: bool
 ) -> None:
     """Tell whether MODEL can be expected to answer. Never a billed call."""
-    with report_errors(), open_model(model, base_url, wire, api_key_env, timeout) as provider:
-        if not as_json:
-            with working(f"asking {provider.model}"):
-                provider.ready()
-            click.echo(f"{provider.model} is ready")
-            return
+    with report_errors():
         try:
-            provider.ready()
+            with open_model(model, base_url, wire, api_key_env, timeout) as provider:
+                if as_json:
+                    provider.ready()
+                    click.echo(json.dumps({"ready": True, "model": provider.model}))
+                    return
+                with working(f"asking {provider.model}"):
+                    provider.ready()
+                click.echo(f"{provider.model} is ready")
         except ProviderError as error:
+            if not as_json:
+                raise
             outcome = {"ready": False, "category": error.category, "message": str(error), "status": error.status}
             click.echo(json.dumps(outcome))
             raise SystemExit(EXIT_CODES.get(error.category, 1)) from None
-        click.echo(json.dumps({"ready": True, "model": provider.model}))

@@ -99,8 +99,9 @@ class _Names(Struct, frozen=True):
         return difflib.get_close_matches(name, known, 3, 0.5)
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
-        """Aliases, then what is called so at any vendor, then what has a word like it: ``sonet``."""
+        """Aliases, vendors, then what is called so at any vendor, then what has a word like it: ``sonet``."""
         yield from difflib.get_close_matches(name, self.aliases, 3, 0.7)
+        yield from [f"{vendor}:" for vendor in difflib.get_close_matches(name, vendor_names(), 1, 0.8)]
         names: dict[str, list[str]] = {}
         words: dict[str, list[str]] = {}
         for listed in self.listed():
@@ -110,7 +111,7 @@ class _Names(Struct, frozen=True):
                 words.setdefault(word, []).append(listed)
         for own in difflib.get_close_matches(name, names, 3, 0.7):
             yield from names[own]
-        for word in difflib.get_close_matches(name.lower(), words, 1, 0.75):
+        for word in difflib.get_close_matches(name.lower(), words, 1, 0.8):
             newest_first = sorted(words[word], reverse=True)
             yield from sorted(newest_first, key=lambda each: each.partition(":")[0])
 

@@ -187,7 +187,11 @@ def schema_name(schema: Mapping[str, Any]) -> str:
 
 def join_url(base_url: str, path: str, default: str = "") -> str:
     """Append ``path`` to a base URL; a base without a path of its own gets ``default`` first."""
-    parts = urlsplit(base_url)
+    try:
+        parts = urlsplit(base_url)
+        _ = parts.port  # which is read when it is asked for
+    except ValueError as error:
+        raise ValueError("base_url must be an http or https URL; its host or port cannot be read") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"base_url must be an http or https URL, not {_shown(base_url)!r}")
     if parts.username or parts.password:
