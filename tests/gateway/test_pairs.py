@@ -53,10 +53,11 @@ def names(pairs: list[tuple[str, Case]]) -> list[str]:
     return [f"{wire}-{case}" for wire, case in pairs]
 
 
-# Requests the client half writes as another: tools as words, a schema as a tool; and a limit it knew by itself.
+# Requests the client half writes as another: tools as words, a schema as a tool; a limit it knew by itself; and a
+# router's own state, which a gateway gives nobody and takes from nobody.
 REWRITTEN = {
     "gemini": "tools-of-the-server",
-    "openai": "coerced-",
+    "openai": "coerced- quirk-reasoning-details",
     "anthropic": "structured-tool structured-free-keys limit-from-capabilities",
 }
 
