@@ -559,12 +559,8 @@ class _Answer:
 
     async def hear(self) -> list[Event]:
         """Wait for the whole; the first event and the last."""
-        heard: list[Event] = []
         try:
-            while self._decoder is None or not self._decoder.done:
-                heard += await self._next()
-            if self._decoder.error is not None:
-                raise self._decoder.error
+            heard = await self._read()
         except BaseException as error:
             await self._fail(error)
         await self._leave(None)
@@ -572,6 +568,21 @@ class _Answer:
 
     async def aclose(self) -> None:
         await self._leave(GeneratorExit())
+
+    async def _read(self) -> list[Event]:
+        self._sending, reply, decoder = await self._provider._send(self._request)
+        heard: list[Event] = []
+        try:
+            chunk = await reply.receive()
+            heard = decoder.read(chunk) if reply.over else decoder.feed(chunk)
+            while not decoder.done:
+                chunk = b"" if reply.over else await reply.receive()
+                heard += decoder.feed(chunk) if chunk else decoder.end()
+        except ProviderError as error:
+            heard += decoder.fail(error)
+        if decoder.error is not None:
+            raise decoder.error
+        return heard
 
     async def _next(self) -> list[Event]:
         """The events of the next read that has any; none at the end."""

@@ -232,6 +232,18 @@ class Decoder(ABC):
             self._broken(error)
         return self._heard()
 
+    def read(self, reply: bytes) -> list[Event]:
+        """Take a reply that came in one piece; return all its events."""
+        if self.framing is not SseDecoder or not reply.startswith(b"{"):
+            return [*self.feed(reply), *self.end()]
+        self._kept.append(reply)
+        try:
+            self.body(reply)
+        except Exception as error:
+            self._broken(error)
+        self.done = True
+        return self.out.take()
+
     def end(self) -> list[Event]:
         """The reply is over; return the events that end it."""
         if not self.done:

@@ -49,13 +49,15 @@ class OpenAICodec(Endpoint[Quirks]):
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
         notes = Notes()
         body: dict[str, Any] = {"model": request.model or self.model}
-        path = self._write_structure(body, request)
+        path, messages = None, request.messages
+        if request.tools or request.tool_choice is not None or request.response_schema is not None:
+            path = self._write_structure(body, request)
+            messages = self._prompt(request, path)
         write_config(body, request.config, self.quirks)
         if request.stream:
             body["stream"] = True
             if self.quirks.stream_usage:
                 body["stream_options"] = {"include_usage": True}
-        messages = self._prompt(request, path)
         if request.config.extras:
             if "messages" in request.config.extras:  # theirs are held against ours
                 body["messages"] = write_messages(messages, self.quirks, Notes(), home=self._home(request))

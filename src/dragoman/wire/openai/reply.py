@@ -419,8 +419,9 @@ def _counts(record: Any) -> dict[str, int]:
 def _read_usage(record: Any) -> Usage | None:
     if type(record) is not dict:
         return None
-    counts = _counts(record)
-    asked, made = _counts(record.get("prompt_tokens_details")), _counts(record.get("completion_tokens_details"))
+    counts, asked, made = _counts(record), _NONE, _NONE
+    if len(counts) < len(record):
+        asked, made = _counts(record.get("prompt_tokens_details")), _counts(record.get("completion_tokens_details"))
     prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
     total = counts.get("total_tokens")
     reasoning = made.get("reasoning_tokens", counts.get("reasoning_tokens"))
