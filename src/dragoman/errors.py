@@ -109,8 +109,10 @@ class ProviderError(Exception):
 
     ``str(error)`` never holds a key, a prompt or a header. What the provider said is in
     ``provider_message``, and what had arrived before the failure, if anything, in ``response``.
+    ``retry_count`` is how many attempts ``Retry`` had made before this one.
     """
 
+    retry_count: int = 0
     category: ClassVar[str] = "provider_unavailable"
     error_class: ClassVar[str] = "other"
     kind: ClassVar[str] = "unknown"

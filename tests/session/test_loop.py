@@ -552,7 +552,7 @@ async def test_the_record_of_a_call_says_how_often_it_was_tried(log: SqliteLog) 
     session = Session(Retry(model, sleep=clock.sleep, clock=clock), [], ALL, log)
     with pytest.raises(RateLimitError) as caught:
         await session.run("Go.")
-    assert caught.value.retry_count == 2  # type: ignore[attr-defined]
+    assert caught.value.retry_count == 2
     assert (await session.run("Again.")).text == "Better."
     with pytest.raises(RateLimitError):
         await session.run("And again.")

@@ -114,7 +114,7 @@ class Retry(Middleware):
                             yield event
             except ProviderError as error:
                 failure = error
-                vars(error)["retry_count"] = call.attempt
+                error.retry_count = call.attempt
                 wait = None if visible else self._decide(error, call)
             if failure is None or wait is None:
                 for event in held:
