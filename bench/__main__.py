@@ -3,8 +3,9 @@
     python -m bench [--quick] [--docs] [--rounds N] [--clients a,b] [--out FILE]
 
 CPU time of the client's process, its kernel time included; never wall time. One process and one environment
-for each client, of which only one works at a time; every round visits all of them in a random order; a ratio
-is the median over the rounds of the ratios within a round.
+for each client, of which only one works at a time; every round visits all of them in a random order, each with
+the floor just before and just after it, since the machine is never equally fast for long. A ratio is the median
+over the rounds of the client's cost over that of the floor around it.
 """
 
 from __future__ import annotations
@@ -85,31 +86,38 @@ def workers(pythons: dict[str, str], base: str, wire: str) -> Iterator[list[Work
             worker.stop()
 
 
+class Taken:
+    """What was measured of one client: seconds, and over those of the floor around it."""
+
+    def __init__(self) -> None:
+        self.costs: list[float] = []
+        self.ratios: list[float] = []
+
+    def summary(self) -> dict[str, float]:
+        return {"us": statistics.median(self.costs) * 1e6, "ratio": statistics.median(self.ratios or [1.0])}
+
+
 def measure(started: list[Worker], cases: list[str], rounds: int, seconds: float, skipped: dict[str, str]) -> Any:
-    taken: dict[str, dict[str, list[float]]] = {case: {} for case in cases}
+    floor = next(worker for worker in started if worker.name == FLOOR)
+    others = [worker for worker in started if worker is not floor]
+    taken: dict[str, dict[str, Taken]] = {case: {} for case in cases}
     for round_ in range(rounds):
         for case in cases:
-            for worker in random.sample(started, len(started)):
+            for worker in random.sample(others, len(others)):
                 if f"{worker.name}: {case}" in skipped or worker.name in skipped:
                     continue
-                cost = worker.measure(case, seconds)
+                before, cost, after = [one.measure(case, seconds) for one in (floor, worker, floor)]
                 if cost is None:
                     skipped[f"{worker.name}: {case}"] = worker.broken
-                else:
-                    taken[case].setdefault(worker.name, []).append(cost)
+                    continue
+                assert before is not None
+                assert after is not None
+                mine = taken[case].setdefault(worker.name, Taken())
+                mine.costs.append(cost)
+                mine.ratios.append(2 * cost / (before + after))
+                taken[case].setdefault(FLOOR, Taken()).costs += [before, after]
         print(f"round {round_ + 1} of {rounds}", file=sys.stderr, flush=True)
-    return {case: _ratios(costs) for case, costs in taken.items()}
-
-
-def _ratios(costs: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    floor = costs[FLOOR]
-    return {
-        name: {
-            "us": statistics.median(mine) * 1e6,
-            "ratio": statistics.median([one / other for one, other in zip(mine, floor, strict=False)]),
-        }
-        for name, mine in costs.items()
-    }
+    return {case: {name: one.summary() for name, one in clients.items()} for case, clients in taken.items()}
 
 
 def measure_imports(pythons: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
@@ -173,7 +181,7 @@ def main() -> None:
     parser.add_argument("--clients", help="only these, with commas between")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
-    rounds = options.rounds or (9 if options.quick else 7)
+    rounds = options.rounds or (7 if options.quick else 5)
     seconds = 0.1 if options.quick else 0.2
     skipped: dict[str, str] = {}
     pythons = dict.fromkeys(OURS, sys.executable)
