@@ -30,7 +30,7 @@ __all__ = ["FixtureTransport", "HttpTransport", "Reply", "Secret", "Timeouts", "
 # 64 KiB (it keeps twice that, and the kernel as much again) is most of what a stream costs where there are many.
 _AHEAD_EACH = 32 * 1024
 _AHEAD_ALL = 256 * 1024
-_AHEAD_LEAST = 8 * 1024
+_AHEAD_LEAST = 4 * 1024
 # An error page is never read further than this.
 MAX_ERROR_BODY = 1024 * 1024
 

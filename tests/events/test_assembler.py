@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -516,6 +517,26 @@ def test_many_fragments_are_all_kept(verb: str) -> None:
         partial.extend([event])
     closing = partial.close("req", "m1", "acme")
     check_events(events[:-1] + closing)
+
+
+@pytest.mark.parametrize("verb", ["text", "thinking"])
+def test_a_long_text_takes_little_more_than_its_bytes_while_it_grows(verb: str) -> None:
+    out = make()
+    most = said = 0
+    tracemalloc.start()
+    try:
+        for number in range(10_000):
+            piece = f"word{number % 10}"
+            said += len(piece)
+            getattr(out, verb)(piece)
+            out.take()
+            most = max(most, tracemalloc.get_traced_memory()[0] - said)
+    finally:
+        tracemalloc.stop()
+    out.finish("stop")
+    final = fold(out.take()).message
+    assert len(final.thinking or "" if verb == "thinking" else final.text) == said
+    assert most < 8 * 1024  # an object for each piece would be 600 KiB, a second copy of the text 49
 
 
 # --- unsound calls --------------------------------------------------------------------------------

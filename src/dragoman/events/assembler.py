@@ -58,28 +58,46 @@ class Expected(Protocol):
         """The value of the final text under the schema, and what is wrong with it."""
 
 
+# Of a text, that are kept as they came.
+_FRAGMENTS = 48
+
+
 class AssemblerError(RuntimeError):
     """A wire called the assembler's verbs in an illegal order: a bug in that wire."""
 
 
 class _Pieces(list[str]):
-    """A text that grows, as its beginning and the fragments since.
+    """A text that grows: its beginning, some passages, and the fragments since.
 
-    The fragments are joined once there are many for so long a text: a reply then costs the bytes of its
-    text rather than an object per chunk, and joining costs little beside reading what is joined. It is one
-    text that grows, not many that stay: its end needs no second copy of it all.
+    Fragments become a passage once there are many: a reply then costs the bytes of its text rather than an
+    object per chunk. The passages join the beginning when together they are a quarter of it. So it is one
+    text that grows, whose end needs no second copy of it all; and it grows seldom, since where many texts
+    grow at once each that moves leaves a gap behind that is too small for the next.
     """
 
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "passages", "size")
 
     def __init__(self) -> None:
-        self.limit = 128
+        self.limit = _FRAGMENTS  # so many parts there may be before they are settled
+        self.passages = 0  # how many of them are no fragments, the beginning included
+        self.size = 0  # of the passages, without the beginning
 
     def settle(self) -> None:
-        """Make one of all."""
+        """Make a passage of the fragments."""
+        passage = "".join(self[self.passages :])
+        self[self.passages :] = [passage]
+        self.passages += 1
+        self.size += len(passage)
+        if 4 * self.size > len(self[0]):
+            self.join()
+        self.limit = self.passages + _FRAGMENTS
+
+    def join(self) -> str:
+        """Make one of all, and return it."""
         text = "".join(self)
         self[:] = [text]
-        self.limit = 128 + len(text) // 1024
+        self.passages, self.size = 1, 0
+        return text
 
 
 class _Block:
@@ -121,7 +139,7 @@ class _Block:
                 hidden += len(event.text)
                 if isinstance(event, ThinkingDelta) and event.signature is not None:
                     self.signatures.pop()
-        text = self.text
+        text = self.pieces.join()
         text = text[: len(text) - hidden]
         self.pieces[:] = [text]
         self.ended = False
@@ -138,8 +156,7 @@ class _Block:
             return replace(self.whole, continuity=self.continuity)
         if self.kind is ToolCall:
             return ToolCall(self.call_id, self.name, self.value, self.continuity)
-        self.pieces.settle()
-        text = self.pieces[0]
+        text = self.pieces.join()
         return Thinking(text, self.continuity) if self.kind is Thinking else Text(text, self.continuity)
 
 
