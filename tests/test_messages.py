@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, TypedDict
@@ -300,6 +301,40 @@ def test_tool_from_function_by_another_name() -> None:
         "other", "", {"type": "object", "properties": {}, "required": []}
     )
     assert Tool("plain").parameters == {"type": "object", "properties": {}}
+
+
+class Forecast:
+    """Look ahead."""
+
+    def __call__(self, city: Annotated[str, "a city"], *, days: int = 3) -> str:
+        """Call it."""
+        raise AssertionError("a Tool never calls its function")
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "description", "parameters"),
+    [
+        (Forecast(), "Forecast", "Look ahead.", ["city", "days"]),
+        (Forecast().__call__, "__call__", "Call it.", ["city", "days"]),
+        (partial(Forecast(), days=1), "Forecast", "Look ahead.", ["city"]),
+        (partial(weather, "Oslo", units=["metric"]), "weather", "Tell the weather.", ["days", "anything"]),
+        (partial(partial(weather, days=1), units=[]), "weather", "Tell the weather.", ["city", "anything"]),
+    ],
+)
+def test_a_partial_or_an_object_is_described_by_what_it_calls(
+    function: Any, name: str, description: str, parameters: list[str]
+) -> None:
+    tool = Tool.from_function(function)
+    assert (tool.name, tool.description, list(tool.parameters["properties"])) == (name, description, parameters)
+    if "city" in parameters:
+        assert tool.parameters["properties"]["city"] == {"type": "string", "description": "a city"}
+        assert tool.parameters["required"] == ["city"]
+
+
+def test_a_lambda_needs_a_name() -> None:
+    with pytest.raises(TypeError, match="a lambda has no name"):
+        Tool.from_function(lambda city: city)
+    assert Tool.from_function(lambda city: city, name="echo").name == "echo"
 
 
 def star(*args: int) -> None: ...

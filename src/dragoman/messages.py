@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -49,6 +49,7 @@ __all__ = [
     "Url",
     "User",
     "UserBlock",
+    "called_by",
     "join_system",
     "new_ulid",
     "schema_of",
@@ -297,28 +298,42 @@ class Tool(Struct, frozen=True):
         """Describe a function by its type hints and docstring. The function itself is not kept.
 
         A parameter annotated ``Annotated[str, "a city"]`` gets that description. Types may be msgspec
-        Structs, dataclasses, TypedDicts and Pydantic models, also inside lists and the like.
+        Structs, dataclasses, TypedDicts and Pydantic models, also inside lists and the like. A
+        ``functools.partial`` or an object with ``__call__`` is described by what it calls; what a
+        partial has filled in is not the model's to choose.
         """
-        hints = get_type_hints(function, include_extras=True)
+        subject: Any = function
+        filled: set[str] = set()
+        while isinstance(subject, partial):
+            subject, filled = subject.func, filled | set(subject.keywords)
+        name = name or str(getattr(subject, "__name__", type(subject).__name__))
+        if name == "<lambda>":
+            raise TypeError("a lambda has no name that a model could call it by; give it one: name=...")
+        hints = get_type_hints(called_by(subject), include_extras=True)
         fields: list[Any] = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise TypeError(f"{function.__name__}: *args and **kwargs have no JSON Schema; name the parameters")
-            hint = _described(hints.get(parameter.name, Any))
-            default = parameter.default
-            fields.append(
-                (parameter.name, hint) if default is parameter.empty else (parameter.name, hint, _as_field(default))
-            )
-        record = msgspec.defstruct(function.__name__, fields, kw_only=True)
-        schema = schema_of(record)
+                raise TypeError(f"{name}: *args and **kwargs have no JSON Schema; name the parameters")
+            if parameter.name not in filled:
+                hint, default = _described(hints.get(parameter.name, Any)), parameter.default
+                fields.append((parameter.name, hint, *([] if default is parameter.empty else [_as_field(default)])))
+        schema = schema_of(msgspec.defstruct(name, fields, kw_only=True))
         schema.pop("title", None)
-        return cls(name or function.__name__, inspect.getdoc(function) or "", schema)
+        return cls(name, inspect.getdoc(subject) or "", schema)
 
     @classmethod
     def from_model(cls, model: type, *, name: str | None = None, description: str | None = None) -> Tool:
         """Describe a tool by a type: a msgspec Struct, dataclass, TypedDict or Pydantic model."""
         schema = schema_of(model)
         return cls(name or model.__name__, description or schema.get("description") or "", schema)
+
+
+def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called by a ``functools.partial``, or by an object with ``__call__``: where the type hints are."""
+    while isinstance(function, partial):
+        function = function.func
+    is_plain = inspect.isroutine(function) or inspect.isclass(function)
+    return function if is_plain else type(function).__call__
 
 
 def _described(hint: Any) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,6 +72,29 @@ def test_arguments_are_checked_before_anything_runs(arguments: Any, complaint: s
     assert rejection is not None
     assert rejection[0] == "invalid_arguments"
     assert complaint in rejection[1]
+
+
+async def test_a_partial_keeps_what_it_has_filled_in() -> None:
+    made = FunctionTool(partial(add, by=3))
+    assert (await run(made, point={"x": 1})).content == "4"
+    rejection = Toolbox([made]).validate("add", {"point": {"x": 1}, "by": 5})
+    assert rejection is not None
+    assert "there is no argument 'by'" in rejection[1]
+
+
+async def test_an_object_that_is_called() -> None:
+    class Counter:
+        """Count."""
+
+        seen = 0
+
+        async def __call__(self, point: Point) -> int:
+            self.seen += point.x
+            return self.seen
+
+    made = FunctionTool(Counter())
+    assert (made.name, (await run(made, point={"x": 1})).content) == ("Counter", "1")
+    assert (await run(made, point={"x": 2})).content == "3"
 
 
 def test_a_tool_that_is_not_there() -> None:

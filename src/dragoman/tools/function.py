@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints, overload
 import msgspec
 
 from ..log import SideEffect
-from ..messages import Document, Image, Text, Tool
+from ..messages import Document, Image, Text, Tool, called_by
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
 __all__ = ["FunctionTool", "run_in_thread", "tool"]
@@ -44,8 +44,8 @@ class FunctionTool(ExecutableTool):
         description = Tool.from_function(function, name=name)
         super().__init__(description, side_effect=side_effect, timeout=timeout, output_limit=output_limit)
         self._function = function
-        self._hints = get_type_hints(function)
-        self._parameters = frozenset(inspect.signature(function).parameters)
+        self._hints = get_type_hints(called_by(function))
+        self._parameters = frozenset(description.parameters["properties"])
         self._check = check
         self._locate = locate
         self._context = dict(context or {})
