@@ -21,7 +21,7 @@ from ..events import Usage
 from ..prices import Cost, PriceTable, Unpriced, cost
 from ..registry import Registry
 from .completion import ModelName
-from .output import Bar, json_option, load_registry, report_errors, show_json, show_table
+from .output import Bar, json_option, load_prices, load_registry, report_errors, show_json, show_table
 
 __all__ = ["command", "write_amount"]
 
@@ -65,7 +65,7 @@ def command(
     with report_errors():
         moment = _read_time(at, "--at") if at is not None else None
         uses = _read_uses(file) if file is not None else iter([_Use(msgspec.convert(given, Usage), "", None)])
-        bill = _Bill(_read_prices(prices))
+        bill = _Bill(load_prices(prices))
         names = _Names(load_registry(), model)
         for use in uses:
             bill.add(names.find(use.model), use, moment)
@@ -75,15 +75,6 @@ def command(
         show_json(bill.as_data())
     else:
         _show(bill)
-
-
-def _read_prices(path: str | None) -> PriceTable:
-    if path is None:
-        return PriceTable.bundled()
-    try:
-        return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
-    except (ValueError, OSError) as error:
-        raise click.UsageError(str(error)) from error
 
 
 class _Names:

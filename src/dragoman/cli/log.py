@@ -38,7 +38,7 @@ from ..log import (
 from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
 from ..trace import TraceServer
-from .output import EXIT_CODES, Bar, json_option, report_errors, show_table, working
+from .output import EXIT_CODES, Bar, json_option, load_prices, report_errors, show_table, working
 
 __all__ = ["check_session", "command", "log_option", "open_log_at", "write_json"]
 
@@ -318,7 +318,7 @@ def show_cost(session: str | None, where: str | None, prices: str | None, *, onl
     """
     if only and prices is None:
         raise click.UsageError("--only needs --prices")
-    table = _read_table(prices, only=only)
+    table = load_prices(prices, only=only)
     with open_log_at(where) as log:
         if session is not None:
             check_session(log, session)
@@ -332,16 +332,6 @@ def show_cost(session: str | None, where: str | None, prices: str | None, *, onl
         write_json({"pricing_version": table.version, "models": rows, "failed_calls_with_tokens": failed})
     else:
         _show_bills(rows, table, failed)
-
-
-def _read_table(prices: str | None, *, only: bool) -> PriceTable:
-    if prices is None:
-        return PriceTable.bundled()
-    try:
-        table = PriceTable.load(prices)
-    except (ValueError, OSError) as error:
-        raise click.UsageError(str(error)) from error
-    return table if only else PriceTable.bundled().with_overrides(table.rows)
 
 
 class _Bill:

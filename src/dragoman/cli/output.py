@@ -20,6 +20,7 @@ import click
 
 from ..errors import ProviderError
 from ..local import LocalServerError, WeightsError
+from ..prices import PriceTable
 from ..provider import SCHEMES
 from ..registry import ConfigError, Registry
 from ..sync import SyncProvider, connect
@@ -32,6 +33,7 @@ __all__ = [
     "console",
     "json_option",
     "legible",
+    "load_prices",
     "load_registry",
     "model_argument",
     "model_options",
@@ -107,6 +109,17 @@ def load_registry() -> Registry:
         return Registry.load()
     except ConfigError as error:
         raise WrongFile(str(error)) from error
+
+
+def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
+    """The prices that come with the package, with those of a file before them, or with ``only`` those of the file."""
+    if path is None:
+        return PriceTable.bundled()
+    try:
+        table = PriceTable.load(path)
+        return table if only else PriceTable.bundled().with_overrides(table.rows)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from error
 
 
 class WrongFile(click.ClickException):
