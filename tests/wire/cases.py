@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -44,7 +45,7 @@ from dragoman.wire import CODECS, Codec
 __all__ = [
     "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SHARED", "Case", "Heard", "Record",
     "ask_ready", "bytewise", "check_case", "cut_at_random", "decode", "find_cases", "find_exchanges", "find_records",
-    "lines_of", "open_decoder", "plain_ids", "plain_request", "with_between", "with_crlf", "write",
+    "find_streams", "lines_of", "open_decoder", "plain_ids", "plain_request", "with_between", "with_crlf", "write",
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
@@ -87,11 +88,18 @@ class Record:
         """Is the body an event stream?"""
         return self.body.lstrip()[:1] not in (b"{", b"[", b"<", b"")
 
+    @property
+    def is_streamed(self) -> bool:
+        """Does the body come bit by bit: as events, as lines of JSON, or as an array that grows?"""
+        first = self.body.lstrip()[:1]
+        grows = first == {"ollama": b"{", "gemini": b"["}.get(self.wire)
+        return self.stream and self.status < 300 and (grows or self.is_events)
+
     def request(self) -> Request:
         return plain_request(stream=self.stream)
 
-    def codec(self) -> Codec:
-        return CODECS[self.wire].connect(MODEL, BASE_URL, None, Capabilities())
+    def codec(self, *, keep_raw: bool = True) -> Codec:
+        return CODECS[self.wire].connect(MODEL, BASE_URL, None, Capabilities(), keep_raw=keep_raw)
 
 
 @lru_cache(maxsize=1)
@@ -127,6 +135,34 @@ def find_exchanges() -> list[dict[str, Any]]:
         return []
     with gzip.open(SERVERS, "rb") as lines:
         return [msgspec.json.decode(line) for line in lines]
+
+
+# The paths that real servers were asked at, and the wires they speak there.
+PATHS = {
+    "/v1/chat/completions": "openai",
+    "/v1/messages": "anthropic",
+    "/v1/responses": "responses",
+    "streamGenerateContent": "gemini",
+    "/api/chat": "ollama",
+}
+
+
+@lru_cache(maxsize=1)
+def find_streams() -> list[Record]:
+    """Every streamed reply there is a recording of, of providers and of real servers."""
+    return [record for record in [*find_records().values(), *_served()] if record.is_streamed]
+
+
+def _served() -> Iterator[Record]:
+    for exchange in find_exchanges():
+        path, status = exchange["path"].partition("?")[0], exchange["status_line"].split()[1:2]
+        wire = next((wire for end, wire in PATHS.items() if path.endswith(end)), None)
+        if wire not in CODECS or not status:
+            continue
+        body = (exchange["response_body"] or "").encode()
+        # On the wire of lines a stream is what comes unless it is declined, and nothing in the body tells.
+        stream = wire != "ollama" or not re.search(r'"stream": ?false', exchange["request_body"] or "")
+        yield Record(exchange["id"], wire, exchange["server"], stream, int(status[0]), {}, body, {}, ())
 
 
 # --- writing --------------------------------------------------------------------------------------

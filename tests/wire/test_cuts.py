@@ -1,8 +1,7 @@
 """A stream may end anywhere. Cut at every byte, it must end well, and never say what was not said.
 
 Every streamed case of every wire, and every recorded stream where recordings are at hand. A sample
-by default; ``DRAGOMAN_EXHAUSTIVE=1`` cuts the cases and the short recordings at every offset, and the
-long ones at 200 each.
+by default; ``DRAGOMAN_EXHAUSTIVE=1`` cuts all of them at every offset.
 """
 
 from __future__ import annotations
@@ -10,15 +9,16 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from dragoman.errors import InvalidResponseError, MalformedToolCallError, StreamInterruptedError, StructuredOutputError
-from dragoman.events import ToolUseEnd
+from dragoman.events import ToolUseEnd, check_events
 from dragoman.messages import ToolCall
 from dragoman.wire import CODECS
 
+from .branches import hear_cuts, seams_of
 from .cases import (
     COMMENT,
     PINGS,
@@ -29,17 +29,16 @@ from .cases import (
     cut_at_random,
     decode,
     find_cases,
-    find_records,
+    find_streams,
     with_between,
     with_crlf,
 )
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 CASE_OFFSETS = 10**9 if EXHAUSTIVE else 40
-RECORD_OFFSETS = 200 if EXHAUSTIVE else 4
-SHORT = 4096 if EXHAUSTIVE else 0
+RECORD_OFFSETS = 10**9 if EXHAUSTIVE else 4
 EVERY_NTH = 1 if EXHAUSTIVE else 12  # of the recordings
-SHARES = range(40 if EXHAUSTIVE else 1)  # so that no test of the whole takes minutes
+SHARES = range(120 if EXHAUSTIVE else 1)  # so that no test of the whole takes minutes
 
 pytestmark = pytest.mark.exhaustive
 
@@ -60,18 +59,18 @@ REREAD = {
 STREAMED = [
     case
     for wire in sorted(CODECS)
-    for case in find_cases(wire, "reply.sse")
+    for case in find_cases(wire, "reply.sse", "reply.ndjson")
     if case.options.status < 300 and case.part("events.jsonl") is not None
 ]
 
 
-def offsets_of(data: bytes, most: int, seed: object) -> Iterable[int]:
+def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]:
     """All the places to cut ``data`` at; or a few, both ends and some seams between events among them."""
     size = len(data)
     if size + 1 <= most:
         return range(size + 1)
     chance = random.Random(str(seed))
-    seams = [match.end() for match in re.finditer(rb"\n\r?\n", data)]
+    seams = seams_of(wire, data)
     some = [*chance.sample(seams, min(len(seams), most // 4)), *(chance.randrange(size + 1) for _ in range(most))]
     return sorted({0, 1, size - 1, *some})
 
@@ -114,7 +113,7 @@ def test_cuts_of_cases(wire: str, share: int, count: Callable[[str, int], None])
     for case in cases:
         codec, request, data = case.codec(), case.request, case.reply or b""
         whole = decode(codec, request, [data])
-        for offset in offsets_of(data, CASE_OFFSETS, case.name):
+        for offset in offsets_of(wire, data, CASE_OFFSETS, case.name):
             cut = data[:offset]
             heard = decode(codec, request, [cut])
             try:
@@ -145,12 +144,13 @@ def test_the_end_mark_may_be_missing_once_a_reason_was_given(case: Case) -> None
 
 
 def recorded_streams(share: int, longest: int = 10**9) -> list[Record]:
-    streams = [r for r in find_records().values() if r.stream and r.status < 300 and r.is_events]
+    # Of each wire in turn, so that a sample has something of all of them.
+    streams = sorted(find_streams(), key=lambda record: record.wire)
     return [record for record in streams[::EVERY_NTH][share :: len(SHARES)] if len(record.body) < longest]
 
 
 needs_recordings = pytest.mark.skipif(
-    not find_records(), reason="no recordings beside this repository; the cases hold the same accidents"
+    not find_streams(), reason="no recordings beside this repository; the cases hold the same accidents"
 )
 
 
@@ -158,17 +158,30 @@ needs_recordings = pytest.mark.skipif(
 @pytest.mark.parametrize("share", SHARES)
 def test_cuts_of_recordings(share: int, count: Callable[[str, int], None]) -> None:
     for record in recorded_streams(share):
-        codec, request, data = record.codec(), record.request(), record.body
-        whole = decode(codec, request, [data], judged=False)
-        for offset in offsets_of(data, len(data) + 1 if len(data) < SHORT else RECORD_OFFSETS, record.id):
-            cut = data[:offset]
-            heard = decode(codec, request, [cut], judged=False)
-            try:
-                check_cut(record.wire, cut, whole, heard, stream=True, reread=False)
-            except AssertionError as failure:
-                raise AssertionError(f"{record.wire} {record.vendor} {record} cut at {offset}: {failure}") from failure
-            count("offsets that recordings were cut at", 1)
-        count(f"recorded streams of {record.wire} cut", 1)
+        offsets = offsets_of(record.wire, record.body, RECORD_OFFSETS, record.id)
+        cut_record(record, offsets)
+        everywhere = len(offsets) == len(record.body) + 1
+        count(f"recorded streams of {record.wire} cut at {'every offset' if everywhere else 'some offsets'}", 1)
+        count("offsets that recordings were cut at", len(offsets))
+
+
+def cut_record(record: Record, offsets: Sequence[int]) -> None:
+    codec, request, data = record.codec(keep_raw=False), record.request(), record.body
+    whole = decode(codec, request, [data], judged=False)
+    # What goes on from the last event must be what is read from the beginning: held against each other at some.
+    again = set(random.Random(record.id).sample(offsets, min(len(offsets), 8)))
+    done, last = 0, None
+    for offset, heard in hear_cuts(codec, request, data, offsets):
+        try:
+            if heard is not last:  # else it is what the cut before this one said, which was shorter
+                check_events(heard.events)
+                check_cut(record.wire, data[:offset], whole, heard, stream=True, reread=False)
+            if offset in again:
+                assert heard.facts == decode(codec, request, [data[:offset]], judged=False).facts
+        except (AssertionError, ValueError) as failure:
+            raise AssertionError(f"{record.wire} {record.vendor} {record} cut at {offset}: {failure}") from failure
+        done, last = done + 1, heard
+    assert done == len(offsets)
 
 
 @needs_recordings
@@ -181,11 +194,14 @@ def test_recordings_in_pieces(share: int, count: Callable[[str, int], None]) -> 
         ways = {
             "at random": cut_at_random(data, record.id),
             "crlf": cut_at_random(with_crlf(data), record.id, 200),
-            "comments": cut_at_random(with_between(data, COMMENT), record.id, 200),
-            "pings": [with_between(data, PINGS.get(record.wire, COMMENT))],
         }
+        if record.is_events:
+            ways["comments"] = cut_at_random(with_between(data, COMMENT), record.id, 200)
+            ways["pings"] = iter([with_between(data, PINGS.get(record.wire, COMMENT))])
+        elif record.wire == "ollama":
+            ways["empty lines"] = cut_at_random(data.replace(b"\n", b"\n\n \n"), record.id, 200)
         if len(data) < 6000 or EXHAUSTIVE:
             ways["bytewise"] = bytewise(data)
         for way, pieces in ways.items():
             assert decode(codec, request, pieces, judged=False).facts == whole, f"{record.wire} {record}: {way}"
-        count("recorded streams fed in pieces", 1)
+        count(f"recorded streams of {record.wire} fed in pieces", 1)

@@ -1,0 +1,121 @@
+"""What a decoder makes of a reply cut at each of its offsets, without reading it from the beginning for each."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from types import FunctionType
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.events import AssemblerError, Event, TextDelta, ThinkingDelta, ToolUseInputDelta
+from dragoman.messages import Request
+from dragoman.wire import Codec, Decoder
+
+from .cases import Heard, open_decoder
+
+__all__ = ["Snapshot", "hear_cuts", "seams_of"]
+
+
+class _Pickler(pickle.Pickler):
+    """Writes what may change; what cannot is shared by all that is made of it."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.shared: list[Any] = []
+        self._places: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        frozen = isinstance(value, Struct) and value.__struct_config__.frozen
+        if not frozen and not isinstance(value, str | bytes | type | FunctionType):
+            return None
+        place = self._places.setdefault(id(value), len(self.shared))
+        if place == len(self.shared):
+            self.shared.append(value)
+        return place
+
+
+class Snapshot:
+    """A decoder as it is now, to be gone on with as often as one likes."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump(decoder)
+        self._data, self._shared = file.getvalue(), pickler.shared
+
+    def restore(self) -> Decoder:
+        """The decoder again, another one each time."""
+        unpickler = pickle.Unpickler(io.BytesIO(self._data))
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
+        decoder: Decoder = unpickler.load()
+        return decoder
+
+
+def seams_of(wire: str, data: bytes) -> list[int]:
+    """Where one event of a stream ends and the next begins; and both ends of it."""
+    mark = rb"\n" if wire == "ollama" else rb"\n\r?\n"
+    return sorted({0, *(match.end() for match in re.finditer(mark, data)), len(data)})
+
+
+def hear_cuts(codec: Codec, request: Request, data: bytes, offsets: Sequence[int]) -> Iterator[tuple[int, Heard]]:
+    """What is heard of ``data`` cut at each of the ``offsets``, in order; the same object where the last cut said it.
+
+    The decoder is fed event by event, and goes on from the last whole one for each cut. The codec must not keep
+    the raw reply. Deltas that were heard before the last whole event come joined.
+    """
+    decoder = open_decoder(codec, request, judged=False)
+    said: list[Event] = []
+    at = 0
+    for begin, end in pairwise([*seams_of(codec.wire, data), len(data) + 1]):
+        first = at
+        while at < len(offsets) and offsets[at] < end:
+            at += 1
+        if first < at:
+            yield from _branches(decoder, said, data, begin, offsets[first:at])
+        _grow(said, decoder.feed(data[begin:end]))
+
+
+def _branches(
+    decoder: Decoder, said: list[Event], data: bytes, begin: int, offsets: Sequence[int]
+) -> Iterator[tuple[int, Heard]]:
+    """The cuts between two seams."""
+    snapshot = Snapshot(decoder)
+    before: tuple[list[Event], Any] | None = None
+    heard = Heard([], None)
+    for offset in offsets:
+        branch = snapshot.restore()
+        more = branch.feed(data[begin:offset])
+        more += branch.end()
+        error = branch.error
+        now = (more, error and (type(error), error.message))
+        if now != before:
+            assert error is None or not isinstance(error.__cause__, AssemblerError), repr(error.__cause__)
+            before, heard = now, Heard([*said, *more], error)
+        yield offset, heard
+
+
+def _grow(said: list[Event], events: list[Event]) -> None:
+    """Add events; a delta that goes on with the last one is joined to it, or long streams would take for ever."""
+    for event in events:
+        joined = _join(said[-1], event) if said else None
+        if joined is None:
+            said.append(event)
+        else:
+            said[-1] = joined
+
+
+def _join(last: Event, event: Event) -> Event | None:
+    """Two deltas of one block as one; nothing, if they are anything else."""
+    match last, event:
+        case (TextDelta(), TextDelta()) | (ThinkingDelta(signature=None), ThinkingDelta(signature=None)):
+            same = last.content_block_index == event.content_block_index
+            return replace(last, text=last.text + event.text) if same else None
+        case ToolUseInputDelta(), ToolUseInputDelta():
+            return replace(last, partial_json=last.partial_json + event.partial_json)
+    return None
