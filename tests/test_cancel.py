@@ -45,8 +45,12 @@ from dragoman.wire import CODECS
 from .server import Connection, serve
 from .wire.cases import Case, find_cases, open_decoder
 
-STREAMS = [case for wire in CODECS for case in find_cases(wire, "reply.sse")]
+STREAMS = [case for wire in CODECS for case in find_cases(wire, "reply.sse", "reply.ndjson")]
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+
+
+def test_every_wire_is_cancelled() -> None:
+    assert {case.wire for case in STREAMS} == set(CODECS)
 
 
 def events_of(case: Case) -> int:

@@ -64,6 +64,11 @@ STREAMED = [
 ]
 
 
+def test_every_wire_is_cut() -> None:
+    assert {case.wire for case in STREAMED} == set(CODECS)
+    assert {record.wire for record in find_streams()} in (set(CODECS), set())
+
+
 def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]:
     """All the places to cut ``data`` at; or a few, both ends and some seams between events among them."""
     size = len(data)

@@ -49,6 +49,8 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpReply
 from dragoman.wire.ollama import OllamaCodec, Quirks
 
+from .cases import Case, check_case, cut_at_random, decode, find_cases, with_crlf
+
 CORPUS = Path(__file__).parents[2] / "../shared/corpus/recorded.jsonl.gz"
 TOOL = Tool("weather", "W", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -77,6 +79,15 @@ def read(*chunks: bytes, tools: tuple[Tool, ...] = (), stream: bool = True) -> t
 
 def bytewise(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
+
+
+@pytest.mark.parametrize("case", find_cases("ollama"), ids=str)
+def test_case(case: Case) -> None:
+    check_case(case)
+    reply = case.reply or b""
+    whole = decode(case.codec(), case.request, [reply]).facts
+    for data in (with_crlf(reply), reply.replace(b"\n", b"\n\n \n"), reply.removesuffix(b"\n")):
+        assert decode(case.codec(), case.request, cut_at_random(data, case.name)).facts == whole
 
 
 def test_text_thinking_and_usage_in_any_pieces() -> None:
