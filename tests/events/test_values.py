@@ -75,6 +75,25 @@ def test_unknown_types_are_tolerated(data: bytes | str) -> None:
     assert decode_event(data) == UnknownEvent("citation.delta", {"type": "citation.delta", "n": 1})
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"type":"future.thing","x":1}',
+        b'{"x":{"type":"text.delta"},"type":"future.thing"}',
+        b'{"type":"future.thing","data":{"q":[1,null]}}',
+        b'{"type":"future.thing"}',
+    ],
+)
+def test_unknown_types_are_written_as_they_were_read(data: bytes) -> None:
+    event = decode_event(data)
+    assert encode_event(event) == data
+    assert decode_event(encode_event(event)) == event
+
+
+def test_an_unknown_type_made_by_hand_has_its_type() -> None:
+    assert json.loads(encode_event(UnknownEvent("future.thing", {"x": 1}))) == {"type": "future.thing", "x": 1}
+
+
 MALFORMED = [
     b'{"type":"text.delta"}',
     b'{"type":"text.delta","message_id":1,"request_id":"r","content_block_index":0,"text":"a"}',

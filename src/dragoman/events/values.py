@@ -279,10 +279,12 @@ _encoder = msgspec.json.Encoder()
 _TYPES = frozenset(kind.type for kind in Event.__args__)
 
 
-def encode_event(event: Event) -> bytes:
-    """Write an event as JSON. The provider's raw bytes stay behind."""
+def encode_event(event: Event | UnknownEvent) -> bytes:
+    """Write an event as JSON, one of an unknown type as it was read. The provider's raw bytes stay behind."""
     if type(event) is MessageComplete and event.kept is not None:
         event = replace(event, kept=None)
+    if type(event) is UnknownEvent:
+        return _encoder.encode(event.data | {"type": event.type})
     return _encoder.encode(event)
 
 
