@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from typing import TypeGuard
+from typing import Any, TypeGuard, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from dragoman.events import (
     IntentSource,
     MessageComplete,
     MessageStart,
+    Problem,
     StreamContractError,
     TextDelta,
     ThinkingDelta,
@@ -24,12 +25,15 @@ from dragoman.events import (
     ToolUseInputDelta,
     ToolUseStart,
     UnknownEvent,
+    Usage,
     check,
     check_events,
 )
-from dragoman.messages import AssistantBlock, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from dragoman.messages import AssistantBlock, Continuity, Opaque, RedactedThinking, Text, Thinking, ToolCall
 
 ID = ("msg", "req")
+REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+PROBLEMS: tuple[Problem, ...] = get_args(Problem)
 START = MessageStart(*ID, "m")
 
 
@@ -49,12 +53,13 @@ def more(index: int, fragment: str, name: str = "a") -> ToolUseInputDelta:
     return ToolUseInputDelta(*ID, index, name, fragment)
 
 
-def intent(value: dict[str, int]) -> ToolIntent:
-    return ToolIntent("tu", "a", "search", value, "", IntentSource("", "", "", 0), AssembledFrom(0, 0, 0))
+def intent(value: dict[str, Any], raw: str = "", name: str = "a", index: int = 0) -> ToolIntent:
+    source = IntentSource("", "", "req", index)
+    return ToolIntent(f"tu_{name}", name, "search", value, raw, source, AssembledFrom(0, 0, 0))
 
 
-def over(index: int, value: dict[str, int] | None = None, name: str = "a") -> ToolUseEnd:
-    return ToolUseEnd(*ID, index, name, value or {}, intent(value or {}))
+def over(index: int, value: dict[str, Any] | None = None, raw: str = "", name: str = "a") -> ToolUseEnd:
+    return ToolUseEnd(*ID, index, name, value or {}, intent(value or {}, raw, name, index))
 
 
 def broken(index: int, name: str = "a") -> ToolUseEnd:
@@ -65,10 +70,23 @@ def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> MessageC
     return MessageComplete(*ID, reason, blocks)
 
 
-def naming(tool: str = "search", call_id: str = "a") -> ToolUseEnd:
-    """The end of call ``a``, with an intent that names these."""
-    return replace(over(0), intent=replace(intent({}), tool_name=tool, provider_call_id=call_id))
+def proposing(end: ToolUseEnd, **fields: Any) -> ToolUseEnd:
+    """The same end of a call, with an intent of which something differs."""
+    assert end.intent is not None
+    return replace(end, intent=replace(end.intent, **fields))
 
+
+def signed(text: str, signature: str | None) -> Thinking:
+    return Thinking(text, Continuity(signature))
+
+
+ANY: Any = None  # for what the types forbid, as the next
+TIRED: Any = "tired"
+ONE = {"n": 1}
+SEARCH = ToolCall("a", "search", {})
+SEARCH_ONE = ToolCall("a", "search", ONE)
+A_CALL: list[Event] = [START, call(0), more(0, '{"n":1}'), over(0, ONE, '{"n":1}')]
+BROKEN_CALL: list[Event] = [START, call(0), more(0, "{"), broken(0)]
 
 SOUND: dict[str, list[Event]] = {
     "nothing": [],
@@ -79,9 +97,15 @@ SOUND: dict[str, list[Event]] = {
         thought(0, "a"),
         thought(0, "", "sig"),
         text(1, "b"),
-        complete(Thinking("a"), Text("b")),
+        complete(signed("a", "sig"), Text("b")),
     ],
-    "a signature alone": [START, thought(0, "", "sig"), complete(Thinking(""))],
+    "a signature alone": [START, thought(0, "", "sig"), complete(signed("", "sig"))],
+    "a signature on a delta": [START, thought(0, "a", "old"), thought(0, "b", "sig"), complete(signed("ab", "sig"))],
+    "state that has no delta": [
+        START,
+        thought(1, "a"),
+        complete(Thinking("", Continuity(None, {})), Thinking("a", Continuity(None, {})), Text("", Continuity("sig"))),
+    ],
     "blocks that make no events": [
         START,
         text(3, "a"),
@@ -92,21 +116,59 @@ SOUND: dict[str, list[Event]] = {
         call(0),
         more(0, '{"n"'),
         more(0, ":1}"),
-        over(0, {"n": 1}),
+        over(0, ONE, '{"n":1}'),
         call(1, "b"),
         over(1, name="b"),
-        complete(ToolCall("a", "search", {"n": 1}), ToolCall("b", "search", {})),
+        complete(SEARCH_ONE, ToolCall("b", "search", {}), reason="tool_calls"),
     ],
     "a call whose id was used before": [
         START,
         call(0),
-        naming(),
+        over(0),
         call(1, "minted"),
-        replace(naming(), content_block_index=1, tool_use_id="minted"),
-        complete(ToolCall("a", "search", {}), ToolCall("minted", "search", {}), reason="tool_calls"),
+        proposing(over(1, name="minted"), provider_call_id="a"),
+        complete(SEARCH, ToolCall("minted", "search", {}), reason="tool_calls"),
     ],
-    "arguments of white space": [START, call(0), more(0, " "), over(0), complete(ToolCall("a", "search", {}))],
-    "a call that cannot be read": [START, call(0), more(0, "{"), broken(0), complete(ToolCall("a", "search", None))],
+    "a call that the provider calls otherwise": [
+        START,
+        call(0),
+        proposing(over(0), provider_call_id="toolu_1", source=IntentSource("", "", "req", 7)),
+        complete(SEARCH),
+    ],
+    "arguments of white space": [START, call(0), more(0, " "), over(0, raw=" "), complete(SEARCH)],
+    "arguments that come at the end alone": [START, call(0), over(0, ONE), complete(SEARCH_ONE)],
+    "and as they were written": [START, call(0), over(0, ONE, ' {"n": 1}'), complete(SEARCH_ONE)],
+    "and do not fit": [
+        START,
+        call(0),
+        ToolUseEnd(*ID, 0, "a", ONE, None, "invalid_arguments"),
+        complete(SEARCH_ONE, reason="error"),
+    ],
+    "arguments of a second call that come at the end alone": [
+        *A_CALL,
+        call(1, "b"),
+        over(1, {"n": 2}, name="b"),
+        complete(SEARCH_ONE, ToolCall("b", "search", {"n": 2})),
+    ],
+    **{
+        f"a call that cannot be read, and {reason}": [
+            *BROKEN_CALL,
+            complete(ToolCall("a", "search", None), reason=reason),
+        ]
+        for reason in REASONS
+        if reason not in ("stop", "tool_calls")
+    },
+    **{
+        f"a call with the problem {problem}": [
+            START,
+            call(0),
+            ToolUseEnd(*ID, 0, "a", {}, None, problem),
+            complete(SEARCH, reason="error"),
+        ]
+        for problem in PROBLEMS
+    },
+    **{f"a sound call, and {reason}": [*A_CALL, complete(SEARCH_ONE, reason=reason)] for reason in REASONS},
+    "no tokens": [START, replace(complete(), usage=Usage(0, 0, 0, 0, 0, 0))],
 }
 
 
@@ -117,6 +179,12 @@ def test_sound_streams(events: list[Event]) -> None:
 
 
 BROKEN: list[tuple[str, int, list[Event]]] = [
+    ("not an event", 1, [START, ANY]),
+    ("not an event", 0, [{"type": "message.start"}]),  # type: ignore[list-item]
+    ("not an event", 2, [START, complete(), ANY]),
+    ("a field of another type than the event's", 1, [START, text(0, ANY)]),
+    ("a field of another type than the event's", 1, [START, text(ANY, "a")]),
+    ("a field of another type than the event's", 1, [START, MessageComplete(*ID, "stop", ANY)]),
     ("the stream does not end with message.complete", 0, [START]),
     ("the stream does not end with message.complete", 1, [START, text(0, "a")]),
     ("an event after message.complete", 2, [START, complete(), text(0, "a")]),
@@ -138,8 +206,25 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     (
         "final_content is not the sum of the deltas",
         3,
-        [START, call(0), over(0), complete(ToolCall("a", "search", {"n": 1}))],
+        [START, call(0), over(0), complete(SEARCH_ONE)],
     ),
+    ("final_content is not the sum of the deltas", 4, [*A_CALL, complete(ToolCall("a", "search", {"n": True}))]),
+    ("final_content is not the sum of the deltas", 1, [START, complete(signed("", "sig"))]),
+    ("final_content is not the sum of the deltas", 2, [START, thought(0, "", "sig"), complete(Thinking(""))]),
+    ("final_content names another tool", 4, [*A_CALL, complete(ToolCall("a", "delete", ONE))]),
+    *[
+        (
+            "final_content has another signature than the deltas",
+            3,
+            [START, thought(0, "a"), thought(0, "", said), complete(final)],
+        )
+        for said, final in (
+            ("sig", signed("a", "other")),
+            ("sig", signed("a", None)),
+            ("sig", Thinking("a")),
+            (None, signed("a", "sig")),
+        )
+    ],
     ("content_block_index decreased", 2, [START, text(1, "a"), text(0, "b")]),
     ("content_block_index decreased", 1, [START, text(-1, "a")]),
     ("content_block_index decreased", 2, [START, call(1), more(0, "{}")]),
@@ -157,14 +242,26 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     ("a tool call that is not open", 2, [START, call(0), over(0, name="b")]),
     ("a tool call that is not open", 2, [START, call(0), more(1, "{}")]),
     ("a tool call that is not open", 3, [START, call(0), over(0), over(0)]),
-    ("final_input is not the sum of the fragments", 3, [START, call(0), more(0, '{"n":1}'), over(0, {"n": 2})]),
-    ("final_input is not the sum of the fragments", 3, [START, call(0), more(0, '{"n":1}'), broken(0)]),
-    ("final_input is not the sum of the fragments", 2, [START, call(0), over(0, {"n": 2})]),
-    (
-        "final_input is not the sum of the fragments",
-        5,
-        [START, call(0), more(0, "{}"), over(0), call(1, "b"), over(1, {"n": 2}, "b")],
-    ),
+    *[
+        ("final_input is not the sum of the fragments", 3, [*A_CALL[:3], over(0, {"n": value}, '{"n":1}')])
+        for value in (2, True, 1.0, "1", [1])
+    ],
+    ("final_input is not the sum of the fragments", 3, [*A_CALL[:3], broken(0)]),
+    ("final_input is not the sum of the fragments", 3, [START, call(0), more(0, " "), over(0, ONE, " ")]),
+    *[
+        (
+            "final_input is not the sum of the fragments",
+            2,
+            [START, call(0), ToolUseEnd(*ID, 0, "a", ONE, None, problem)],
+        )
+        for problem in PROBLEMS
+        if problem in ("cancelled", "interrupted", "malformed")
+    ],
+    *[
+        ("final_input is not a JSON object", 2, [START, call(0), replace(over(0), final_input=value)])
+        for value in (None, [], {"n": {object}}, {"n": "\ud83d"})
+    ],
+    ("an unknown problem", 2, [START, call(0), ToolUseEnd(*ID, 0, "a", {}, None, TIRED)]),
     ("tool.use_end needs an intent or a problem", 2, [START, call(0), ToolUseEnd(*ID, 0, "a", {})]),
     (
         "tool.use_end needs an intent or a problem",
@@ -172,25 +269,70 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         [START, call(0), ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")],
     ),
     *[
-        ("an intent of arguments that are not a JSON object", 3, [START, call(0), more(0, text), over(0)])
+        ("an intent of arguments that are not a JSON object", 3, [START, call(0), more(0, text), over(0, raw=text)])
         for text in ('{"n":', "[1]", "nul")
     ],
-    ("an intent that names another tool", 2, [START, call(0), naming(tool="delete")]),
-    ("an intent that names another call", 2, [START, call(0), naming(call_id="b")]),
+    *[
+        ("raw_input_text is not the sum of the fragments", 3, [*A_CALL[:3], over(0, ONE, raw)])
+        for raw in ("", '{"n": 1}', "lies")
+    ],
+    *[
+        ("raw_input_text is not the input", 2, [START, call(0), over(0, ONE, raw)])
+        for raw in ('{"n":2}', '{"n":true}', "[1]", "lies")
+    ],
+    ("an intent that is not merely proposed", 2, [START, call(0), proposing(over(0), status="executed")]),
+    ("an intent that names another tool", 2, [START, call(0), proposing(over(0), tool_name="delete")]),
     (
-        "tool_calls as the reason after a call that made no intent",
-        6,
+        "an intent of another request",
+        2,
+        [START, call(0), proposing(over(0), source=IntentSource("", "", "other", 0))],
+    ),
+    (
+        "an intent's id used twice",
+        5,
+        [*A_CALL, call(1, "b"), proposing(over(1, name="b"), id="tu_a")],
+    ),
+    (
+        "an intent that names another call",
+        5,
         [
-            START,
-            call(0),
-            more(0, "{"),
-            broken(0),
+            *A_CALL,
             call(1, "b"),
-            over(1, name="b"),
-            complete(ToolCall("a", "search", None), ToolCall("b", "search", {}), reason="tool_calls"),
+            proposing(over(1, name="b"), provider_call_id="a", source=IntentSource("", "", "req", 0)),
         ],
     ),
-    ("intent and final_input differ", 2, [START, call(0), ToolUseEnd(*ID, 0, "a", {}, intent({"n": 1}))]),
+    *[
+        (
+            "stop or tool_calls as the reason after a call that made no intent",
+            6,
+            [
+                *BROKEN_CALL,
+                call(1, "b"),
+                over(1, name="b"),
+                complete(ToolCall("a", "search", None), ToolCall("b", "search", {}), reason=reason),
+            ],
+        )
+        for reason in REASONS
+        if reason in ("stop", "tool_calls")
+    ],
+    *[
+        (
+            "stop or tool_calls as the reason after a call that made no intent",
+            3,
+            [START, call(0), ToolUseEnd(*ID, 0, "a", {}, None, problem), complete(SEARCH)],
+        )
+        for problem in PROBLEMS
+    ],
+    ("an unknown finish_reason", 1, [START, complete(reason=ANY)]),
+    ("an unknown finish_reason", 1, [START, complete(reason=TIRED)]),
+    *[
+        ("usage that is not counts of 0 or more", 1, [START, replace(complete(), usage=usage)])
+        for usage in (None, {}, Usage(-1), Usage(total_tokens=-1), Usage(True), Usage(1.5), Usage(TIRED))  # type: ignore[arg-type]
+    ],
+    *[
+        ("intent and final_input differ", 3, [*A_CALL[:3], proposing(A_CALL[3], input=value)])  # type: ignore[arg-type]
+        for value in ({}, {"n": 2}, {"n": True}, None)
+    ],
 ]
 
 
