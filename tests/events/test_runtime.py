@@ -14,6 +14,7 @@ from dragoman.errors import ProviderError, RateLimitError, StreamInterruptedErro
 from dragoman.events import (
     Assembler,
     Event,
+    IntentSource,
     ModelEvent,
     ModelFinished,
     ModelReasoningDelta,
@@ -78,6 +79,9 @@ async def test_the_articles_sequence() -> None:
     assert isinstance(proposed, ToolIntentProposed)
     assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
     assert (proposed.intent.provider_call_id, proposed.intent.status) == ("call_1", "proposed")
+    assert proposed.intent.id.startswith("tu_")
+    assert proposed.intent.source == IntentSource("acme", "m1", "req", 2)
+    assert proposed.intent.assembled_from.event_count == 2
     assert finished == ModelFinished("tool_calls", Usage(3, 4))
     assert [event.type for event in events] == [
         "model.started",

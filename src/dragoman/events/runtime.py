@@ -73,7 +73,11 @@ class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
 
 
 class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
-    """A complete, parsed proposal."""
+    """A complete, parsed proposal.
+
+    The intent itself says its ``id``, which provider, model and request it is of (``source``), and how it was put
+    together (``assembled_from``).
+    """
 
     intent: ToolIntent
     type: ClassVar[str] = "tool_intent.proposed"
