@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dragoman.errors import InvalidRequestError, ProviderError, RateLimitError
-from dragoman.events import FinishReason, MessageComplete, ToolUseEnd, Usage, check_events
+from dragoman.events import FinishReason, MessageComplete, ToolUseEnd, ToolUseInputDelta, Usage, check_events
 from dragoman.log import (
     EventLog,
     InvalidRecordError,
@@ -72,6 +72,7 @@ async def test_the_stream_keeps_the_rules_and_the_intents_keep_their_ids(log: Ev
     assert proposed is not None
     assert (proposed.id, proposed.source.request_id, proposed.input) == ("tu_1", "again", TEST)
     assert {event.request_id for event in events} == {"again"}
+    assert [event.partial_json for event in events if isinstance(event, ToolUseInputDelta)] == [proposed.raw_input_text]
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,10 @@ def _propose(
             f"tu_{new_ulid()}", block.id, block.name, block.arguments, text, source, AssembledFrom(1, 0, 0)
         )
     if intent is not None:
-        intent = replace(intent, source=replace(intent.source, request_id=to.request_id))
+        # A log may have left the literal text out, or hidden some of it: then it is what was said just now.
+        raw = text if block.arguments is not None else intent.raw_input_text
+        source = replace(intent.source, request_id=to.request_id)
+        intent = replace(intent, raw_input_text=raw, source=source)
         yield ToolUseEnd(to.message_id, to.request_id, index, block.id, block.arguments or {}, intent)
     else:
         detail = "the recorded call was not complete"
