@@ -4,19 +4,24 @@ Lines end with LF, CR or CRLF and nothing else (never U+2028 or 0x85), also when
 different reads. A byte order mark is skipped once. Comments are dropped; ``data`` lines are joined
 with LF; an event is dispatched by a blank line. One liberty: ``end()`` dispatches what is pending
 when the body ends without the last blank line, because servers forget it; what becomes of a reply
-that ends early is for the wire to decide, not for the framing.
+that ends early is for the wire to decide, not for the framing. And one addition: lines that are no
+field and together a JSON object are a frame named ``BARE``, because Google's API writes the error that
+ends a stream so [6681045c-f405b842].
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, json
 
-__all__ = ["Frame", "LineDecoder", "SseDecoder", "SseError"]
+__all__ = ["BARE", "Frame", "LineDecoder", "SseDecoder", "SseError"]
 
 # Inline images and reasoning signatures make long lines; nothing seen in the field comes near this.
 MAX_EVENT = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
+_FIELDS = frozenset({b"event", b"id", b"retry", b""})  # besides data; the last is a comment
+# What is not an event at all: a JSON object that stands by itself between them.
+BARE = b"{}"
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -49,6 +54,8 @@ class SseDecoder:
         self._id = b""
         self._retry: int | None = None
         self._offset = 0  # body offset of the first line of the event
+        self._bare: list[bytes] = []  # lines of an object that is no event
+        self._bare_size = self._bare_offset = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Take the next bytes of the body."""
@@ -153,7 +160,13 @@ class SseDecoder:
             if colon and value.startswith(b" "):
                 value = value[1:]
             if name != b"data":
-                self._field(name, value)
+                if name in _FIELDS:
+                    self._field(name, value)
+                elif name == b"error" and value.startswith(b"{"):
+                    # llama.cpp writes the name of the event where that of the field should be.
+                    frames.append(Frame(value, b"error", self._position))
+                else:
+                    self._strange(line, frames)
                 return
         if not self._data:
             self._offset = self._position
@@ -170,6 +183,19 @@ class SseDecoder:
         elif name == b"retry" and value.isdigit():
             self._retry = int(value[:18])
 
+    def _strange(self, line: bytes, frames: list[Frame]) -> None:
+        """Gather lines that are no field from one that opens an object to the one that closes it."""
+        if not self._bare:
+            if not line.lstrip().startswith(b"{"):
+                return
+            self._bare_offset = self._position
+        self._bare.append(line)
+        self._bare_size += len(line) + 1
+        self._bound(self._bare_size)
+        if line.rstrip().endswith(b"}") and _is_json(body := b"\n".join(self._bare)):
+            frames.append(Frame(body, BARE, self._bare_offset))
+            self._bare, self._bare_size = [], 0
+
     def _dispatch(self, frames: list[Frame]) -> None:
         data = self._data
         if data:
@@ -178,6 +204,14 @@ class SseDecoder:
             self._data = []
             self._data_size = 0
         self._event = b""
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.decode(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class LineDecoder:

@@ -847,6 +847,13 @@ AFTER: list[tuple[some.Verb, str]] = [
 ]
 
 
+def test_nothing_begins_after_a_failure() -> None:
+    out = Assembler(request_id="r", model="m", provider="p")
+    out.fail(StreamInterruptedError("it broke"))
+    with pytest.raises(AssemblerError, match="start after the failure"):
+        out.start()
+
+
 @pytest.mark.parametrize(("verb", "message"), BEFORE)
 def test_illegal_before_the_start(verb: some.Verb, message: str) -> None:
     out = Assembler()

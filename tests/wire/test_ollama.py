@@ -21,6 +21,7 @@ from dragoman import (
     Inline,
     InvalidModelError,
     InvalidResponseError,
+    MalformedToolCallError,
     ModelNotLoadedError,
     Opaque,
     ProviderError,
@@ -43,7 +44,7 @@ from dragoman import (
     connect,
     fold,
 )
-from dragoman.events import Assembler
+from dragoman.events import Assembler, ToolUseEnd
 from dragoman.sse import LineDecoder, SseError
 from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpReply
@@ -111,6 +112,22 @@ def test_calls_are_objects_and_the_finish_says_stop() -> None:
     assert len({call.id for call in response.tool_calls}) == 2
     odd = line(message={"tool_calls": [{"id": "c9", "function": {"name": 5}}, {}]}) + LAST
     assert fold(read(odd)[0]).tool_calls[0].id == "c9"
+
+
+@pytest.mark.parametrize(
+    ("word", "after", "sound"), [("stop", b"", True), ("length", b"", False), ("length", line("x"), True)]
+)
+def test_no_arguments_are_none_only_at_a_good_end(word: str, after: bytes, sound: bool) -> None:
+    call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": None}}]})
+    events, error = read(call + after + line(done=True, done_reason=word), tools=(Tool("any"),))
+    end = next(event for event in events if isinstance(event, ToolUseEnd))
+    assert (end.intent is not None, end.problem is None) == (sound, sound)
+    assert isinstance(error, MalformedToolCallError) == (not sound)
+
+
+def test_arguments_as_text() -> None:
+    call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": '{"a": 1}'}}]})
+    assert fold(read(call + LAST, tools=(Tool("any"),))[0]).tool_calls[0].arguments == {"a": 1}
 
 
 @pytest.mark.parametrize(

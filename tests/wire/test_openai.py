@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dragoman.errors
+import dragoman.events.assembler as assembler_module
 import dragoman.wire.codec as codec_module
 from dragoman.capabilities import Capabilities
 from dragoman.errors import (
@@ -1538,6 +1539,50 @@ def test_offsets_tell_where_a_call_came_from() -> None:
     for intent in intents:
         for offset in (intent.assembled_from.first_offset, intent.assembled_from.last_offset):
             assert data[offset : offset + 6] == b"data: "
+
+
+def pieces_of_calls(*calls: dict[str, Any]) -> bytes:
+    deltas: list[Any] = [{"delta": {"tool_calls": [call]}} for call in calls]
+    deltas.append({"delta": {}, "finish_reason": "tool_calls"})
+    return b"".join([b"data: " + json.dumps({"choices": [delta]}).encode() + b"\n\n" for delta in deltas])
+
+
+@pytest.mark.parametrize("tail", [{"arguments": ""}, {"arguments": None}, {"arguments": "\n"}, {}])
+@pytest.mark.parametrize("place", [{"index": 0}, {}, {"index": 0, "id": ""}])
+def test_a_name_said_again_without_arguments_is_no_other_call(tail: dict[str, Any], place: dict[str, Any]) -> None:
+    whole = {"index": 0, "id": "x", "function": {"name": "any", "arguments": '{"a": 1}'}}
+    reply = pieces_of_calls(whole, {**place, "function": {"name": "any", **tail}})
+    heard = decode(make_codec(), make_request(tools=[Tool("any")]), [reply])
+    assert [event.final_input for event in heard.events if isinstance(event, ToolUseEnd)] == [{"a": 1}]
+    assert heard.error is None
+
+
+@pytest.mark.parametrize("place", [{"index": 0}, {}])
+def test_one_id_for_two_names_is_two_calls(place: dict[str, Any]) -> None:
+    calls = [{**place, "id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    heard = decode(make_codec(), make_request(tools=[Tool("f"), Tool("g")]), [pieces_of_calls(*calls)])
+    intents = [event.intent for event in heard.events if isinstance(event, ToolUseEnd) and event.intent is not None]
+    assert [intent.tool_name for intent in intents] == ["f", "g"]
+    assert heard.error is None
+
+
+def test_interleaved_calls_are_not_read_anew_for_every_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    whole = assembler_module.read_object
+
+    def count(text: str) -> Any:
+        nonlocal read
+        read += 1
+        return whole(text)
+
+    monkeypatch.setattr(assembler_module, "read_object", count)
+    calls = [{"index": at, "id": f"c{at}", "function": {"name": "any", "arguments": '{"a": "'}} for at in (0, 1)]
+    for _ in range(300):
+        calls += [{"index": at, "function": {"arguments": "xyz"}} for at in (0, 1)]
+    calls += [{"index": at, "function": {"arguments": '"}'}} for at in (0, 1)]
+    heard = decode(make_codec(), make_request(tools=[Tool("any")]), [pieces_of_calls(*calls)])
+    assert heard.error is None
+    assert read < 10
 
 
 def test_documents_and_images_from_files_are_sent(tmp_path: Any) -> None:

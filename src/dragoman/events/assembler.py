@@ -149,7 +149,11 @@ class _Block:
 
     def is_complete(self) -> bool:
         """May another block begin? Text always allows it; a call only once its input is an object."""
-        return self.kind is not ToolCall or read_object(self.text) is not None
+        if self.kind is not ToolCall:
+            return True
+        # Asked for every fragment of interleaved calls: most are seen not to be the end without reading them all.
+        last = next((piece for piece in reversed(self.pieces) if not piece.isspace()), "")
+        return last.rstrip().endswith("}") and read_object(self.text) is not None
 
     def finished(self) -> AssistantBlock:
         if self.whole is not None:
@@ -249,6 +253,8 @@ class Assembler:
         """The provider began to answer."""
         if self._start is not None:
             raise AssemblerError("start called twice")
+        if self.error is not None:
+            raise AssemblerError("start after the failure")
         self._model = model or self._model
         self._message_id = "msg_" + self._new_id()
         self._start = MessageStart(self._message_id, self._request_id, self._model, self._provider)

@@ -16,7 +16,7 @@ from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Raw, read_json
 from ..messages import LossWarning, Request
-from ..sse import Frame, LineDecoder, SseDecoder
+from ..sse import BARE, Frame, LineDecoder, SseDecoder
 
 __all__ = ["Codec", "Decoder", "Encoded", "Endpoint", "HttpReply", "HttpRequest", "Note", "Notes", "read_quirks"]
 
@@ -305,6 +305,8 @@ class Decoder(ABC):
         assert self._sse is not None
         for frame in self._sse.feed(chunk):
             self._frames += 1
+            if frame.event in _ASIDES and _is_aside(frame):
+                continue
             self.out.offset = frame.offset
             self.frame(frame)
             if self.done or self.out.complete is not None or self.out.error is not None:
@@ -338,6 +340,8 @@ class Decoder(ABC):
     def _over_stream(self, sse: SseDecoder | LineDecoder) -> None:
         for frame in sse.end():
             self._frames += 1
+            if frame.event in _ASIDES and _is_aside(frame):
+                continue
             self.out.offset = frame.offset
             with suppress(ValueError):  # cut off in the middle: what there is of it says nothing
                 self.frame(frame)
@@ -360,6 +364,14 @@ class Decoder(ABC):
             # Not a method of ours: what is kept of the reply would keep all that was needed to read it.
             self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())
         return self.out.take()
+
+
+_ASIDES = frozenset({BARE, b"ping", b"keepalive"})
+
+
+def _is_aside(frame: Frame) -> bool:
+    """Is it nothing that is said: a bare object that is no error, or a sign of life that is no JSON?"""
+    return b'"error"' not in frame.data if frame.event == BARE else not frame.data.lstrip().startswith(b"{")
 
 
 def _decode_body(data: bytes) -> Any:

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..events import read_json
 
-__all__ = ["Failure", "Row", "build_error", "read_failure", "read_retry_after"]
+__all__ = ["Failure", "Row", "build_error", "is_failure", "read_failure", "read_retry_after"]
 
 
 class Failure(Struct, frozen=True):
@@ -70,11 +70,30 @@ def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Fa
     if not isinstance(data, dict):
         return Failure("" if data is None else str(data)[:2000])
     inner = data.get("error")
+    if not inner and isinstance(several := data.get("errors"), list) and several:
+        inner = several[0]
     if isinstance(inner, dict):
         return _from_record({**inner, "request_id": None})
     if inner:
         return Failure(str(inner)[:2000], _word(data.get("code")), _word(data.get("type")))
     return _from_record(data)
+
+
+def is_failure(data: bytes) -> bool:
+    """Is an event, in which there is nothing of a reply, an error though it has no ``error``?
+
+    The bodies of errors have these forms on many servers, and what stands between passes them on as an event.
+    """
+    try:
+        record = read_json(data)
+    except ValueError:
+        return False
+    if not isinstance(record, dict):
+        return False
+    if "error" in (record.get("object"), record.get("type")) or record.get("detail") or record.get("errors"):
+        return True
+    message = record.get("message")
+    return isinstance(message, str) and bool(message) and ("code" in record or "status" in record)
 
 
 def _from_record(record: Mapping[str, Any]) -> Failure:

@@ -7,6 +7,7 @@ whether the model is in memory. Otherwise prefer ``/v1``, which more servers spe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -41,8 +42,8 @@ from ..messages import (
 from ..sse import Frame, LineDecoder
 from .codec import Decoder, Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from .conversation import note_state
-from .failure import build_error, read_failure
-from .openai.refusal import ROWS
+from .failure import Failure, build_error, is_failure, read_failure
+from .openai.refusal import ROWS, inband_error
 from .openai.request import schema_directive, write_tool
 from .projection import merge_extras, root_of, sorted_json, to_bytes
 
@@ -278,6 +279,7 @@ class OllamaDecoder(Decoder):
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._calls = 0
+        self._empty: int | None = None  # the call that has no arguments so far
 
     def frame(self, frame: Frame) -> None:
         try:
@@ -286,8 +288,8 @@ class OllamaDecoder(Decoder):
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
             line = msgspec.convert(read_json(frame.data), _Line)
-        if line.error:
-            self.out.fail(build_error(500, {}, read_failure({"error": line.error}), ROWS))
+        if line.error or (line.message is line.done is None and is_failure(frame.data)):
+            self._fail(read_failure(frame.data))
             return
         if line.message is None and not line.done:
             raise InvalidResponseError("a line of the reply has no message")
@@ -304,7 +306,13 @@ class OllamaDecoder(Decoder):
     def at_end(self) -> None:
         self.interrupted()
 
+    def _fail(self, failure: Failure) -> None:
+        status = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 0
+        self.out.fail(build_error(status, {}, failure, ROWS) if status else inband_error(failure))
+
     def _read(self, message: _Message) -> None:
+        if message.thinking or message.content or message.tool_calls:
+            self._close_empty()
         if isinstance(message.thinking, str):
             self.out.thinking(message.thinking)
         if isinstance(message.content, str):
@@ -312,11 +320,22 @@ class OllamaDecoder(Decoder):
         for call in message.tool_calls or ():
             function = call.function or _Function()
             name = function.name if isinstance(function.name, str) else ""
-            arguments = {} if function.arguments is None else function.arguments
-            self.out.tool_start(self._calls, call.id if isinstance(call.id, str) else None, name)
-            self.out.tool_input(self._calls, bytes(sorted_json(arguments)).decode())
-            self.out.block_end(self._calls)
-            self._calls += 1
+            key, self._calls = self._calls, self._calls + 1
+            self._close_empty()
+            self.out.tool_start(key, call.id if isinstance(call.id, str) else None, name)
+            arguments = function.arguments
+            if arguments is None:
+                self._empty = key
+                continue
+            written = arguments if isinstance(arguments, str) else bytes(sorted_json(arguments)).decode()
+            self.out.tool_input(key, written)
+            self.out.block_end(key)
+
+    def _close_empty(self) -> None:
+        """A call without arguments has none if something comes after it, or a good end."""
+        if self._empty is not None:
+            self.out.block_end(self._empty)
+            self._empty = None
 
     def _finish(self, line: _Line) -> None:
         prompt, made = _count(line.prompt_eval_count), _count(line.eval_count)
@@ -324,6 +343,8 @@ class OllamaDecoder(Decoder):
         self.out.usage(Usage(prompt, made, total_tokens=total))
         word = line.done_reason if isinstance(line.done_reason, str) and line.done_reason else None
         reason: FinishReason = "stop" if word is None else _FINISH.get(word, "error")
+        if reason != "length":
+            self._close_empty()
         # It says "stop" with calls, too [aa280a39-2f03790c].
         self.out.finish("tool_calls" if reason == "stop" and self._calls else reason, word)
         self.done = True

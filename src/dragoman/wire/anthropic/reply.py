@@ -16,7 +16,7 @@ from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
-from ..failure import read_failure
+from ..failure import is_failure, read_failure
 from .refusal import inband_error
 
 __all__ = ["AnthropicDecoder"]
@@ -125,6 +125,8 @@ class AnthropicDecoder(Decoder):
         if data == b"[DONE]":  # a proxy's own end mark
             self.done = True
             self.at_end() if self._stop_reason is None else self._finish()
+        elif frame.event == b"error" and data and not data.startswith(b"{"):
+            self._fail(None, data)
         elif data:
             event = _read_event(data)
             kind = event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
@@ -132,12 +134,12 @@ class AnthropicDecoder(Decoder):
                 self._read_delta(event, data)
             elif kind == "error" or event.error:  # llama.cpp's errors have no type
                 self._fail(event.error, data)
-            else:
-                self._read_rare(kind, event)
+            elif not self._read_rare(kind, event) and is_failure(data):
+                self._fail(None, data)
 
     def body(self, data: bytes) -> None:
         body = msgspec.convert(read_json(data.strip()), _Body)
-        if body.type == "error" or body.error:
+        if body.type == "error" or body.error or (body.content is body.stop_reason is None and is_failure(data)):
             self._fail(body.error, data)
             return
         if not isinstance(body.content, list) and body.stop_reason is None:
@@ -161,8 +163,8 @@ class AnthropicDecoder(Decoder):
 
     # the message
 
-    def _read_rare(self, kind: str, event: _Event) -> None:
-        """Events that come once a message or once a block; unknown ones are skipped."""
+    def _read_rare(self, kind: str, event: _Event) -> bool:
+        """Events that come once a message or once a block; is it one of them?"""
         if kind == "content_block_start":
             self._start()
             self._open(event.index, event.content_block)
@@ -181,6 +183,9 @@ class AnthropicDecoder(Decoder):
         elif kind == "message_stop":
             self.done = True
             self._finish()
+        else:
+            return False
+        return True
 
     def _start(self, model: Any = None) -> None:
         if not self.out.started:  # some proxies say it twice

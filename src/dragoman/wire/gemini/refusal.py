@@ -15,6 +15,7 @@ from ...errors import (
     OverloadedError,
     ProviderError,
     QuotaExceededError,
+    UnavailableError,
     UnsupportedContentError,
 )
 from ...events import read_json
@@ -96,6 +97,8 @@ ROWS: tuple[Row, ...] = (
     # A limit of nothing: the plan does not include the model, and no waiting changes that.
     _row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
     _row("429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError),
+    # Cancelled, and not by us: we would not be there to read it [6681045c-f405b842, inside a 200].
+    _row("499", r"", UnavailableError),
     _row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
     # The model, and what else may not be found. A page of HTML means the address is wrong.
     _row("400", r"unexpected model name format", InvalidModelError, "09cc7caa-bf79d176"),

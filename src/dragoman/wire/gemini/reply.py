@@ -15,6 +15,7 @@ from ...events import Assembler, FinishReason, Usage, read_json
 from ...messages import Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
+from ..failure import is_failure, read_failure
 from .arguments import StreamedArguments
 from .refusal import inband_error
 
@@ -61,6 +62,8 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 def _read_frame(data: bytes) -> list[_Chunk]:
     """The chunks of one event: one, or several where a server forgot the blank lines between [228d7458-6a90a32f]."""
+    if data.startswith(b"["):
+        return _read_array(data)
     try:
         return [_read_chunk(data)]
     except msgspec.ValidationError:
@@ -89,6 +92,10 @@ def _read_array(data: bytes) -> list[_Chunk]:
             break
         chunks.append(_read_chunk(text[match.end() : at].encode("utf-8", "replace")))
     return chunks
+
+
+def _is_empty(chunk: _Chunk) -> bool:
+    return chunk.candidates is None and chunk.prompt_feedback is None and chunk.usage_metadata is None
 
 
 def _says_anything(chunk: _Chunk) -> bool:
@@ -147,6 +154,7 @@ class GeminiDecoder(Decoder):
         self._blocked: str | None = None
         self._in_thought = False
         self._call: _OpenCall | None = None
+        self._empty: int | None = None  # the call that has no arguments so far
         self._cut = False
         self._count = 0
 
@@ -154,8 +162,14 @@ class GeminiDecoder(Decoder):
         data = frame.data.strip()
         if not data or data == b"[DONE]":  # imitators send it; this wire's end mark is a finish reason
             return
+        if frame.event == b"error" and not data.startswith(b"{"):
+            self._fail(data)
+            return
         for chunk in _read_frame(data):
-            self._read(chunk)
+            if frame.event == b"error" or (_is_empty(chunk) and is_failure(data)):
+                self._fail(chunk.error or data)
+            else:
+                self._read(chunk)
             if self.out.error is not None:
                 return
 
@@ -169,6 +183,9 @@ class GeminiDecoder(Decoder):
             self.at_end()
             return
         chunk = _read_chunk(data)
+        if _is_empty(chunk) and is_failure(data):
+            self._fail(data)
+            return
         self._read(chunk)
         if self.out.error is None:
             if self._finish_raw is None and self._blocked is None and not _says_anything(chunk):
@@ -186,9 +203,15 @@ class GeminiDecoder(Decoder):
 
     # inside
 
+    def _fail(self, error: Any) -> None:
+        if isinstance(error, bytes):
+            failure = read_failure(error)
+            error = {"message": failure.message, "code": failure.code, "status": failure.kind}
+        self.out.fail(inband_error(error))
+
     def _read(self, chunk: _Chunk) -> None:
         if chunk.error:
-            self.out.fail(inband_error(chunk.error))
+            self._fail(chunk.error)
             return
         if not self.out.started:
             self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
@@ -213,6 +236,8 @@ class GeminiDecoder(Decoder):
             self._finish_raw = word
 
     def _read_part(self, part: dict[str, Any]) -> None:
+        if self._empty is not None:
+            self._close_empty()
         if len(part) == 1 and self._call is None and type(part.get("text")) is str:  # nearly every part there is
             if part["text"]:
                 self._in_thought = False
@@ -285,9 +310,17 @@ class GeminiDecoder(Decoder):
             return
         if signature is not None:
             self.out.attach(ToolCall, signature, key=key)
-        if arguments is not None:
-            self.out.tool_input(key, arguments if isinstance(arguments, str) else _encode(arguments))
+        if arguments is None:
+            self._empty = key
+            return
+        self.out.tool_input(key, arguments if isinstance(arguments, str) else _encode(arguments))
         self.out.block_end(key)
+
+    def _close_empty(self) -> None:
+        """A call without arguments has none if something comes after it, or a good end."""
+        if self._empty is not None:
+            self.out.block_end(self._empty)
+            self._empty = None
 
     def _continue_call(self, opened: _OpenCall, call: dict[str, Any], signature: str | None) -> None:
         if signature is not None:
@@ -312,6 +345,10 @@ class GeminiDecoder(Decoder):
 
     def _finish(self) -> None:
         self._abandon_call()
+        if self._empty is not None and _FINISH.get(self._finish_raw or "") == "length":
+            self._cut = True  # the limit came before its arguments
+        else:
+            self._close_empty()
         if self._finish_raw is None and self._blocked is not None:
             self.out.finish("content_filter", self._blocked)
         else:

@@ -13,7 +13,7 @@ from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
-from ..failure import build_error, read_failure
+from ..failure import build_error, is_failure, read_failure
 from ..projection import sorted_json
 from .quirks import Quirks
 from .refusal import ROWS, inband_error
@@ -83,7 +83,7 @@ class _OpenCall:
         self.id = call_id
         self.name = ""
         self.said = False
-        self.fragments: list[str] = []
+        self.fragments: list[tuple[int, str]] = []  # that came before the name, and where
 
 
 _FINISH: dict[str, FinishReason] = {
@@ -134,7 +134,7 @@ class OpenAIDecoder(Decoder):
             self._fail(data)
             return
         chunk = _read_chunk(data)
-        if chunk.error or frame.event == b"error":
+        if chunk.error or frame.event == b"error" or (chunk.choices is chunk.usage is None and is_failure(data)):
             self._fail(chunk.error or data)
             return
         self._read(chunk, data)
@@ -142,8 +142,8 @@ class OpenAIDecoder(Decoder):
     def body(self, data: bytes) -> None:
         self._whole = True
         chunk = _read_chunk(data)
-        if chunk.error:
-            self._fail(chunk.error)
+        if chunk.error or (chunk.choices is None and is_failure(data)):
+            self._fail(chunk.error or data)
             return
         if not chunk.choices:
             raise InvalidResponseError("the reply has no choices")
@@ -276,7 +276,8 @@ class OpenAIDecoder(Decoder):
         name = function.name if isinstance(function.name, str) else ""
         arguments = function.arguments
         index = call.index if isinstance(call.index, int | str) else None
-        held = None if self._whole else self._find_call(index, call_id, name)
+        brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)
+        held = None if self._whole else self._find_call(index, call_id, name, brings)
         if held is None:
             if not (call_id or name or arguments):  # Snowflake sends an empty function_call beside plain text
                 return
@@ -290,17 +291,19 @@ class OpenAIDecoder(Decoder):
             if held.said:
                 self.out.tool_input(held.key, fragment)
             else:
-                held.fragments.append(fragment)
+                held.fragments.append((self.out.offset, fragment))
 
-    def _find_call(self, index: int | str | None, call_id: str, name: str) -> _OpenCall | None:
+    def _find_call(self, index: int | str | None, call_id: str, name: str, brings: bool) -> _OpenCall | None:
         """The call that a fragment continues, or ``None`` when it begins one."""
         held = self._last if index is None else self._by_index.get(index)
         if held is None:
             return None
         if call_id and held.id:
-            return held if call_id == held.id else self._by_id.get(call_id)
-        # No ids to go by: another name, or the same after arguments that were complete, is another call.
-        if name and held.said and (name != held.name or self.out.call_is_complete(held.key)):
+            held = held if call_id == held.id else self._by_id.get(call_id)
+            # One id for all calls is seen, too: then it is the name that tells.
+            return None if held is not None and name and held.said and name != held.name else held
+        # No ids to go by: another name, or the same and more arguments when they were complete, is another call.
+        if name and held.said and (name != held.name or (brings and self.out.call_is_complete(held.key))):
             return None
         return held
 
@@ -315,9 +318,13 @@ class OpenAIDecoder(Decoder):
 
     def _say_call(self, call: _OpenCall) -> None:
         call.said = True
+        now = self.out.offset
+        if call.fragments:
+            self.out.offset = call.fragments[0][0]
         self.out.tool_start(call.key, call.id or None, call.name)
-        for fragment in call.fragments:
+        for self.out.offset, fragment in call.fragments:
             self.out.tool_input(call.key, fragment)
+        self.out.offset = now
 
     # endings
 

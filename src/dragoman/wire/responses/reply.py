@@ -18,6 +18,7 @@ from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
+from ..failure import is_failure
 from ..projection import sorted_json
 from .refusal import reply_error
 
@@ -143,14 +144,18 @@ class ResponsesDecoder(Decoder):
         reader = _READERS.get(event.type) if type(event.type) is str else None
         if reader is not None:
             reader(self, event)
-        elif event.type in _ERRORS or (event.type is None and (event.error or frame.event == b"error")):
+        elif (
+            event.type in _ERRORS
+            or frame.event == b"error"
+            or (not str(event.type).startswith("response.") and (event.error or is_failure(data)))
+        ):
             self._fail(event.error or read_json(data))
 
     def body(self, data: bytes) -> None:
         response: _Response = _read(data, _responses)
         output = response.output
-        if response.error and not output:
-            self._fail(response.error)
+        if not output and (response.error or (response.status is None and is_failure(data))):
+            self._fail(response.error or read_json(data))
             return
         if response.object not in (None, "response") and str(response.object).startswith("response."):
             raise InvalidResponseError(f"the reply is a {response.object}, not a response")

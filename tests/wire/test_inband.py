@@ -1,0 +1,159 @@
+"""An error inside a 200 is an error, in whatever form it comes and on every wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.capabilities import Capabilities
+from dragoman.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    ProviderError,
+    RateLimitError,
+    UnavailableError,
+)
+from dragoman.events import check_events
+from dragoman.messages import Request, RuntimeConfig, User
+from dragoman.wire import CODECS
+from dragoman.wire.failure import is_failure
+
+from .cases import Heard, bytewise, decode
+
+
+def said(*records: dict[str, Any]) -> bytes:
+    return b"".join([b"data: " + json.dumps(record).encode() + b"\n\n" for record in records])
+
+
+# What each wire says before, and how it goes on to a good end.
+BEFORE = {
+    "openai": said({"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": "stop"}]}),
+    "gemini": said({"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "STOP"}]}),
+    "anthropic": said(
+        {"type": "message_start", "message": {"model": "m"}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "half"}},
+    ),
+    "responses": said(
+        {"type": "response.created", "response": {"model": "m"}},
+        {"type": "response.output_text.delta", "item_id": "i", "output_index": 0, "content_index": 0, "delta": "half"},
+    ),
+    "ollama": b'{"model":"m","message":{"role":"assistant","content":"half"},"done":false}\n',
+}
+AFTER = {
+    "openai": b"data: [DONE]\n\n",
+    "gemini": said({"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}),
+    "anthropic": said(
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ),
+    "responses": said({"type": "response.completed", "response": {"status": "completed", "output": []}}),
+    "ollama": b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n',
+}
+EVENTS = {  # those of a stream of events, with what they are; each wire may have its own, more telling, class
+    "error of a status": (b'data: {"error": {"code": 429, "message": "slow down"}}', RateLimitError),
+    "error as text": (b'data: {"error": "it broke"}', UnavailableError),
+    "object is error": (
+        b'data: {"object": "error", "message": "maximum context length is 5", "type": "BadRequestError", "code": 400}',
+        (ContextOverflowError, InvalidRequestError),
+    ),
+    "type is error": (b'data: {"type": "error", "message": "it broke", "code": 500}', UnavailableError),
+    "detail": (b'data: {"detail": "it broke"}', UnavailableError),
+    "errors": (b'data: {"errors": [{"message": "it broke", "code": 503}]}', UnavailableError),
+    "message and code": (b'data: {"message": "no", "code": 401}', AuthenticationError),
+    "event of text": (b"event: error\ndata: it broke", UnavailableError),
+    "event of an object": (b'event: error\ndata: {"message": "it broke", "code": 503}', UnavailableError),
+    "field": (b'error: {"code": 503, "message": "it broke", "type": "server_error"}', UnavailableError),
+    "bare": (b'{"error": {"code": 503, "message": "it broke"}}', UnavailableError),
+    "bare and tall": (b'{\n  "error": {\n    "code": 503,\n    "message": "it broke"\n  }\n}', UnavailableError),
+}
+LINES = {
+    "error of a status": (b'{"error": {"code": 429, "message": "slow down"}}', RateLimitError),
+    "error of a type": (b'{"error": {"type": "authentication_error", "message": "who?"}}', AuthenticationError),
+    "error as text": (b'{"error": "it broke"}', UnavailableError),
+    "detail": (b'{"detail": "it broke"}', UnavailableError),
+    "errors": (b'{"errors": [{"message": "it broke", "code": 401}]}', AuthenticationError),
+}
+
+
+def hear(wire: str, reply: bytes, *, whole: bool = True) -> Heard:
+    codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
+    request = Request((User("Hi"),), config=RuntimeConfig(max_tokens=9), model="m", stream=True)
+    heard = decode(codec, request, [reply] if whole else bytewise(reply))
+    check_events(heard.events)
+    return heard
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_what_is_said_around_it_is_a_good_reply(wire: str) -> None:
+    heard = hear(wire, BEFORE[wire] + AFTER[wire])
+    assert heard.error is None
+    assert heard.response is not None
+    assert (heard.response.text, heard.response.finish_reason) == ("half", "stop")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("wire", "shape"),
+    [(wire, shape) for wire in sorted(CODECS) for shape in (LINES if wire == "ollama" else EVENTS)],
+)
+def test_an_error_in_the_middle(wire: str, shape: str, whole: bool) -> None:
+    written, kind = (LINES if wire == "ollama" else EVENTS)[shape]
+    end = b"\n" if wire == "ollama" else b"\n\n"
+    heard = hear(wire, BEFORE[wire] + written + end + AFTER[wire], whole=whole)
+    assert isinstance(heard.error, kind), heard.error
+    assert heard.error.response is not None
+    assert (heard.error.response.text, heard.error.response.finish_reason) == ("half", "error")
+    assert isinstance(hear(wire, written + end).error, kind)
+
+
+@pytest.mark.parametrize("wire", sorted(set(CODECS) - {"ollama"}))
+@pytest.mark.parametrize(
+    "aside",
+    [b"event: ping\ndata: ping", b'{"note": 1}', b"nonsense", b"{ no json }", b"event: keepalive\ndata: 1", b"error:"],
+)
+def test_what_is_no_error_and_says_nothing(wire: str, aside: bytes) -> None:
+    heard = hear(wire, BEFORE[wire] + aside + b"\n\n" + AFTER[wire])
+    assert heard.error is None
+    assert heard.response is not None
+    assert heard.response.text == "half"
+
+
+@pytest.mark.parametrize("wire", sorted(set(CODECS) - {"ollama"}))
+def test_a_sign_of_life_at_the_very_end(wire: str) -> None:
+    assert hear(wire, BEFORE[wire] + AFTER[wire] + b"event: ping\ndata: ping").error is None
+    assert hear(wire, b": hello\n\nevent: ping\ndata: ping").error is not None
+
+
+@pytest.mark.parametrize("wire", ["openai", "gemini", "anthropic", "responses"])
+@pytest.mark.parametrize(
+    "body", [b'{"object": "error", "message": "m", "code": 401}', b'{"message": "m", "code": 401, "type": "error"}']
+)
+def test_a_body_of_an_error(wire: str, body: bytes) -> None:
+    assert isinstance(hear(wire, body).error, AuthenticationError)
+
+
+@pytest.mark.parametrize(
+    ("data", "failure"),
+    [
+        (b'{"detail": ""}', False),
+        (b'{"message": "m"}', False),
+        (b'{"message": "", "code": 1}', False),
+        (b'{"message": {}, "code": 1}', False),
+        (b'{"message": "m", "status": "busy"}', True),
+        (b"[]", False),
+        (b"not json", False),
+        (b'{"type": "ping"}', False),
+    ],
+)
+def test_what_is_taken_for_a_failure(data: bytes, failure: bool) -> None:
+    assert is_failure(data) is failure
+
+
+def test_every_error_is_of_the_tree() -> None:
+    for shapes in (EVENTS, LINES):
+        for _, kind in shapes.values():
+            assert all(issubclass(one, ProviderError) for one in (kind if isinstance(kind, tuple) else (kind,)))
