@@ -547,6 +547,63 @@ async def test_ours_and_an_outer_cancellation_at_once() -> None:
             await task
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_outer_cancellation_just_before_ours(stream: bool) -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        call = model.stream("Hi", [CITY], request_id="r4") if stream else None
+        task = asyncio.create_task(_drain(call) if stream else model.complete("Hi", request_id="r4"))  # type: ignore[arg-type]
+        while not server.requests:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await model.cancel("r4")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+
+async def test_a_stream_that_was_cancelled_from_outside_ends_as_one_that_was_cancelled() -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        stream = model.stream("Hi", [CITY], request_id="r5")
+        events: list[Any] = []
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_collect(stream, events), 0.1)
+        await asyncio.wait_for(server.closed.wait(), 5)
+        assert await model.cancel("r5") is False
+        await _collect(stream, events)
+        check_events(events)
+        assert (events[-1].finish_reason, stream.response.text) == ("cancelled", "Hello")  # type: ignore[union-attr]
+        await model.stream("Hi", request_id="r5").aclose()  # the id is free
+
+
+@pytest.mark.parametrize("how", ["aclose", "with", "cancel"])
+async def test_a_stream_that_was_left_has_a_response_and_says_no_more(how: str) -> None:
+    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+        async with model.stream("Hi", [CITY]) as stream:
+            async for event in stream:
+                if isinstance(event, TextDelta):
+                    break
+            if how != "with":
+                await getattr(stream, how)()
+        assert [event async for event in stream] == []
+        assert stream.response is not None
+        assert (stream.response.text, stream.response.finish_reason) == ("Hel", "cancelled")
+        await _until(lambda: server.open == 0)
+
+
+async def test_an_id_is_free_once_the_message_is_complete() -> None:
+    async with serve(answering("abc")) as server, connect("m", base_url=server.base_url) as model:
+        stream = model.stream("Hi", request_id="r6")
+        async for event in stream:
+            if isinstance(event, MessageComplete):
+                break
+        assert await model.cancel("r6") is False
+        assert (await model.complete("Hi", request_id="r6")).text == "abc"
+        await stream.aclose()
+        assert stream.response is not None
+        assert stream.response.finish_reason == "stop"
+
+
 async def _drain(stream: Any) -> None:
     await _collect(stream, [])
 
@@ -774,6 +831,21 @@ async def test_one_method_makes_a_whole_provider() -> None:
         assert parrot.estimate_input_tokens("Hello there, how are you?") > 3
         assert parrot.plan("Hello").items[0].outcome == "kept"
         assert repr(parrot) == "<Parrot parrot grey>"
+
+
+class Mumbler(Parrot):
+    async def events(self, request: Request) -> Any:
+        async for event in super().events(request):
+            if not isinstance(event, MessageComplete):
+                yield event
+
+
+async def test_events_that_end_before_the_message_are_no_reply() -> None:
+    async with Mumbler() as mumbler:
+        with pytest.raises(StreamInterruptedError):
+            await mumbler.complete("Hello")
+        with pytest.raises(StreamInterruptedError):
+            await _drain(mumbler.stream("Hello"))
 
 
 # --- connecting -------------------------------------------------------------------------------------

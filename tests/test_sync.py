@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -104,6 +105,20 @@ def test_leaving_a_stream_early_closes_it() -> None:
     with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
         with model.stream("Hi") as stream:
             next(stream)
+        for _ in range(500):
+            if not server.open:
+                break
+            threading.Event().wait(0.002)
+        assert server.open == 0
+
+
+def test_dropping_a_stream_early_closes_it() -> None:
+    with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
+        for event in model.stream("Hi"):
+            if isinstance(event, TextDelta):
+                break
+        del event
+        gc.collect()
         for _ in range(500):
             if not server.open:
                 break

@@ -19,15 +19,21 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dragoman import (
+    AuthenticationError,
     HttpTransport,
     InvalidResponseError,
     NetworkError,
     Provider,
+    ProviderError,
+    RateLimitError,
     StreamInterruptedError,
+    TextDelta,
     TimedOutError,
     Timeouts,
+    UnavailableError,
     check_events,
     connect,
+    provider,
 )
 from dragoman.transport import FixtureTransport, Secret
 
@@ -102,7 +108,6 @@ async def comments_after_text(connection: Connection) -> None:
 
 
 async def broken_framing(connection: Connection) -> None:
-    """The HTTP library waits on after a chunk whose size is nonsense; the deadline does not."""
     connection.begin_stream()
     connection.chunk(chunk("Hello"))
     await connection.writer.drain()
@@ -125,7 +130,6 @@ async def drip(connection: Connection) -> None:
         (silent, {"first_event": 0.15}, "first_event", None),
         (comments_only, {"first_event": 0.15}, "first_event", None),
         (comments_after_text, {"idle": 0.15}, "idle", "Hello"),
-        (broken_framing, {"idle": 0.15}, "idle", "Hello"),
         (drip, {"total": 0.5, "idle": 0.45}, "total", "x"),
         (silent, {"total": 0.15}, "total", None),
     ],
@@ -144,6 +148,84 @@ async def test_stream_deadlines(handler: Any, timeouts: dict[str, float], which:
         assert error.response.text.startswith(text)
 
 
+async def test_a_broken_chunk_is_told_at_once() -> None:
+    """The HTTP library waits on after a chunk whose size is nonsense."""
+    async with serve(broken_framing) as server, connect("m", base_url=server.base_url, timeouts=None) as model:
+        events, error = await asyncio.wait_for(_collect(model), 5)
+        with pytest.raises(StreamInterruptedError):
+            await asyncio.wait_for(model.complete("Hi"), 5)
+    check_events(events)
+    assert isinstance(error, StreamInterruptedError)
+    assert error.response is not None
+    assert error.response.text == "Hello"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_whoever_waits_is_told_when_the_provider_is_closed(stream: bool) -> None:
+    async def half(connection: Connection) -> None:
+        if stream:
+            connection.begin_stream()
+            connection.chunk(chunk("Hello"))
+        else:
+            connection.head(200, {"content-length": "1000"})
+            connection.send(b'{"cho')
+        await connection.writer.drain()
+        await asyncio.Event().wait()
+
+    async with serve(half) as server:
+        model = connect("m", base_url=server.base_url, timeouts=None)
+        waiting = asyncio.ensure_future(_collect(model) if stream else model.complete("Hi"))  # type: ignore[arg-type]
+        while not server.requests:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        await model.close()
+        if stream:
+            _, error = await asyncio.wait_for(waiting, 5)
+            assert isinstance(error, StreamInterruptedError)
+        else:
+            with pytest.raises(StreamInterruptedError):
+                await asyncio.wait_for(waiting, 5)
+
+
+async def test_connections_that_serve_again_gather_nothing() -> None:
+    async with serve(answering("abc")) as server, connect("m", base_url=server.base_url) as model:
+        for _ in range(5):
+            await model.complete("Hi")
+        transport: Any = model._transport  # type: ignore[attr-defined]
+        assert len(transport._heeded) <= 1
+        for protocol in transport._heeded:
+            assert len(protocol.closed._callbacks or ()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, AuthenticationError), (429, RateLimitError), (500, UnavailableError)]
+)
+async def test_a_refusal_whose_body_breaks_off_is_known_by_its_status(status: int, kind: type[ProviderError]) -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.head(status, {"content-length": "500", "retry-after": "7"})
+        connection.send(b'{"error": {"mess')
+        await connection.writer.drain()
+        connection.writer.close()
+
+    async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
+        with pytest.raises(kind) as caught:
+            await model.complete("Hi")
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
+
+
+async def test_a_refusal_whose_body_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.head(429, {"content-length": "500", "retry-after": "7"})
+        await connection.writer.drain()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(provider, "_PATIENCE", 0.05)
+    async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
+        with pytest.raises(RateLimitError):
+            await asyncio.wait_for(model.complete("Hi"), 5)
+
+
 async def test_the_total_deadline_of_a_whole_reply() -> None:
     async def half(connection: Connection) -> None:
         connection.head(200, {"content-length": "1000"})
@@ -156,6 +238,29 @@ async def test_the_total_deadline_of_a_whole_reply() -> None:
                 await asyncio.wait_for(model.complete("Hi"), 5)
             await asyncio.wait_for(server.closed.wait(), 5)
         assert caught.value.which == "total"
+
+
+async def test_a_caller_who_is_slow_with_the_first_event() -> None:
+    going_on = asyncio.Event()
+
+    async def slow(connection: Connection) -> None:
+        connection.begin_stream()
+        connection.chunk(chunk("Hel"))
+        await connection.writer.drain()
+        await going_on.wait()
+        connection.chunk(chunk("lo") + b"data: [DONE]\n\n")
+        await connection.writer.drain()
+        await asyncio.Event().wait()
+
+    patience = {"first_event": 0.1, "idle": 5.0}
+    async with serve(slow) as server, connect("m", base_url=server.base_url, timeouts=patience) as model:
+        stream = model.stream("Hi")
+        async for event in stream:
+            if isinstance(event, TextDelta) and event.text == "Hel":
+                await asyncio.sleep(0.3)
+                going_on.set()
+        assert stream.response is not None
+        assert stream.response.text == "Hello"
 
 
 async def test_a_slow_caller_is_not_an_idle_provider() -> None:

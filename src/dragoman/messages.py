@@ -309,7 +309,7 @@ class Tool(Struct, frozen=True):
         name = name or str(getattr(subject, "__name__", type(subject).__name__))
         if name == "<lambda>":
             raise TypeError("a lambda has no name that a model could call it by; give it one: name=...")
-        hints = get_type_hints(called_by(subject), include_extras=True)
+        hints = get_type_hints(called_by(function), include_extras=True)
         fields: list[Any] = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -14,7 +14,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeAlias, final
 from weakref import ref
@@ -27,6 +27,7 @@ from .errors import (
     CallCancelledError,
     InvalidRequestError,
     ProviderError,
+    StreamInterruptedError,
     StructuredOutputError,
     UnsupportedContentError,
     UnsupportedFeatureError,
@@ -34,7 +35,7 @@ from .errors import (
 from .events import Assembler, Event, MessageComplete, MessageStart, Partial, Response, fold
 from .messages import Issuer, LossWarning, Request, RuntimeConfig, Text, Thinking, ToolCall, ToolChoice
 from .tokens import FAMILIES, estimate_input_tokens
-from .transport import HttpTransport, Reply, Secret, Timeouts, Transport
+from .transport import MAX_ERROR_BODY, HttpTransport, Reply, Secret, Timeouts, Transport
 from .validate import Expectation, build_request, check_request, find_refusal, parse_messages, parse_tools
 from .wire import CODECS, Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan, make_plan
 
@@ -43,6 +44,8 @@ __all__ = ["SCHEMES", "EventStream", "HttpProvider", "Messages", "Provider", "co
 log = logging.getLogger("dragoman")
 
 _NOTHING_KNOWN = Capabilities()
+# So many seconds the body of a refusal is waited for.
+_PATIENCE = 10.0
 
 Messages = Any
 """Text, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
@@ -83,8 +86,9 @@ class Provider(ABC):
         try:
             heard = await self._hear(request)
         except asyncio.CancelledError:
-            waiting.absorb()
-            raise self._cancelled(request) from None
+            if waiting.is_interrupted():
+                raise self._cancelled(request) from None
+            raise
         finally:
             waiting.end()
         response = fold(heard, (time.perf_counter() - began) * 1000)
@@ -148,6 +152,8 @@ class Provider(ABC):
         ends: list[Event] = []
         async for batch in self._batches(request):
             ends += [event for event in batch if type(event) is MessageComplete or type(event) is MessageStart]
+        if not ends or type(ends[-1]) is not MessageComplete:
+            raise StreamInterruptedError("the provider's events ended before the message did")
         return ends
 
     def _calls(self) -> _Calls:
@@ -258,18 +264,22 @@ class _Interruptible:
     _interrupting = False
     _others = 0
 
+    def _wait(self) -> None:
+        """Begin to wait in the present task; cancellations that it has by now are not ours."""
+        self._task = asyncio.current_task()
+        self._others = self._task.cancelling() if self._task is not None else 0
+
     def _interrupt(self) -> None:
         if self._task is not None and not self._interrupting:
             self._interrupting = True
-            self._others = self._task.cancelling()
             self._task.cancel()
 
-    def absorb(self) -> None:
-        """Called on ``CancelledError``: return if it was ours alone, else raise it on."""
-        task = asyncio.current_task()
-        if not self._interrupting or task is None or task.uncancel() > self._others:
-            raise
+    def is_interrupted(self) -> bool:
+        """Was the task cancelled by us, and by nobody else? Then the cancellation is taken back."""
+        if not self._interrupting or self._task is None:
+            return False
         self._interrupting = False
+        return self._task.uncancel() <= self._others
 
 
 class _Waiting(_Interruptible):
@@ -278,7 +288,7 @@ class _Waiting(_Interruptible):
     def __init__(self, calls: _Calls, request_id: str) -> None:
         self._calls = calls
         self._request_id = request_id
-        self._task = asyncio.current_task()
+        self._wait()
         calls[request_id] = ref(self)
 
     def end(self) -> None:
@@ -325,7 +335,7 @@ class EventStream(_Interruptible):
             at = 0
         self._at = at + 1
         event = self._batch[at]
-        if type(event) is MessageComplete:
+        if type(event) is MessageComplete and self.response is None:
             self._finish(event)
         return event
 
@@ -335,14 +345,18 @@ class EventStream(_Interruptible):
             raise StopAsyncIteration
         self._partial.extend(self._batch)
         self._batch, self._at = [], 0
-        self._task = asyncio.current_task()
+        self._wait()
         try:
             self._batch = await self._source.__anext__()
         except asyncio.CancelledError:
-            self.absorb()
+            # Whoever goes on after a cancellation of theirs is told how it ended, too.
             await self._close_well()
+            if not self.is_interrupted():
+                raise
         except StopAsyncIteration:
             self._end()
+            if self.response is None:
+                raise StreamInterruptedError("the provider's events ended before the message did") from None
             if self._unfit is not None:  # as complete() does: the message is whole, and not what was asked for
                 raise self._unfit from self._unfit.__cause__
             raise
@@ -364,12 +378,12 @@ class EventStream(_Interruptible):
 
     async def aclose(self) -> None:
         """Stop and close the connection, without further events."""
+        if self._task is not None:
+            self._interrupt()
+            return
         if not self._ended:
-            self._end()
-            if self._task is not None:
-                self._interrupt()
-            else:
-                await _close(self._source)
+            await self._close_well()
+        self._batch, self._at = [], 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -386,13 +400,17 @@ class EventStream(_Interruptible):
             self._unfit = error
             response = replace(response, parsed=None)
         self.response = response
+        self._calls.pop(self.request_id, None)
 
     async def _close_well(self) -> None:
         self._end()
-        said, unsaid = self._batch[: self._at], self._batch[self._at :]
-        self._partial.extend(said)
-        self._batch = self._partial.close(self.request_id, self._provider.model, self._provider.name, unsaid)
-        self._at = 0
+        if self.response is None:
+            said, unsaid = self._batch[: self._at], self._batch[self._at :]
+            self._partial.extend(said)
+            self._batch = self._partial.close(self.request_id, self._provider.model, self._provider.name, unsaid)
+            self._at = 0
+            if self._batch and isinstance(last := self._batch[-1], MessageComplete):
+                self._finish(last)
         await _close(self._source)
 
     def _end(self) -> None:
@@ -479,7 +497,7 @@ class HttpProvider(Provider):
             if reply.status < 300:
                 return sending, reply, codec.decoder(request, self._assembler(request, encoded))
             try:
-                body = await reply.read()
+                body = await _read_refusal(reply)
             finally:
                 await sending.__aexit__(*sys.exc_info())
             self._learn(codec, codec.error(reply.status, reply.headers, body, time.time()), request)
@@ -621,6 +639,16 @@ class _Answer:
         sending, self._sending = self._sending, None
         if sending is not None:
             await sending.__aexit__(type(error) if error is not None else None, error, None)
+
+
+async def _read_refusal(reply: Reply) -> bytes:
+    """The body of a refusal, or what there is of it: its status says enough to be told without the rest."""
+    body = bytearray()
+    with suppress(ProviderError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            while len(body) < MAX_ERROR_BODY and (chunk := await reply.receive()):
+                body += chunk
+    return bytes(body[:MAX_ERROR_BODY])
 
 
 def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:

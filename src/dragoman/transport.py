@@ -10,11 +10,12 @@ import asyncio
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import lru_cache
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from msgspec import Struct
 
@@ -139,6 +140,7 @@ class HttpTransport(Transport):
         self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether a connection serves once
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
         self._ahead = _ReadAhead()
+        self._heeded: WeakSet[Any] = WeakSet()  # connections whose end is heard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -258,6 +260,16 @@ def _is_loopback(url: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
+def _lose(content: aiohttp.StreamReader, error: Exception, _: asyncio.Future[None] | None) -> None:
+    if not content.is_eof() and content.exception() is None:
+        content.set_exception(error)
+
+
+def _heed(closed: asyncio.Future[None]) -> None:
+    if not closed.cancelled():
+        closed.exception()  # else asyncio complains that nobody asked
+
+
 def _without_frames(error: BaseException) -> BaseException:
     """The cause without its stack: frames of the HTTP library hold headers, and with them the key."""
     error.__context__ = None
@@ -293,6 +305,8 @@ class _Exchange(Reply):
         self._single = single
         self._counted = False
         self._response: aiohttp.ClientResponse | None = None
+        self._closed: asyncio.Future[None] | None = None  # done when the connection is gone
+        self._lose: Callable[[asyncio.Future[None]], None] | None = None
         self.touch = clock.touch  # type: ignore[method-assign]
 
     async def __aenter__(self) -> Reply:
@@ -330,7 +344,28 @@ class _Exchange(Reply):
         self.headers = self._response.headers
         self._content = self._response.content
         clock.watch(self._response)
+        self._watch(self._response)
         return self
+
+    def _watch(self, response: aiohttp.ClientResponse) -> None:
+        """Learn of the end of the connection.
+
+        The HTTP library does not tell the reader when it closes one itself: because the pool is closed,
+        or because chunks are not framed as they should be. It would wait for its deadline.
+        """
+        protocol = response.connection.protocol if response.connection is not None else None
+        if protocol is None:
+            return  # all has been received
+        lost = self._transport._aiohttp.ClientPayloadError("the connection is closed")
+        self._lose = partial(_lose, response.content, lost)
+        self._closed = protocol.closed
+        if self._closed is None:
+            self._lose(None)
+        else:
+            self._closed.add_done_callback(self._lose)
+            if protocol not in self._transport._heeded:
+                self._transport._heeded.add(protocol)
+                self._closed.add_done_callback(_heed)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
@@ -341,10 +376,18 @@ class _Exchange(Reply):
 
     def __del__(self) -> None:
         # A stream that was dropped rather than closed. The timer would keep its socket open until it fires.
-        self._close()
+        loop = self._clock._loop
+        if self._response is None or loop.is_closed() or asyncio._get_running_loop() is loop:
+            self._close()
+        else:  # dropped in another thread, as streams of dragoman.sync are
+            with suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
         self._clock.stop()
+        if self._closed is not None and self._lose is not None:
+            self._closed.remove_done_callback(self._lose)
+            self._closed = None
         if self._counted:
             self._transport._ahead.streams -= 1
             self._counted = False
@@ -456,8 +499,8 @@ class _Clock:
         which, when = self._next()
         now = self._loop.time()
         if when is not None and when <= now:
-            if which == "idle" and not self.reading:
-                self._touched = now  # the caller is busy, the provider is not to blame
+            if which != "total" and not self.reading and self._response is not None:
+                self._touched, self._spoke = now, True  # the caller is busy, the provider is not to blame
             else:
                 self.expired = which
                 if self._response is not None:
