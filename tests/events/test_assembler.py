@@ -910,6 +910,18 @@ def test_the_opening_is_the_start_that_was_seen() -> None:
     assert partial_of([start]).opening([other]) == [start]
 
 
+def test_state_that_comes_after_a_signature_does_not_unsay_it() -> None:
+    out = make()
+    out.thinking("a")
+    out.attach(Thinking, "sig")
+    out.attach(Thinking, opaque="state")
+    out.finish("stop")
+    events = out.take()
+    check_events(events)
+    assert [event.signature for event in events if isinstance(event, ThinkingDelta)] == [None, "sig"]
+    assert fold(events).message.content == (Thinking("a", Continuity("sig", "state", ISSUER)),)
+
+
 def test_a_cut_thought_keeps_its_signature_and_says_that_it_may_be_short() -> None:
     out = make()
     say(out, [("thinking", ("a",)), ("attach", (Thinking, "one")), ("block_end", (None,)), ("thinking", ("b",))])

@@ -321,6 +321,10 @@ class Assembler:
             block = self._tail
             if block is None or block.kind is not kind or block.ended:
                 block = self._open(kind)
+        if kind is Thinking and signature is None and block.continuity is not None:
+            # A delta may have said it already: more state does not unsay it.
+            block.continuity = replace(block.continuity, opaque=opaque)
+            return
         block.continuity = Continuity(signature, opaque, self._issuer)
         if kind is Thinking and block is self._head:
             self._say_signature(block)
