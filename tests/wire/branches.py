@@ -13,11 +13,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.events import AssemblerError, Event, TextDelta, ThinkingDelta, ToolUseInputDelta
-from dragoman.messages import Request
+from dragoman.events import Assembler, AssemblerError, Event, TextDelta, ThinkingDelta, ToolUseInputDelta
+from dragoman.messages import Issuer, Request
 from dragoman.wire import Codec, Decoder
 
-from .cases import Heard, open_decoder
+from .cases import Heard
 
 __all__ = ["Snapshot", "hear_cuts", "seams_of"]
 
@@ -57,6 +57,17 @@ class Snapshot:
         return decoder
 
 
+class _Numbers:
+    """Ids that are the same ones in every branch, and look like those that are minted."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def __call__(self) -> str:
+        self._last += 1
+        return f"{self._last:026}"
+
+
 def seams_of(wire: str, data: bytes) -> list[int]:
     """Where one event of a stream ends and the next begins; and both ends of it."""
     mark = rb"\n" if wire == "ollama" else rb"\n\r?\n"
@@ -69,7 +80,9 @@ def hear_cuts(codec: Codec, request: Request, data: bytes, offsets: Sequence[int
     The decoder is fed event by event, and goes on from the last whole one for each cut. The codec must not keep
     the raw reply. Deltas that were heard before the last whole event come joined.
     """
-    decoder = open_decoder(codec, request, judged=False)
+    issuer = Issuer(codec.wire, codec.issuer_vendor, request.model)
+    out = Assembler(request_id=request.request_id, model=request.model, issuer=issuer, new_id=_Numbers())
+    decoder = codec.decoder(request, out)
     said: list[Event] = []
     at = 0
     for begin, end in pairwise([*seams_of(codec.wire, data), len(data) + 1]):
