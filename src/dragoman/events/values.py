@@ -329,7 +329,8 @@ def read_json(data: bytes | str) -> Any:
 
 def _read_damaged_json(data: bytes | str) -> Any:
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
-    text = _ESCAPES.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
+    if "\\u" in text:
+        text = _ESCAPES.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
     try:
         return json.loads(text, parse_constant=_refuse_constant, parse_float=_read_float)
     except RecursionError:
