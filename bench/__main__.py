@@ -153,6 +153,7 @@ def measure_memory(base: str, streams: int, modes: tuple[str, ...]) -> dict[str,
     for mode in ("lean", "raw"):
         if row := found.get(mode):
             row["beyond"] = row["grown"] - row["text"] - row["raw"] - found["connection"]["grown"]
+            row["later"] = json.loads(_run("bench.memory", base, str(streams), mode, "later").stdout)["grown"]
     return found
 
 

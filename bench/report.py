@@ -89,9 +89,10 @@ _HELD = {
 
 
 def _memory(rows: dict[str, Any]) -> list[str]:
-    lines = ["| | grown | of it text | raw | beyond these and the connection |", "|---|---|---|---|---|"]
+    head = "| | grown | of it text | raw | beyond these and the connection | grown after as many short ones |"
+    lines = [head, "|---|---|---|---|---|---|"]
     for mode, row in rows.items():
-        cells = [f"{row[key]:.0f}" if row.get(key) else "–" for key in ("grown", "text", "raw", "beyond")]
+        cells = [f"{row[key]:.0f}" if row.get(key) else "–" for key in ("grown", "text", "raw", "beyond", "later")]
         lines.append(f"| {_HELD[mode]} | " + " | ".join(cells) + " |")
     return lines
 
