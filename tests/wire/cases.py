@@ -157,7 +157,7 @@ def _served() -> Iterator[Record]:
     for exchange in find_exchanges():
         path, status = exchange["path"].partition("?")[0], exchange["status_line"].split()[1:2]
         wire = next((wire for end, wire in PATHS.items() if path.endswith(end)), None)
-        if wire not in CODECS or not status:
+        if wire not in CODECS or not status or exchange["method"] != "POST":
             continue
         body = (exchange["response_body"] or "").encode()
         # On the wire of lines a stream is what comes unless it is declined, and nothing in the body tells.
