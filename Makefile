@@ -28,7 +28,7 @@ test-rest: .venv/dev
 	$(BIN)/python -m pytest -q -n auto --dist worksteal $(addprefix --ignore=,$(COVERED))
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
-test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; about three quarters of an hour
+test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; half an hour on two cores
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive -o faulthandler_timeout=0
 
 lint: .venv/dev
