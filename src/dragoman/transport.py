@@ -260,9 +260,9 @@ def _is_loopback(url: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
-def _lose(content: aiohttp.StreamReader, error: Exception, _: asyncio.Future[None] | None) -> None:
+def _lose(content: aiohttp.StreamReader, error: type[Exception], _: asyncio.Future[None] | None) -> None:
     if not content.is_eof() and content.exception() is None:
-        content.set_exception(error)
+        content.set_exception(error("the connection is closed"))
 
 
 def _heed(closed: asyncio.Future[None]) -> None:
@@ -356,8 +356,7 @@ class _Exchange(Reply):
         protocol = response.connection.protocol if response.connection is not None else None
         if protocol is None:
             return  # all has been received
-        lost = self._transport._aiohttp.ClientPayloadError("the connection is closed")
-        self._lose = partial(_lose, response.content, lost)
+        self._lose = partial(_lose, response.content, self._transport._aiohttp.ClientPayloadError)
         self._closed = protocol.closed
         if self._closed is None:
             self._lose(None)

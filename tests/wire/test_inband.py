@@ -12,7 +12,6 @@ from dragoman.errors import (
     AuthenticationError,
     ContextOverflowError,
     InvalidRequestError,
-    ProviderError,
     RateLimitError,
     UnavailableError,
 )
@@ -151,9 +150,3 @@ def test_a_body_of_an_error(wire: str, body: bytes) -> None:
 )
 def test_what_is_taken_for_a_failure(data: bytes, failure: bool) -> None:
     assert is_failure(data) is failure
-
-
-def test_every_error_is_of_the_tree() -> None:
-    for shapes in (EVENTS, LINES):
-        for _, kind in shapes.values():
-            assert all(issubclass(one, ProviderError) for one in (kind if isinstance(kind, tuple) else (kind,)))

@@ -7,7 +7,6 @@ whether the model is in memory. Otherwise prefer ``/v1``, which more servers spe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -42,7 +41,7 @@ from ..messages import (
 from ..sse import Frame, LineDecoder
 from .codec import Decoder, Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from .conversation import note_state
-from .failure import Failure, build_error, is_failure, read_failure
+from .failure import build_error, is_failure, read_failure
 from .openai.refusal import ROWS, inband_error
 from .openai.request import schema_directive, write_tool
 from .projection import merge_extras, root_of, sorted_json, to_bytes
@@ -289,7 +288,7 @@ class OllamaDecoder(Decoder):
         except (msgspec.DecodeError, UnicodeDecodeError):
             line = msgspec.convert(read_json(frame.data), _Line)
         if line.error or (line.message is line.done is None and is_failure(frame.data)):
-            self._fail(read_failure(frame.data))
+            self.out.fail(inband_error(read_failure(frame.data)))
             return
         if line.message is None and not line.done:
             raise InvalidResponseError("a line of the reply has no message")
@@ -305,10 +304,6 @@ class OllamaDecoder(Decoder):
 
     def at_end(self) -> None:
         self.interrupted()
-
-    def _fail(self, failure: Failure) -> None:
-        status = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 0
-        self.out.fail(build_error(status, {}, failure, ROWS) if status else inband_error(failure))
 
     def _read(self, message: _Message) -> None:
         if message.thinking or message.content or message.tool_calls:

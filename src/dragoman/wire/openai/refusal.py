@@ -23,7 +23,9 @@ __all__ = ["ROWS", "inband_error"]
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """An error object inside a 200 that names no status of its own: by its words, else a failing server."""
+    """An error object inside a 200: by the status it names, by its words, else a failing server."""
+    if re.fullmatch(r"[45]\d\d", failure.code):
+        return build_error(int(failure.code), {}, failure, ROWS)
     words = f"{failure.code} {failure.kind}"
     status = next((status for pattern, status in _INBAND if pattern.search(words)), 500)
     return build_error(status, {}, failure, ROWS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -13,10 +12,10 @@ from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
-from ..failure import build_error, is_failure, read_failure
+from ..failure import is_failure, read_failure
 from ..projection import sorted_json
 from .quirks import Quirks
-from .refusal import ROWS, inband_error
+from .refusal import inband_error
 
 __all__ = ["OpenAIDecoder"]
 
@@ -166,9 +165,7 @@ class OpenAIDecoder(Decoder):
     # inside
 
     def _fail(self, error: Any) -> None:
-        failure = read_failure({"error": error} if not isinstance(error, bytes) else error)
-        status = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 0
-        self.out.fail(build_error(status, {}, failure, ROWS) if status else inband_error(failure))
+        self.out.fail(inband_error(read_failure({"error": error} if not isinstance(error, bytes) else error)))
 
     def _read(self, chunk: _Chunk, data: bytes) -> None:
         out = self.out
