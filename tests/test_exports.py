@@ -12,7 +12,12 @@ import dragoman
 from dragoman import errors
 
 PACKAGE = Path(dragoman.__file__).parent
-MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+# The public surface is what a package's front or a top-level module lists; files inside a package are its workshop.
+MODULES = sorted(
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.rglob("*.py")
+    if path.name == "__init__.py" or path.parent == PACKAGE
+)
 
 
 class Names:

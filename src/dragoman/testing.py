@@ -35,7 +35,7 @@ from typing import Any
 
 import pytest
 
-from .middleware.record import MODES, Record
+from .middleware.cassette import MODES, Record
 from .provider import Provider
 from .sim import SimServer, serve
 

@@ -21,9 +21,16 @@ from dragoman import Capabilities, ForceTool, Image, Inline, InvalidModelError, 
 from dragoman.cli import main
 from dragoman.conformance import Report, check_server
 from dragoman.conformance.checks import _SQUARES, CHECKS
-from dragoman.conformance.report import Exchange, Outcome, write_html, write_junit, write_markdown, write_text
+from dragoman.conformance.report import (
+    CheckOutcome,
+    RecordedExchange,
+    write_html,
+    write_junit,
+    write_markdown,
+    write_text,
+)
 from dragoman.gateway import SERVER_CODECS
-from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, SimServer
+from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptRule, SimServer
 
 from ..server import Connection, answering, serve
 
@@ -60,9 +67,9 @@ def obliging(request: Request) -> Answer:
     return Answer(text, usage=Usage(9, 14, total_tokens=23))
 
 
-LONG = Match(where=lambda request: len(str(request.messages)) > 1200)
-TOO_LONG = Rule(fault=Fault(error="ContextOverflowError", message="the prompt is too long"), match=LONG)
-GOOD = Script([TOO_LONG, Rule(obliging)], model="m", models=["m"])
+LONG = RequestMatch(where=lambda request: len(str(request.messages)) > 1200)
+TOO_LONG = ScriptRule(fault=Fault(error="ContextOverflowError", message="the prompt is too long"), match=LONG)
+GOOD = Script([TOO_LONG, ScriptRule(obliging)], model="m", models=["m"])
 
 
 def outcomes(report: Report) -> dict[str, str]:
@@ -96,8 +103,8 @@ async def test_a_good_server_passes(dragoman_sim: Sim, wire: str) -> None:
     }  # fmt: skip
 
 
-def changed(**facts: Any) -> Rule:
-    return Rule(lambda request: replace(obliging(request), **facts))
+def changed(**facts: Any) -> ScriptRule:
+    return ScriptRule(lambda request: replace(obliging(request), **facts))
 
 
 def textual(request: Request) -> Answer:
@@ -119,17 +126,17 @@ def ignoring_choice(request: Request) -> Answer:
     return replace(answer, tool_calls=[replace(call, name=request.tools[0].name) for call in answer.tool_calls])
 
 
-HABITS: dict[str, tuple[Rule, dict[str, str]]] = {
-    "says nothing": (Rule(Answer("", usage=Usage(1, 1))), {"text.complete": "fail", "stream.rules": "fail"}),
+HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
+    "says nothing": (ScriptRule(Answer("", usage=Usage(1, 1))), {"text.complete": "fail", "stream.rules": "fail"}),
     "counts nothing": (changed(usage=Usage()), {"usage.reported": "fail", "stream.usage": "unsupported"}),
     "counts wrongly": (changed(usage=Usage(3, 3, total_tokens=7)), {"usage.reported": "fail"}),
     "runs on": (changed(usage=Usage(9, 99), finish="stop"), {"limits.max_tokens": "fail"}),
     "never stops": (
-        Rule(lambda request: obliging(replace(request, config=replace(request.config, stop_sequences=None)))),
+        ScriptRule(lambda request: obliging(replace(request, config=replace(request.config, stop_sequences=None)))),
         {"limits.stop": "fail"},
     ),
     "ignores tools": (
-        Rule(textual, Match(where=has_tools)),
+        ScriptRule(textual, RequestMatch(where=has_tools)),
         {
             "tools.auto": "unsupported",
             "tools.forced": "fail",
@@ -137,36 +144,42 @@ HABITS: dict[str, tuple[Rule, dict[str, str]]] = {
             "tools.streamed": "unsupported",
         },
     ),
-    "calls another": (Rule(ignoring_choice, Match(where=has_tools)), {"tools.forced": "fail", "tools.auto": "pass"}),
+    "calls another": (
+        ScriptRule(ignoring_choice, RequestMatch(where=has_tools)),
+        {"tools.forced": "fail", "tools.auto": "pass"},
+    ),
     "refuses tools": (
-        Rule(fault=Fault(status=400, message="tools are not supported"), match=Match(where=has_tools)),
+        ScriptRule(fault=Fault(status=400, message="tools are not supported"), match=RequestMatch(where=has_tools)),
         {"tools.auto": "unsupported", "tools.forced": "unsupported", "tools.results": "unsupported"},
     ),
     "calls all the same": (
-        Rule(lambda request: obliging(replace(request, tool_choice="auto")), Match(where=has_tools)),
+        ScriptRule(lambda request: obliging(replace(request, tool_choice="auto")), RequestMatch(where=has_tools)),
         {"tools.none": "fail"},
     ),
-    "breaks the schema": (Rule("Blue, I think.", Match(schema=True)), {"schema.native": "fail"}),
+    "breaks the schema": (ScriptRule("Blue, I think.", RequestMatch(schema=True)), {"schema.native": "fail"}),
     "is blind": (
-        Rule(fault=Fault(status=400, message="this model does not support image input"), match=Match(where=has_image)),
+        ScriptRule(
+            fault=Fault(status=400, message="this model does not support image input"),
+            match=RequestMatch(where=has_image),
+        ),
         {"images.inline": "unsupported"},
     ),
-    "takes pictures": (Rule(TEXT, Match(where=has_image)), {"images.inline": "not_applicable"}),
-    "guesses": (Rule("It is red.", Match(where=has_image)), {"images.inline": "not_applicable"}),
+    "takes pictures": (ScriptRule(TEXT, RequestMatch(where=has_image)), {"images.inline": "not_applicable"}),
+    "guesses": (ScriptRule("It is red.", RequestMatch(where=has_image)), {"images.inline": "not_applicable"}),
     "says what one may wish": (
-        Rule("Red, or blue: it is coloured.", Match(where=has_image)),
+        ScriptRule("Red, or blue: it is coloured.", RequestMatch(where=has_image)),
         {"images.inline": "not_applicable"},
     ),
     "breaks off": (
-        Rule(obliging, Match(stream=True), Fault(end_at=300)),
+        ScriptRule(obliging, RequestMatch(stream=True), Fault(end_at=300)),
         {"stream.rules": "fail", "text.complete": "pass"},
     ),
     "labels wrongly": (
-        Rule(obliging, Match(stream=True), Fault(content_type="application/json")),
+        ScriptRule(obliging, RequestMatch(stream=True), Fault(content_type="application/json")),
         {"stream.label": "fail", "stream.rules": "pass"},
     ),
-    "cuts in silence": (Rule(obliging, LONG), {"limits.context": "fail"}),
-    "is busy": (Rule(fault=Fault(status=503)), {"text.complete": "fail", "tools.auto": "fail"}),
+    "cuts in silence": (ScriptRule(obliging, LONG), {"limits.context": "fail"}),
+    "is busy": (ScriptRule(fault=Fault(status=503)), {"text.complete": "fail", "tools.auto": "fail"}),
 }
 
 
@@ -188,13 +201,13 @@ async def test_a_bad_habit_is_found_by_the_check_for_it(dragoman_sim: Sim, habit
 @pytest.mark.parametrize(
     ("rule", "known"),
     [
-        (Rule(obliging), True),
-        (Rule("It is red.", Match(where=has_image)), None),
-        (Rule(fault=Fault(status=400, message="no image input"), match=Match(where=has_image)), False),
+        (ScriptRule(obliging), True),
+        (ScriptRule("It is red.", RequestMatch(where=has_image)), None),
+        (ScriptRule(fault=Fault(status=400, message="no image input"), match=RequestMatch(where=has_image)), False),
     ],
 )
 async def test_pictures_are_known_to_be_seen_only_by_who_says_what_they_show(
-    dragoman_sim: Sim, rule: Rule, known: bool | None
+    dragoman_sim: Sim, rule: ScriptRule, known: bool | None
 ) -> None:
     sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
     report = await check_server(sim.base_urls["openai"], skip=["[!i]*"])
@@ -212,7 +225,7 @@ async def test_a_stream_that_was_cut_has_an_end_mark_too(dragoman_sim: Sim, wire
 
 
 async def test_a_server_that_is_down_tells_nothing_about_its_model(dragoman_sim: Sim) -> None:
-    sim = dragoman_sim(Rule(fault=Fault(status=503)))
+    sim = dragoman_sim(ScriptRule(fault=Fault(status=503)))
     report = await check_server(sim.base_urls["openai"], skip=["[!ti]*"])
     assert report.failed
     assert report.capabilities == Capabilities()
@@ -305,13 +318,14 @@ async def test_the_wire_is_found_out() -> None:
 
 # --- forms ------------------------------------------------------------------------------------------------
 
+ECHOED = RecordedExchange("POST", "/x", "{}", 200, "]]> <i>\x1b")
 NASTY = Report(
     "http://h/v1", "openai", "m<script>|", "dragoman", "2026-01-01T00:00:00Z",
     (
-        Outcome("a.b", "does |<b>", "fail", 'not "so" & <so>\x00', (Exchange("POST", "/x", "{}", 200, "]]> <i>\x1b"),)),
-        Outcome("a.c", "does c", "pass"),
-        Outcome("a.d", "does d", "unsupported", "no"),
-        Outcome("a.e", "does e", "not_applicable", "no"),
+        CheckOutcome("a.b", "does |<b>", "fail", 'not "so" & <so>\x00', (ECHOED,)),
+        CheckOutcome("a.c", "does c", "pass"),
+        CheckOutcome("a.d", "does d", "unsupported", "no"),
+        CheckOutcome("a.e", "does e", "not_applicable", "no"),
     ),
     Capabilities.of({"max_context_tokens": 1, "supports_tools": True}, "probed"),
     {"seed": None},
@@ -376,7 +390,7 @@ def test_the_command_writes_every_form(dragoman_sim: Sim, tmp_path: Path, monkey
 
 
 def test_the_command_fails_when_a_check_does(dragoman_sim: Sim) -> None:
-    sim = dragoman_sim(Rule("Blue.", Match(schema=True)), Rule(obliging))
+    sim = dragoman_sim(ScriptRule("Blue.", RequestMatch(schema=True)), ScriptRule(obliging))
     result = CliRunner().invoke(main, ["check", sim.base_urls["openai"], "--skip", "[!s]*", "--skip", "st*", "--json"])
     report = json.loads(result.stdout)
     assert result.exit_code == 30

@@ -27,7 +27,7 @@ from dragoman.events import Assembler, Event
 from dragoman.sse import Frame
 from dragoman.validate import Expectation
 from dragoman.wire import Codec, Decoder, Encoded, HttpReply, HttpRequest
-from dragoman.wire.failure import build_error, read_failure
+from dragoman.wire.errors import build_error, read_failure
 
 # --- a codec ------------------------------------------------------------------------------------------
 

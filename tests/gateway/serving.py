@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from dragoman.gateway.patience import PatientProtocol
+from dragoman.gateway.header_timeout import HeaderTimeoutProtocol
 
 
 @contextlib.asynccontextmanager
@@ -20,7 +20,13 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     listener.bind(("127.0.0.1", 0))
     listener.listen(4096)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5, http=PatientProtocol, **settings
+        app,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=5,
+        http=HeaderTimeoutProtocol,
+        **settings,
     )
     # As ``Server.serve`` does it, without its loop, which looks for the end ten times a second.
     server = uvicorn.Server(config)

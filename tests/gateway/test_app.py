@@ -20,11 +20,11 @@ import pytest
 from dragoman import connect
 from dragoman.errors import ProviderError, UnavailableError
 from dragoman.events import Usage
+from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
+from dragoman.gateway.header_timeout import HeaderTimeoutProtocol
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.ledger import Ledger
-from dragoman.gateway.patience import PatientProtocol
-from dragoman.gateway.service import Bounds
 from dragoman.messages import Request
 from dragoman.registry import ConfigError, Registry
 from tests.listed import Listed, reply
@@ -129,7 +129,7 @@ async def test_a_slow_body_is_refused() -> None:
 
 @pytest.mark.parametrize("before", [b"", head(HOST, JSON, length=2).replace(b"close", b"keep-alive") + b"{}"])
 async def test_a_head_that_never_ends_is_not_waited_for(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PatientProtocol, "seconds", 0.3)
+    monkeypatch.setattr(HeaderTimeoutProtocol, "seconds", 0.3)
     async with serving(create_app({"fast": Listed("Hello")})) as url:
         began = time.perf_counter()
         said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")

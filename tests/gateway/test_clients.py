@@ -25,7 +25,7 @@ from dragoman.events import Assembler, Usage
 from dragoman.gateway.app import create_app
 from dragoman.messages import Image, Inline, System, Text, Thinking, ToolResult, User
 from dragoman.provider import Provider
-from dragoman.sim import Answer, Call, Match, Rule, ScriptedProvider
+from dragoman.sim import Answer, Call, RequestMatch, ScriptedProvider, ScriptRule
 from tests.listed import Listed, broken, reply, speak
 
 from .serving import serving
@@ -391,10 +391,11 @@ async def test_anthropic_counts_tokens_and_lists_models() -> None:
 
 async def test_both_clients_in_front_of_the_simulator() -> None:
     model = ScriptedProvider(
-        Rule(
-            Answer(thinking="Look it up.", tool_calls=[Call("weather", {"city": "Bern"}, id="call_1")]), Match(turn=1)
+        ScriptRule(
+            Answer(thinking="Look it up.", tool_calls=[Call("weather", {"city": "Bern"}, id="call_1")]),
+            RequestMatch(turn=1),
         ),
-        Rule("It rains.", Match(tool_result="rain")),
+        ScriptRule("It rains.", RequestMatch(tool_result="rain")),
     )
     tools: Any = [{"name": "weather", "input_schema": CITY}]
     functions: Any = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]

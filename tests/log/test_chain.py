@@ -11,7 +11,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dragoman.log import LogCorruptError, LogError, PostgresLog, Record, Report, SessionStarted, SqliteLog, TurnStarted
+from dragoman.log import (
+    ChainReport,
+    LogCorruptError,
+    LogError,
+    LogRecord,
+    PostgresLog,
+    SessionStarted,
+    SqliteLog,
+    TurnStarted,
+)
 from dragoman.log.chain import check_log
 from dragoman.log.record import Draft, Head, link_record, to_row
 
@@ -35,7 +44,7 @@ CHANGES = [
 ]  # fmt: skip
 
 
-def fill(log: SqliteLog | PostgresLog) -> list[Record]:
+def fill(log: SqliteLog | PostgresLog) -> list[LogRecord]:
     for session in ("a", "b", "c"):
         log.append_sync(session, SessionStarted(goal="g" * 40))
         for number in range(1, NUMBER):
@@ -44,7 +53,7 @@ def fill(log: SqliteLog | PostgresLog) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[LogRecord]]:
     """A closed log, and what is in its middle session."""
     path = tmp_path_factory.mktemp("log") / "log.db"
     with SqliteLog(path) as log:
@@ -53,12 +62,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Recor
 
 
 @pytest.fixture
-def path(original: tuple[Path, list[Record]], tmp_path: Path) -> Path:
+def path(original: tuple[Path, list[LogRecord]], tmp_path: Path) -> Path:
     return Path(shutil.copy(original[0], tmp_path / "log.db"))
 
 
 @pytest.fixture
-def records(original: tuple[Path, list[Record]]) -> list[Record]:
+def records(original: tuple[Path, list[LogRecord]]) -> list[LogRecord]:
     return original[1]
 
 
@@ -71,18 +80,18 @@ def run(path: Path, *statements: str | tuple[str, tuple[object, ...]]) -> None:
     connection.close()
 
 
-def verify(path: Path) -> Report:
+def verify(path: Path) -> ChainReport:
     with SqliteLog(path, readonly=True) as log:
         return log.verify()
 
 
 def test_the_untouched_log_is_whole(path: Path) -> None:
-    assert verify(path) == Report(3, 3 * NUMBER)
+    assert verify(path) == ChainReport(3, 3 * NUMBER)
 
 
 @pytest.mark.parametrize(("column", "value"), [*CHANGES, ("previous", "zeroblob(32)"), ("hash", "zeroblob(32)")])
 def test_a_changed_column_is_a_hash_mismatch_at_its_record(
-    path: Path, records: list[Record], column: str, value: str
+    path: Path, records: list[LogRecord], column: str, value: str
 ) -> None:
     run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
     report = verify(path)
@@ -125,7 +134,7 @@ def test_a_value_that_cannot_be_read_is_named(path: Path, column: str, value: st
     str(found).encode()  # and can be printed
 
 
-def test_a_deleted_record_is_a_gap(path: Path, records: list[Record]) -> None:
+def test_a_deleted_record_is_a_gap(path: Path, records: list[LogRecord]) -> None:
     run(path, f"DELETE FROM records WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
@@ -142,7 +151,9 @@ def test_a_moved_record_is_a_gap(path: Path, seq: int) -> None:
 
 
 @pytest.mark.parametrize("session", ["'d'", "CAST(x'61ff' AS TEXT)"])
-def test_a_record_moved_to_another_session_is_named_there_too(path: Path, records: list[Record], session: str) -> None:
+def test_a_record_moved_to_another_session_is_named_there_too(
+    path: Path, records: list[LogRecord], session: str
+) -> None:
     run(path, f"UPDATE records SET session = {session} WHERE session = 'b' AND seq = {CHANGED}")
     breaks = {found.session: found for found in verify(path).breaks}
     assert (breaks["b"].seq, breaks["b"].problem) == (CHANGED, "gap")
@@ -157,7 +168,7 @@ def test_a_session_renamed_is_broken_at_its_first_record(path: Path) -> None:
     assert (found.session, found.seq, found.problem) == ("x", 1, "hash mismatch")
 
 
-def test_a_record_replaced_with_its_own_right_hash_does_not_fit_the_next(path: Path, records: list[Record]) -> None:
+def test_a_record_replaced_with_its_own_right_hash_does_not_fit_the_next(path: Path, records: list[LogRecord]) -> None:
     before = records[CHANGED - 2]
     draft = Draft("b", "t1", "p1", "turn.started", "system", "private", b'{"number":666}')
     forged = link_record(draft, Head(before.seq, before.hash))
@@ -216,7 +227,7 @@ def check_flip(original: Path, folder: Path, bit: int) -> str:
 
 
 def test_no_flipped_bit_of_the_file_goes_unnoticed_and_changes_a_record(
-    original: tuple[Path, list[Record]], tmp_path: Path
+    original: tuple[Path, list[LogRecord]], tmp_path: Path
 ) -> None:
     draw = random.Random(11)
     bits = original[0].stat().st_size * 8
@@ -225,7 +236,7 @@ def test_no_flipped_bit_of_the_file_goes_unnoticed_and_changes_a_record(
 
 
 def test_a_flipped_bit_in_a_stored_payload_is_found_at_its_record(
-    original: tuple[Path, list[Record]], path: Path
+    original: tuple[Path, list[LogRecord]], path: Path
 ) -> None:
     record = original[1][CHANGED]
     data = path.read_bytes()

@@ -31,7 +31,7 @@ from dragoman.log import (
     LogLockedError,
     LogPruned,
     LogReadOnlyError,
-    Record,
+    LogRecord,
     SessionStarted,
     SqliteLog,
     ToolStarted,
@@ -239,7 +239,7 @@ def test_the_exported_chain_can_be_checked_with_nothing_but_a_hash_function(open
 
 def test_the_form_of_a_record_is_what_it_was_in_version_one() -> None:
     """Whoever changes one of these bytes, here or in a dependency, breaks every log there is."""
-    record = Record(
+    record = LogRecord(
         "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None, msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
         genesis("s\"1é"), "private", 1, 's"1é', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "t1", "turn.started",
     )  # fmt: skip

@@ -19,9 +19,9 @@ from dragoman.log import (
     LogError,
     LogLockedError,
     LogReadOnlyError,
+    LogRecord,
     LogVersionError,
     PostgresLog,
-    Record,
     SqliteLog,
     ToolObserved,
     TurnStarted,
@@ -151,7 +151,7 @@ async def test_many_callers_share_a_commit(tmp_path: Path) -> None:
     class Counting(SqliteLog):
         groups: list[int] = []
 
-        def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+        def _write(self, drafts: Sequence[Draft]) -> list[LogRecord]:
             self.groups.append(len(drafts))
             return super()._write(drafts)
 

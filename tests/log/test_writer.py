@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.log import LogClosedError, LogStorageError, SqliteLog, ToolObserved, TurnStarted
-from dragoman.log.record import Draft, Record, link_record
+from dragoman.log.record import Draft, LogRecord, link_record
 from dragoman.log.writer import Writer
 
 
@@ -26,7 +26,7 @@ class Gate:
         self.entered = threading.Event()
         self.groups: list[int] = []
 
-    def __call__(self, drafts: Sequence[Draft]) -> list[Record]:
+    def __call__(self, drafts: Sequence[Draft]) -> list[LogRecord]:
         self.entered.set()
         assert self.opened.wait(10)
         self.groups.append(len(drafts))
@@ -68,7 +68,7 @@ async def test_appends_wait_for_room_without_blocking_the_loop(tmp_path: Path) -
     gate = threading.Event()
 
     class Slow(SqliteLog):
-        def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+        def _write(self, drafts: Sequence[Draft]) -> list[LogRecord]:
             assert gate.wait(10)
             return super()._write(drafts)
 
@@ -82,7 +82,7 @@ async def test_appends_wait_for_room_without_blocking_the_loop(tmp_path: Path) -
 
 
 def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> None:
-    def fail(_: Sequence[Draft]) -> list[Record]:
+    def fail(_: Sequence[Draft]) -> list[LogRecord]:
         raise MemoryError("boom")
 
     writer = Writer(fail, lambda: None, fatal=(LogStorageError,))
@@ -97,7 +97,7 @@ def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> No
 def test_a_failure_that_is_not_fatal_is_over_with_its_group() -> None:
     outcomes = iter([True, False])
 
-    def write(drafts: Sequence[Draft]) -> list[Record]:
+    def write(drafts: Sequence[Draft]) -> list[LogRecord]:
         if next(outcomes):
             raise LogStorageError("no server")
         return [link_record(item, None) for item in drafts]

@@ -11,9 +11,9 @@ import pytest
 from dragoman.log import (
     CATALOGUE,
     EventLog,
+    LogRecord,
     PermissionDenied,
     PermissionGranted,
-    Record,
     SessionFinished,
     SqliteLog,
     ToolFailed,
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> Any:
         yield log
 
 
-def record(payload: Any) -> Record:
+def record(payload: Any) -> LogRecord:
     session = "dragoman.log" if type(payload).__name__ == "LogPruned" else "s"
     return link_record(draft_record(session, payload), None)
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dragoman.events import Assembler, Event
-from dragoman.log import Record, SqliteLog
+from dragoman.log import LogRecord, SqliteLog
 from dragoman.messages import Assistant, Request, new_ulid
 from dragoman.permission import Policy, Rule
 from dragoman.provider import Provider
@@ -73,7 +73,7 @@ async def live(folder: Path, name: str) -> None:
     with SqliteLog(folder / "log.db") as log:
         say(f"ready {os.getpid()}")
 
-        def watch(record: Record) -> None:
+        def watch(record: LogRecord) -> None:
             say(f"{record.seq} {record.hash}")
 
         policy = Policy([Rule("allow")])

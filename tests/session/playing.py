@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Assembler
-from dragoman.log import Record
+from dragoman.log import LogRecord
 from dragoman.messages import Request
 
 from ..listed import speak
@@ -39,11 +39,11 @@ def propose(*calls: Callable[[Assembler], None], words: str = "", **facts: Any) 
     return speak(*([text(words)] if words else []), *calls, finish="tool_calls", **facts)
 
 
-def types(records: Sequence[Record]) -> list[str]:
+def types(records: Sequence[LogRecord]) -> list[str]:
     return [record.type for record in records]
 
 
-def of(records: Sequence[Record], kind: str) -> list[Any]:
+def of(records: Sequence[LogRecord], kind: str) -> list[Any]:
     """The payloads of one type."""
     return [record.payload for record in records if record.type == kind]
 
@@ -67,10 +67,10 @@ BEFORE = {
 }  # fmt: skip
 
 
-def check_evidence(records: Sequence[Record], *, finished: bool = True) -> dict[str, list[str]]:
+def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> dict[str, list[str]]:
     """Hold a session's records against the rules of the chain; return each intent's steps."""
     by_id = {record.id: record for record in records}
-    steps: dict[str, list[Record]] = {}
+    steps: dict[str, list[LogRecord]] = {}
     for record in records:
         assert record.parent is None or record.parent in by_id, "a parent comes first"
         intent = record.data.get("intent_id") or (record.data["id"] if record.type == "tool_intent.proposed" else None)

@@ -56,7 +56,7 @@ def test_nothing_below_the_core_leads_to_it() -> None:
 
 def test_the_search_finds_a_way_where_there_is_one() -> None:
     assert all("tools" in layers for layers in reachable(["session"]).values() if layers)
-    assert "tools" in reachable(["session"])["session/loop.py"]
+    assert "tools" in reachable(["session"])["session/session.py"]
 
 
 def test_nothing_below_the_core_loads_it() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.log import Record, SqliteLog
+from dragoman.log import LogRecord, SqliteLog
 from dragoman.session import reduce_records
 
 from .playing import check_evidence, of, types
@@ -74,7 +74,7 @@ def check(folder: Path, lives: Lives, names: list[str], *, over: bool) -> None:
     path = folder / "effects"
     effects = collections.Counter(path.read_text().split() if path.exists() else [])
     assert set(effects.values()) <= {1}, "a tool ran twice"
-    held: dict[str, list[Record]] = {}
+    held: dict[str, list[LogRecord]] = {}
     with SqliteLog(folder / "log.db", readonly=True) as log:
         assert log.verify().ok, str(log.verify())
         held = {name: list(log.read(name)) for name in names}

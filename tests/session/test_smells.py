@@ -84,17 +84,17 @@ async def test_5_an_adapter_does_not_cut_a_tool_result(wire: str) -> None:
 
 def test_6_a_fallback_keeps_the_evidence_of_its_choice() -> None:
     """See ``test_a_fallback_leaves_evidence`` and the one after it."""
-    from . import test_loop
+    from . import test_session
 
-    assert test_loop.test_a_fallback_leaves_evidence
-    assert test_loop.test_a_fallback_that_tells_nobody_leaves_evidence_too
+    assert test_session.test_a_fallback_leaves_evidence
+    assert test_session.test_a_fallback_that_tells_nobody_leaves_evidence_too
 
 
 def test_7_no_private_field_of_a_provider_reaches_core_or_command() -> None:
     private = re.compile(
         r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
     )
-    for folder in ("permission.py", "tools", "session", "cli/agent.py", "cli/watching.py", "cli/approval.py"):
+    for folder in ("permission.py", "tools", "session", "cli/agent.py", "cli/agent_view.py", "cli/approval.py"):
         path = PACKAGE / folder
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
             code = file.read_text().replace("end.tool_use_id", "")  # the event's own word for a call's id

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.log import Record, SqliteLog
+from dragoman.log import LogRecord, SqliteLog
 from dragoman.messages import ToolResult
 from dragoman.permission import Policy, Rule
 from dragoman.session import Session
@@ -77,7 +77,7 @@ async def test_the_run_that_is_stopped_below_is_this_long(log: SqliteLog) -> Non
 async def test_stopped_after_every_record(log: SqliteLog, at: int, outer: bool) -> None:
     running: list[asyncio.Task[Any]] = []
 
-    def stop(record: Record) -> None:
+    def stop(record: LogRecord) -> None:
         if record.seq == at:
             if outer:
                 running[0].cancel()

@@ -38,7 +38,7 @@ from dragoman import (
     check_events,
     fold,
 )
-from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, ScriptedProvider
+from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptedProvider, ScriptRule
 
 from ..listed import Clock, collect
 
@@ -115,52 +115,54 @@ AFTER_TOOL = (
     ToolResult("a", "sunny"),
     ToolResult("b", "rainy"),
 )
-MATCHES: list[tuple[Match, tuple[Any, ...], dict[str, Any], bool]] = [
-    (Match(), CONVERSATION, {}, True),
-    (Match(text="weather"), CONVERSATION, {}, True),
-    (Match(text="first"), CONVERSATION, {}, False),
-    (Match(pattern=r"in \w+$"), CONVERSATION, {}, True),
-    (Match(pattern=r"^in"), CONVERSATION, {}, False),
-    (Match(system="terse"), CONVERSATION, {}, True),
-    (Match(system="terse"), AFTER_TOOL, {}, False),
-    (Match(turn=2), CONVERSATION, {}, True),
-    (Match(turn=1), CONVERSATION, {}, False),
-    (Match(tool_result="SUNNY"), AFTER_TOOL, {}, True),
-    (Match(tool_result="rainy"), AFTER_TOOL, {}, True),
-    (Match(tool_result="snow"), AFTER_TOOL, {}, False),
-    (Match(tool_result=""), CONVERSATION, {}, False),
-    (Match(tools=["search"]), CONVERSATION, {"tools": TOOLS}, True),
-    (Match(tools=["search", "write"]), CONVERSATION, {"tools": TOOLS}, False),
-    (Match(model="sim-*"), CONVERSATION, {"model": "sim-2"}, True),
-    (Match(model="sim-*"), CONVERSATION, {"model": "other"}, False),
-    (Match(schema=True), CONVERSATION, {"response_schema": SCHEMA}, True),
-    (Match(schema=True), CONVERSATION, {}, False),
-    (Match(stream=True), CONVERSATION, {"stream": False}, False),
-    (Match(where=lambda request: len(request.messages) == 4), CONVERSATION, {}, True),
-    (Match(text="weather", turn=1), CONVERSATION, {}, False),
+MATCHES: list[tuple[RequestMatch, tuple[Any, ...], dict[str, Any], bool]] = [
+    (RequestMatch(), CONVERSATION, {}, True),
+    (RequestMatch(text="weather"), CONVERSATION, {}, True),
+    (RequestMatch(text="first"), CONVERSATION, {}, False),
+    (RequestMatch(pattern=r"in \w+$"), CONVERSATION, {}, True),
+    (RequestMatch(pattern=r"^in"), CONVERSATION, {}, False),
+    (RequestMatch(system="terse"), CONVERSATION, {}, True),
+    (RequestMatch(system="terse"), AFTER_TOOL, {}, False),
+    (RequestMatch(turn=2), CONVERSATION, {}, True),
+    (RequestMatch(turn=1), CONVERSATION, {}, False),
+    (RequestMatch(tool_result="SUNNY"), AFTER_TOOL, {}, True),
+    (RequestMatch(tool_result="rainy"), AFTER_TOOL, {}, True),
+    (RequestMatch(tool_result="snow"), AFTER_TOOL, {}, False),
+    (RequestMatch(tool_result=""), CONVERSATION, {}, False),
+    (RequestMatch(tools=["search"]), CONVERSATION, {"tools": TOOLS}, True),
+    (RequestMatch(tools=["search", "write"]), CONVERSATION, {"tools": TOOLS}, False),
+    (RequestMatch(model="sim-*"), CONVERSATION, {"model": "sim-2"}, True),
+    (RequestMatch(model="sim-*"), CONVERSATION, {"model": "other"}, False),
+    (RequestMatch(schema=True), CONVERSATION, {"response_schema": SCHEMA}, True),
+    (RequestMatch(schema=True), CONVERSATION, {}, False),
+    (RequestMatch(stream=True), CONVERSATION, {"stream": False}, False),
+    (RequestMatch(where=lambda request: len(request.messages) == 4), CONVERSATION, {}, True),
+    (RequestMatch(text="weather", turn=1), CONVERSATION, {}, False),
 ]
 
 
 @pytest.mark.parametrize(("match", "messages", "facts", "fits"), MATCHES)
-def test_matching(match: Match, messages: tuple[Any, ...], facts: dict[str, Any], fits: bool) -> None:
+def test_matching(match: RequestMatch, messages: tuple[Any, ...], facts: dict[str, Any], fits: bool) -> None:
     assert match.fits(Request(messages, **facts)) is fits
 
 
 async def test_a_request_without_a_rule_says_which_were_tried_and_not_what_was_said() -> None:
-    model = ScriptedProvider(Rule("a", Match(text="xylophone"), name="about x"), Rule("b", Match(text="zebra")))
+    model = ScriptedProvider(
+        ScriptRule("a", RequestMatch(text="xylophone"), name="about x"), ScriptRule("b", RequestMatch(text="zebra"))
+    )
     with pytest.raises(InvalidRequestError, match=r"no rule .* tried about x, rule 2") as caught:
         await model.complete("my secret wish")
     assert "secret" not in str(caught.value)
 
 
 async def test_a_rule_answers_so_many_times() -> None:
-    model = ScriptedProvider(Rule("once", times=1), Rule("twice", times=2), "after")
+    model = ScriptedProvider(ScriptRule("once", times=1), ScriptRule("twice", times=2), "after")
     assert [(await model.complete("a")).text for _ in range(4)] == ["once", "twice", "twice", "after"]
 
 
 async def test_chance_is_by_the_seed() -> None:
     async def run(seed: int) -> list[str]:
-        model = ScriptedProvider(Rule("heads", chance=0.5), "tails", seed=seed)
+        model = ScriptedProvider(ScriptRule("heads", chance=0.5), "tails", seed=seed)
         return [(await model.complete("a")).text for _ in range(40)]
 
     first = await run(1)
@@ -195,7 +197,7 @@ STATUSES = [
 
 @pytest.mark.parametrize(("fault", "kind"), STATUSES)
 async def test_refusals_come_before_any_event(fault: Fault, kind: type[ProviderError]) -> None:
-    events, error = await collect(ScriptedProvider(Rule("never", fault=fault)).stream("x"))
+    events, error = await collect(ScriptedProvider(ScriptRule("never", fault=fault)).stream("x"))
     assert events == []
     assert type(error) is kind
     assert isinstance(error, ProviderError)
@@ -205,7 +207,7 @@ async def test_refusals_come_before_any_event(fault: Fault, kind: type[ProviderE
 
 async def test_an_error_after_some_pieces_ends_the_message_and_is_raised() -> None:
     fault = Fault(error="StreamInterruptedError", after=3)
-    model = ScriptedProvider(Rule(Answer("one two three four"), fault=fault))
+    model = ScriptedProvider(ScriptRule(Answer("one two three four"), fault=fault))
     events, error = await collect(model.stream("x"))
     check_events(events)
     assert isinstance(error, StreamInterruptedError)
@@ -215,7 +217,7 @@ async def test_an_error_after_some_pieces_ends_the_message_and_is_raised() -> No
 
 
 async def test_a_fault_behind_the_last_piece_still_happens() -> None:
-    model = ScriptedProvider(Rule("one", fault=Fault(error="OverloadedError", after=99)))
+    model = ScriptedProvider(ScriptRule("one", fault=Fault(error="OverloadedError", after=99)))
     events, error = await collect(model.stream("x"))
     assert fold(events).finish_reason == "error"
     assert isinstance(error, OverloadedError)
@@ -224,13 +226,13 @@ async def test_a_fault_behind_the_last_piece_still_happens() -> None:
 async def test_delays_are_waited_in_their_places() -> None:
     clock = Clock()
     answer = Answer("one two three", delay=5, pace=0.5)
-    model = ScriptedProvider(Rule(answer, fault=Fault(stall=9, after=2)), sleep=clock.sleep)
+    model = ScriptedProvider(ScriptRule(answer, fault=Fault(stall=9, after=2)), sleep=clock.sleep)
     assert (await model.complete("x")).text == "one two three"
     assert clock.slept[:4] == [5, 0.5, 9, 0.5]
 
 
 async def test_a_reply_that_stalls_for_ever_can_be_cancelled() -> None:
-    model = ScriptedProvider(Rule("one two", fault=Fault(stall=math.inf, after=1)))
+    model = ScriptedProvider(ScriptRule("one two", fault=Fault(stall=math.inf, after=1)))
     stream = model.stream("x")
     heard = [await anext(stream), await anext(stream)]
     waiting = asyncio.ensure_future(anext(stream))
@@ -263,7 +265,7 @@ async def test_structured_output_is_judged_as_everywhere() -> None:
 
 
 async def test_an_answer_can_be_a_function_of_the_request() -> None:
-    model = ScriptedProvider(Rule(lambda request: request.messages[-1].text[::-1]))  # type: ignore[union-attr]
+    model = ScriptedProvider(ScriptRule(lambda request: request.messages[-1].text[::-1]))  # type: ignore[union-attr]
     assert (await model.complete("abc")).text == "cba"
 
 
@@ -278,11 +280,11 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: Fault(cut_at=-1), "cut_at must be a whole number from 0"),
     (lambda: Fault(duplicate=0), "duplicate must be a whole number from 1"),
     (lambda: Fault(status=500, error="OverloadedError", after=1), "a status comes before"),
-    (lambda: Match(pattern="("), "pattern is not a regular expression"),
-    (lambda: Match(turn=0), "turn counts from 1"),
-    (lambda: Rule(times=0), "times must be"),
-    (lambda: Rule(chance=1.5), "chance must be"),
-    (lambda: ScriptedProvider(3), "a rule is a Rule, an Answer, a text or an error, not int"),  # type: ignore[arg-type]
+    (lambda: RequestMatch(pattern="("), "pattern is not a regular expression"),
+    (lambda: RequestMatch(turn=0), "turn counts from 1"),
+    (lambda: ScriptRule(times=0), "times must be"),
+    (lambda: ScriptRule(chance=1.5), "chance must be"),
+    (lambda: ScriptedProvider(3), "a rule is a ScriptRule, an Answer, a text or an error, not int"),  # type: ignore[arg-type]
     (lambda: ScriptedProvider("a", capabilities={"supports_everything": True}), "unknown name"),
 ]
 
@@ -313,14 +315,14 @@ ANSWERS = st.builds(
 )
 FAULTS = st.none() | st.builds(Fault, error=st.none() | ERRORS, after=st.integers(0, 12), stall=st.none() | st.just(1))
 RULES = st.lists(
-    st.builds(Rule, ANSWERS, fault=FAULTS, times=st.none() | st.just(1), chance=st.sampled_from([0.0, 0.5, 1.0])),
+    st.builds(ScriptRule, ANSWERS, fault=FAULTS, times=st.none() | st.just(1), chance=st.sampled_from([0.0, 0.5, 1.0])),
     max_size=3,
 )
 
 
 @given(RULES, st.integers(0, 99), st.booleans())
 async def test_any_script_keeps_the_rules_or_raises_one_error_of_the_tree(
-    rules: list[Rule], seed: int, structured: bool
+    rules: list[ScriptRule], seed: int, structured: bool
 ) -> None:
     script = Script(rules, seed=seed)
     model = ScriptedProvider.from_script(script, sleep=Clock().sleep)

@@ -33,7 +33,7 @@ from dragoman import (
 )
 from dragoman.cli import main
 from dragoman.gateway import SERVER_CODECS
-from dragoman.sim import Answer, Call, Fault, Match, Rule, Script, ScriptedProvider, SimServer, serve
+from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptedProvider, ScriptRule, SimServer, serve
 from dragoman.sim import server as server_module
 
 from ..listed import collect
@@ -87,7 +87,7 @@ FAULTS: dict[str, Row] = {  # what a whole reply raises, and what a stream
 @pytest.mark.parametrize("name", FAULTS)
 async def test_faults_over_a_socket(dragoman_sim: Sim, wire: str, name: str) -> None:
     fault, whole, streamed = FAULTS[name]
-    sim = dragoman_sim(Rule(TEXT, fault=fault))
+    sim = dragoman_sim(ScriptRule(TEXT, fault=fault))
     limits = {"first_event": 0.15, "idle": 0.15, "total": 0.3} if "stall" in name else None
     async with sim.connect(wire, timeouts=limits) as model:
         try:
@@ -113,7 +113,7 @@ async def test_faults_over_a_socket(dragoman_sim: Sim, wire: str, name: str) -> 
 
 async def test_the_same_seed_breaks_the_same_way() -> None:
     async def run(seed: int) -> list[Any]:
-        with serve(Rule("one", chance=0.5), "two", seed=seed) as sim:
+        with serve(ScriptRule("one", chance=0.5), "two", seed=seed) as sim:
             async with sim.connect() as model:
                 return [(await model.complete("x")).text for _ in range(12)]
 
@@ -122,14 +122,14 @@ async def test_the_same_seed_breaks_the_same_way() -> None:
 
 
 async def test_duplicate_chunks_are_sent_twice(dragoman_sim: Sim) -> None:
-    sim = dragoman_sim(Rule("one two three", fault=Fault(duplicate=3)))
+    sim = dragoman_sim(ScriptRule("one two three", fault=Fault(duplicate=3)))
     async with sim.connect() as model:
         events, _ = await collect(model.stream("x"))
     assert fold(events).text == "one two two three"
 
 
 async def test_a_listed_model_is_demanded_and_others_refused(dragoman_sim: Sim) -> None:
-    script = Script([Rule("a", Match(model="first")), Rule("b")], models=["first", "second"])
+    script = Script([ScriptRule("a", RequestMatch(model="first")), ScriptRule("b")], models=["first", "second"])
     sim = dragoman_sim(script)
     async with sim.connect(model="first") as first, sim.connect(model="second") as second:
         await first.ready()
@@ -143,7 +143,7 @@ async def test_a_listed_model_is_demanded_and_others_refused(dragoman_sim: Sim) 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_model_is_ready_on_every_wire_if_it_is_there(dragoman_sim: Sim, wire: str) -> None:
-    sim = dragoman_sim(Script([Rule("a")], models=["first"]))
+    sim = dragoman_sim(Script([ScriptRule("a")], models=["first"]))
     async with sim.connect(wire, "first") as there, sim.connect(wire, "second") as missing:
         await there.ready()
         with pytest.raises(InvalidModelError):
@@ -153,7 +153,7 @@ async def test_a_model_is_ready_on_every_wire_if_it_is_there(dragoman_sim: Sim, 
 
 
 async def test_a_request_without_a_rule_is_a_refusal(dragoman_sim: Sim) -> None:
-    sim = dragoman_sim(Rule("a", Match(text="zebra")))
+    sim = dragoman_sim(ScriptRule("a", RequestMatch(text="zebra")))
     async with sim.connect() as model:
         with pytest.raises(InvalidRequestError, match="no rule of the script"):
             await model.complete("x")
@@ -168,7 +168,7 @@ async def test_a_client_that_hangs_up_ends_the_reply(dragoman_sim: Sim) -> None:
         finally:
             ended.set()
 
-    sim = dragoman_sim(Rule(TEXT, fault=Fault(stall=99, after=4)), sleep=sleep)
+    sim = dragoman_sim(ScriptRule(TEXT, fault=Fault(stall=99, after=4)), sleep=sleep)
     async with sim.connect() as model, model.stream("x") as stream:
         await anext(stream)
         assert not ended.is_set()
@@ -200,7 +200,7 @@ def test_what_is_around_the_calls(dragoman_sim: Sim) -> None:
 
 
 def test_the_clients_of_the_vendors_talk_to_it(dragoman_sim: Sim) -> None:
-    sim = dragoman_sim(Rule(fault=Fault(status=503), times=1), Answer(TEXT))
+    sim = dragoman_sim(ScriptRule(fault=Fault(status=503), times=1), Answer(TEXT))
     chat = openai.OpenAI(base_url=sim.base_urls["openai"], api_key="x", max_retries=1)
     said = chat.chat.completions.create(model="sim", messages=[{"role": "user", "content": "hi"}])
     assert said.choices[0].message.content == TEXT

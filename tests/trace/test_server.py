@@ -20,7 +20,7 @@ from dragoman.log import MessageRecorded, SqliteLog, ToolObserved
 from dragoman.messages import User
 from dragoman.replay import read_steps
 from dragoman.trace import Reader, TraceServer
-from dragoman.trace.reading import trim
+from dragoman.trace.queries import trim
 
 from ..story import LEFT_OPEN, STORY, tell
 from ..strategies import json_values

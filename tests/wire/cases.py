@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from dragoman.capabilities import Capabilities
-from dragoman.conformance.data import (
+from dragoman.conformance.cases import (
     BASE_URL,
     CASES,
     COMMENT,
@@ -38,7 +38,7 @@ from dragoman.conformance.data import (
     with_between,
     with_crlf,
 )
-from dragoman.conformance.data import CodecCase as Case
+from dragoman.conformance.cases import CodecCase as Case
 from dragoman.messages import Request
 from dragoman.wire import CODECS, Codec
 

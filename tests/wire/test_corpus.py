@@ -37,7 +37,7 @@ from dragoman.errors import (
 from dragoman.events import encode_event
 from dragoman.messages import Request, ToolResult, User
 from dragoman.wire import CODECS
-from dragoman.wire.openai.refusal import ROWS
+from dragoman.wire.openai.errors import ROWS
 
 from .cases import (
     BASE_URL,

@@ -59,7 +59,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire.codec import Codec, Notes
 from dragoman.wire.gemini import GeminiCodec, Quirks
 from dragoman.wire.gemini.arguments import StreamedArguments
-from dragoman.wire.gemini.refusal import ROWS
+from dragoman.wire.gemini.errors import ROWS
 from dragoman.wire.gemini.schema import project_schema
 from dragoman.wire.plan import make_plan
 from dragoman.wire.projection import IdRule

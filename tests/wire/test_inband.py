@@ -18,7 +18,7 @@ from dragoman.errors import (
 from dragoman.events import check_events
 from dragoman.messages import Request, RuntimeConfig, User
 from dragoman.wire import CODECS
-from dragoman.wire.failure import is_failure
+from dragoman.wire.errors import is_failure
 
 from .cases import Heard, bytewise, decode
 

@@ -66,9 +66,9 @@ from dragoman.provider import HttpProvider
 from dragoman.sse import Frame, LineDecoder, SseDecoder
 from dragoman.transport import FixtureTransport
 from dragoman.wire import Decoder, Encoded, HttpReply
-from dragoman.wire.failure import read_failure
+from dragoman.wire.errors import read_failure
 from dragoman.wire.openai import OpenAICodec, Quirks
-from dragoman.wire.openai.refusal import ROWS
+from dragoman.wire.openai.errors import ROWS
 from dragoman.wire.openai.reply import OpenAIDecoder
 from dragoman.wire.openai.request import is_strict
 from dragoman.wire.projection import IdRule

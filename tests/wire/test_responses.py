@@ -55,7 +55,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire.plan import make_plan
 from dragoman.wire.projection import IdRule
 from dragoman.wire.responses import Quirks, ResponsesCodec
-from dragoman.wire.responses.refusal import ROWS
+from dragoman.wire.responses.errors import ROWS
 
 from .cases import (
     BASE_URL,

@@ -20,13 +20,11 @@ from ..provider import Provider
 from ..registry import ConfigError
 from ..session import Budget, Outcome, Session, SessionError
 from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, workspace_tools
+from .agent_view import AgentView
 from .approval import make_approver
 from .completion import ModelName
 from .log import log_option, open_log_at
 from .output import EXIT_CODES, WrongFile, model_options, open_model
-from .watching import View
-
-__all__ = ["command"]
 
 _EFFECTS = ("none", "read", "write", "execute", "network")
 _SYSTEM = (
@@ -83,7 +81,7 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
         raise click.UsageError("give a GOAL, or --resume a session")
     names = ("base_url", "wire", "api_key_env", "timeout")
     provider = open_model(model, *[options[name] for name in names]).provider
-    view = View(as_json=as_json)
+    view = AgentView(as_json=as_json)
     logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is on record, and shown
     approve = make_approver(view, always=options["mode"] == "ask")
     settings = {
@@ -136,7 +134,7 @@ async def _open_tools(
         yield tools
 
 
-def _leave(view: View, outcome: Outcome) -> None:
+def _leave(view: AgentView, outcome: Outcome) -> None:
     view.show_outcome(outcome)
     code = {"completed": 0, "failed": EXIT_CODES["session_failed"], "exhausted": EXIT_CODES["session_exhausted"]}
     raise SystemExit(code.get(outcome.outcome, EXIT_CODES["cancelled"]))

@@ -11,14 +11,12 @@ import sys
 import click
 
 from ..permission import Approver, Decision, Proposal, Verdict
-from .watching import View, describe_action
-
-__all__ = ["make_approver"]
+from .agent_view import AgentView, describe_action
 
 _QUESTION = "allow? [y]es, [n]o, [a]lways this tool, or why not: "
 
 
-def make_approver(view: View, *, always: bool = False) -> Approver | None:
+def make_approver(view: AgentView, *, always: bool = False) -> Approver | None:
     """Somebody to ask: the terminal, if there is one, or ``always`` whoever writes to standard input."""
     if not always and not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None

@@ -23,8 +23,6 @@ from .output import (
     working,
 )
 
-__all__ = ["command", "read_tools", "show_call"]
-
 
 @click.command("ask")
 @model_argument()

@@ -21,8 +21,6 @@ from .conversation import COMMANDS, Conversation
 from .output import Bar, json_option, model_argument, model_options, open_model, report_errors, show_error, working
 from .screen import Screen, open_screen
 
-__all__ = ["command"]
-
 
 @click.command("chat")
 @model_argument(default="local")

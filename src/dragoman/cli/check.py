@@ -16,8 +16,6 @@ from ..conformance import Report, check_server, write_html, write_junit, write_m
 from ..wire import CODECS
 from .output import EXIT_CODES, report_errors
 
-__all__ = ["command"]
-
 _COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
 _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 

@@ -8,8 +8,6 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from ..registry import ConfigError, Registry
 from ..wire import CODECS
 
-__all__ = ["Bash", "ModelName", "complete_wire"]
-
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
     """A model: an alias of yours, ``vendor:model``, or ``local``."""

@@ -10,8 +10,6 @@ import click
 from ..registry import ConfigError, File, config_path, read_file
 from .output import json_option, show_json, show_table
 
-__all__ = ["command"]
-
 
 @click.group("config")
 def command() -> None:

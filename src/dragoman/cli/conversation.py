@@ -25,8 +25,6 @@ from .cost import write_amount
 from .output import load_registry
 from .plan import read_conversation, show_plan
 
-__all__ = ["COMMANDS", "Conversation", "Opener"]
-
 COMMANDS = {
     "/model": "NAME [URL]  go on with another model; what would be lost is shown first",
     "/cost": "what the conversation has cost so far",

@@ -23,8 +23,6 @@ from ..registry import Registry
 from .completion import ModelName
 from .output import Bar, json_option, load_prices, load_registry, report_errors, show_json, show_table
 
-__all__ = ["command", "write_amount"]
-
 _EXACT = Context(prec=100)
 _SOMETHING = re.compile(r"\S")
 _COUNTS = {

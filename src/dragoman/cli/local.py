@@ -9,8 +9,6 @@ import click
 from ..local import pull_weights, remove_weights, weights_path
 from .output import Bar, json_option, report_errors, show_json
 
-__all__ = ["command"]
-
 
 @click.group("local")
 def command() -> None:

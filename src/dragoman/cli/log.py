@@ -25,8 +25,8 @@ from ..log import (
     CATALOGUE,
     EventLog,
     LogError,
+    LogRecord,
     Progress,
-    Record,
     SessionEntry,
     SessionFinished,
     SessionStarted,
@@ -39,8 +39,6 @@ from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
 from ..trace import TraceServer
 from .output import EXIT_CODES, Bar, json_option, load_prices, report_errors, show_table, working
-
-__all__ = ["check_session", "command", "log_option", "open_log_at", "write_json"]
 
 _EXACT = Context(prec=100)
 _SHOWN = 50  # sessions in a list that is read by people
@@ -137,7 +135,7 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
                 click.echo(record.line.decode() if as_json else _line(record))
 
 
-def _line(record: Record) -> str:
+def _line(record: LogRecord) -> str:
     return f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22}  {describe(record)}"
 
 

@@ -15,8 +15,6 @@ from ..registry import ModelEntry, Registry
 from .completion import ModelName
 from .output import json_option, load_registry, report_errors, show_json, show_table
 
-__all__ = ["command"]
-
 _SHOWN = ("supports_images", "supports_documents", "supports_tools", "supports_thinking", "supports_structured_output")
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
 

@@ -26,26 +26,6 @@ from ..registry import ConfigError, Registry
 from ..sync import SyncProvider, connect
 from .completion import ModelName, complete_wire
 
-__all__ = [
-    "EXIT_CODES",
-    "Bar",
-    "WrongFile",
-    "console",
-    "json_option",
-    "legible",
-    "load_prices",
-    "load_registry",
-    "model_argument",
-    "model_options",
-    "open_model",
-    "read_json",
-    "report_errors",
-    "show_error",
-    "show_json",
-    "show_table",
-    "working",
-]
-
 EXIT_CODES = {
     "provider_authentication": 10,
     "provider_invalid_model": 11,

@@ -11,8 +11,6 @@ from ..wire import PlanItem, SwapPlan
 from .completion import ModelName
 from .output import json_option, legible, model_options, open_model, read_json, report_errors, show_json
 
-__all__ = ["command", "read_conversation", "show_plan"]
-
 _MARKS = {"kept": ("=", "green"), "rewritten": ("~", "yellow"), "dropped": ("-", "red")}
 
 

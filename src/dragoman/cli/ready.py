@@ -9,8 +9,6 @@ import click
 from ..errors import ProviderError
 from .output import EXIT_CODES, json_option, model_argument, model_options, open_model, report_errors, working
 
-__all__ = ["command"]
-
 
 @click.command("ready")
 @model_argument()

@@ -9,12 +9,10 @@ from itertools import takewhile
 import click
 import msgspec
 
-from ..log import EventLog, Report
-from ..replay import Change, Step, Totals, compare_runs, count_totals, make_printable, read_steps
+from ..log import ChainReport, EventLog
+from ..replay import Change, ReplayStep, Totals, compare_runs, count_totals, make_printable, read_steps
 from .log import check_session, log_option, open_log_at
 from .output import EXIT_CODES, working
-
-__all__ = ["command"]
 
 _COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, "worker": "blue"}
 
@@ -58,13 +56,13 @@ def command(
     _judge(report)
 
 
-def _sound_steps(log: EventLog, session: str, report: Report) -> Iterator[Step]:
+def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[ReplayStep]:
     """The steps up to the first broken link."""
     end = report.first.seq if report.first is not None else None
     return read_steps(log, session) if end is None else takewhile(lambda step: step.seq < end, read_steps(log, session))
 
 
-def _judge(report: Report) -> None:
+def _judge(report: ChainReport) -> None:
     if report.first is not None:
         click.echo(f"{click.style('BROKEN', fg='red')}: {report.first}. What follows proves nothing.", err=True)
         raise SystemExit(EXIT_CODES["log_broken"])
@@ -73,7 +71,7 @@ def _judge(report: Report) -> None:
 # --- showing ----------------------------------------------------------------------------------------
 
 
-def _show(steps: Iterator[Step], *, full: bool, pause: bool) -> bool:
+def _show(steps: Iterator[ReplayStep], *, full: bool, pause: bool) -> bool:
     """Print the steps; false when somebody left before the end."""
     for step in steps:
         if step.type == "turn.started":
@@ -90,7 +88,7 @@ def _show(steps: Iterator[Step], *, full: bool, pause: bool) -> bool:
     return True
 
 
-def _line(step: Step) -> str:
+def _line(step: ReplayStep) -> str:
     actor = click.style(f"{step.actor:<6}", fg=_COLOURS.get(step.actor))
     return f"{step.seq:>5}  {step.at:%H:%M:%S}  {actor}  {'  ' if step.intent else ''}{step.title}"
 

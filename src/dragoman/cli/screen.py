@@ -11,8 +11,6 @@ import click
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
 from .output import console, legible
 
-__all__ = ["MarkdownScreen", "PlainScreen", "Screen", "describe_call", "find_end", "open_screen"]
-
 _PAUSE = 0.06  # seconds between two drawings
 
 

@@ -11,12 +11,10 @@ from typing import Any
 import click
 
 from ..errors import ProviderError
+from ..gateway.access import Bounds, is_loopback
 from ..gateway.keys import KeyRing, new_key
-from ..gateway.service import Bounds, is_loopback
 from ..registry import ConfigError, Registry
 from .output import WrongFile, report_errors
-
-__all__ = ["command"]
 
 _ACCESS = logging.getLogger("dragoman.access")
 _MIB = 1024 * 1024
@@ -140,5 +138,5 @@ def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int) -
         log_level="warning",
         server_header=False,
         ws="none",
-        http="dragoman.gateway.patience:PatientProtocol",
+        http="dragoman.gateway.header_timeout:HeaderTimeoutProtocol",
     )

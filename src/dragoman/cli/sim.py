@@ -10,8 +10,6 @@ import click
 from ..sim import ConfigError, SimServer, read_script, serve
 from .output import report_errors
 
-__all__ = ["command"]
-
 
 @click.command("sim")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))

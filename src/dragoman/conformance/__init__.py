@@ -14,20 +14,20 @@ from typing import Any, overload
 from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..wire import CODECS
+from .cases import CASES, CodecCase, CodecType, find_cases
 from .codec import RULES, CodecRule
 from .contract import build_cases
-from .data import CASES, CodecCase, CodecType, find_cases
 from .live import check_server
 from .provider import Factory, Kit, ProviderCase
-from .report import Outcome, Report, write_html, write_junit, write_markdown, write_text
+from .report import CheckOutcome, Report, write_html, write_junit, write_markdown, write_text
 from .violation import Violation
 
 __all__ = [
+    "CheckOutcome",
     "CodecCase",
     "CodecRule",
     "Factory",
     "Kit",
-    "Outcome",
     "ProviderCase",
     "Report",
     "Violation",

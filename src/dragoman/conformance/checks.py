@@ -36,8 +36,6 @@ from ..messages import (
 )
 from .server import Server
 
-__all__ = ["CHECKS", "REFUSALS", "Check", "Failed", "NotApplicable", "Unsupported"]
-
 
 class Failed(Exception):  # noqa: N818 - an outcome, not an error
     """The server does not do what its wire promises."""

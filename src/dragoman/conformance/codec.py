@@ -23,10 +23,8 @@ from ..errors import (
 from ..events import StreamContractError
 from ..messages import Request, System, Tool, User
 from ..wire import Codec, Encoded, HttpReply
-from .data import BASE_URL, MODEL, CodecType, decode, plain_request
+from .cases import BASE_URL, MODEL, CodecType, decode, plain_request
 from .violation import Violation, demand, demand_same
-
-__all__ = ["RULES", "CodecRule"]
 
 _KEY = "sk-conformance-0123456789abcdef"
 _TOOL = Tool("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})

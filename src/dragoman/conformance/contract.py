@@ -54,8 +54,6 @@ from ..validate.schema import compile_schema, first_error
 from .provider import Factory, Kit, ProviderCase, Spy
 from .violation import Violation, demand, demand_same
 
-__all__ = ["build_cases"]
-
 _FINISHES = get_args(FinishReason)
 # One red dot: the smallest PNG there is.
 _DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="

@@ -16,10 +16,8 @@ from ..events import StreamContractError
 from ..transport import Transport
 from ..wire import CODECS
 from .checks import CHECKS, REFUSALS, Check, Failed, NotApplicable, Unsupported
-from .report import Outcome, Report, Status
+from .report import CheckOutcome, Report, Status
 from .server import Server, find_model, find_window, find_wire
-
-__all__ = ["check_server"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -79,13 +77,13 @@ def _shown(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-async def _run_all(server: Server, checks: list[Check], until: float, progress: Progress | None) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+async def _run_all(server: Server, checks: list[Check], until: float, progress: Progress | None) -> list[CheckOutcome]:
+    outcomes: list[CheckOutcome] = []
     for at, check in enumerate(checks):
         if progress is not None:
             progress(at, len(checks), check.name)
         if time.monotonic() >= until:
-            outcomes.append(Outcome(check.name, check.title, "not_applicable", "the time was up", about=False))
+            outcomes.append(CheckOutcome(check.name, check.title, "not_applicable", "the time was up", about=False))
         else:
             outcomes.append(await _run(server, check))
     if progress is not None:
@@ -93,7 +91,7 @@ async def _run_all(server: Server, checks: list[Check], until: float, progress: 
     return outcomes
 
 
-async def _run(server: Server, check: Check) -> Outcome:
+async def _run(server: Server, check: Check) -> CheckOutcome:
     began = time.perf_counter()
     status: Status = "pass"
     about = True
@@ -119,7 +117,7 @@ async def _run(server: Server, check: Check) -> Outcome:
         status, detail, about = "fail", f"the check itself failed: {type(error).__name__}: {scrub(str(error))}", False
     evidence = server.witness.take()
     kept = evidence[-3:] if status in ("fail", "unsupported") else ()
-    return Outcome(check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about)
+    return CheckOutcome(check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about)
 
 
 def _judge_refusal(error: ProviderError, check: Check) -> Status:
@@ -161,7 +159,7 @@ _FLAGS = {
 }
 
 
-def _answer(found: Mapping[str, Outcome], names: tuple[str, ...]) -> bool | None:
+def _answer(found: Mapping[str, CheckOutcome], names: tuple[str, ...]) -> bool | None:
     """Yes if any check passed, no if all that tell something say so, else unknown."""
     told = [found[name] for name in names if name in found and found[name].status != "not_applicable"]
     if any(outcome.status == "pass" for outcome in told):
@@ -169,9 +167,9 @@ def _answer(found: Mapping[str, Outcome], names: tuple[str, ...]) -> bool | None
     return False if told and all(outcome.about for outcome in told) else None
 
 
-def _probes(found: Mapping[str, Outcome]) -> dict[str, bool | int | str | None]:
+def _probes(found: Mapping[str, CheckOutcome]) -> dict[str, bool | int | str | None]:
     return {probe: _answer(found, names) for probe, names in _PROBES.items()}
 
 
-def _capabilities(found: Mapping[str, Outcome], window: int | None) -> dict[str, Any]:
+def _capabilities(found: Mapping[str, CheckOutcome], window: int | None) -> dict[str, Any]:
     return {**{flag: _answer(found, names) for flag, names in _FLAGS.items()}, "max_context_tokens": window}

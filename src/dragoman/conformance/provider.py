@@ -16,8 +16,6 @@ from ..messages import RuntimeConfig, Tool
 from ..provider import Provider
 from .violation import Violation
 
-__all__ = ["Factory", "Kit", "ProviderCase", "Spy"]
-
 Factory = Callable[[], Provider | Awaitable[Provider]]
 """Makes a fresh provider for each case."""
 

@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from ..capabilities import Capabilities
 
-__all__ = ["Exchange", "Outcome", "Report", "Status", "write_html", "write_junit", "write_markdown", "write_text"]
-
 Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_applicable"]
 
 WORDS: dict[Status, str] = {
@@ -25,7 +23,7 @@ WORDS: dict[Status, str] = {
 """How an outcome is written: a word, so that it can be read without colour."""
 
 
-class Exchange(Struct, frozen=True, omit_defaults=True):
+class RecordedExchange(Struct, frozen=True, omit_defaults=True):
     """A request and its reply, cut short, without headers and so without keys."""
 
     method: str
@@ -35,14 +33,14 @@ class Exchange(Struct, frozen=True, omit_defaults=True):
     got: str = ""
 
 
-class Outcome(Struct, frozen=True, omit_defaults=True):
+class CheckOutcome(Struct, frozen=True, omit_defaults=True):
     """What came of one check."""
 
     name: str
     title: str
     status: Status
     detail: str = ""
-    evidence: tuple[Exchange, ...] = ()
+    evidence: tuple[RecordedExchange, ...] = ()
     seconds: float = 0.0
     about: bool = True
     """Does the outcome tell something about the server? A lost connection does not."""
@@ -56,7 +54,7 @@ class Report(Struct, frozen=True):
     model: str
     by: str
     at: str
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[CheckOutcome, ...] = ()
     capabilities: Capabilities = Capabilities()
     probes: Mapping[str, bool | int | str | None] = {}
 
@@ -131,7 +129,7 @@ def write_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _found(outcome: Outcome) -> str:
+def _found(outcome: CheckOutcome) -> str:
     if outcome.status == "pass":
         return f"{outcome.title}: {outcome.detail}" if outcome.detail else outcome.title
     return f"{outcome.detail} (wanted: {outcome.title})"
@@ -154,7 +152,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _exchange_lines(exchange: Exchange) -> list[str]:
+def _exchange_lines(exchange: RecordedExchange) -> list[str]:
     status = "no answer" if exchange.status is None else str(exchange.status)
     lines = [f"> {exchange.method} {exchange.path}"]
     lines += [f"> {line}" for line in exchange.sent.splitlines()[:8]]
@@ -179,7 +177,7 @@ def write_junit(report: Report) -> str:
     )
 
 
-def _junit_case(outcome: Outcome) -> str:
+def _junit_case(outcome: CheckOutcome) -> str:
     group, _, name = outcome.name.partition(".")
     head = f'<testcase classname={quoteattr(group)} name={quoteattr(name)} time="{outcome.seconds:.3f}"'
     if outcome.status == "pass":
@@ -222,7 +220,7 @@ def write_html(report: Report) -> str:
     )
 
 
-def _html_row(outcome: Outcome) -> str:
+def _html_row(outcome: CheckOutcome) -> str:
     shown = "\n".join([line for exchange in outcome.evidence for line in _exchange_lines(exchange)])
     evidence = f"<details><summary>evidence</summary><pre>{html.escape(shown)}</pre></details>" if shown else ""
     name, word = html.escape(outcome.name), WORDS[outcome.status]

@@ -18,9 +18,7 @@ from ..provider import HttpProvider
 from ..transport import HttpTransport, Reply, Secret, Timeouts, Transport
 from ..wire import CODECS, Codec, HttpReply, HttpRequest
 from ..wire.projection import join_url, root_of
-from .report import Exchange
-
-__all__ = ["Server", "Witness", "find_model", "find_window", "find_wire"]
+from .report import RecordedExchange
 
 _SENT, _GOT = 600, 800  # characters of a request and of a reply that are kept
 _LOOKED_AT = 32 * 1024
@@ -33,7 +31,7 @@ class Witness(Transport):
     def __init__(self, inner: Transport, secrets: list[str]) -> None:
         self._inner = inner
         self._secrets = secrets
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[RecordedExchange] = []
         self.last_headers: Mapping[str, str] = {}
         self.last_tail = b""
 
@@ -42,7 +40,7 @@ class Witness(Transport):
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
     ) -> AsyncIterator[Reply]:
         sent = self._show(request.body, _SENT)
-        exchange = Exchange(request.method, urlsplit(request.url).path, sent)
+        exchange = RecordedExchange(request.method, urlsplit(request.url).path, sent)
         at = len(self.exchanges)
         self.exchanges.append(exchange)
         async with self._inner.send(request, credentials, timeouts, stream=stream) as reply:
@@ -58,7 +56,7 @@ class Witness(Transport):
     async def close(self) -> None:
         await self._inner.close()
 
-    def take(self) -> tuple[Exchange, ...]:
+    def take(self) -> tuple[RecordedExchange, ...]:
         """What was said since the last call."""
         taken, self.exchanges = tuple(self.exchanges), []
         return taken

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Violation", "demand", "demand_same"]
-
 _MOST = 40  # lines of a difference that are shown
 
 

@@ -15,7 +15,7 @@ alone decides indices, closing order and endings; ``Partial`` closes a stream so
 
 from .assembler import Assembler, AssemblerError, Expected, Partial
 from .check import StreamContractError, check_events
-from .runtime import (
+from .model_events import (
     ModelEvent,
     ModelFinished,
     ModelReasoningDelta,

@@ -41,8 +41,6 @@ from .values import (
     read_object,
 )
 
-__all__ = ["Assembler", "AssemblerError", "Expected", "Partial"]
-
 
 class Expected(Protocol):
     """What the caller asked for, so that the assembler can tell a sound reply from an unsound one."""

@@ -26,8 +26,6 @@ from .values import (
     read_object,
 )
 
-__all__ = ["StreamContractError", "check_events"]
-
 _Rule: TypeAlias = Callable[[bool, str], None]
 
 _REASONS = frozenset(get_args(FinishReason))

@@ -15,31 +15,6 @@ from msgspec.structs import replace
 
 from ..messages import Assistant, AssistantBlock, LossWarning, ToolCall
 
-__all__ = [
-    "AssembledFrom",
-    "Event",
-    "FinishReason",
-    "IntentSource",
-    "MessageComplete",
-    "MessageStart",
-    "Problem",
-    "Raw",
-    "Response",
-    "TextDelta",
-    "ThinkingDelta",
-    "ToolIntent",
-    "ToolUseEnd",
-    "ToolUseInputDelta",
-    "ToolUseStart",
-    "UnknownEvent",
-    "Usage",
-    "decode_event",
-    "encode_event",
-    "fold",
-    "read_json",
-    "read_object",
-]
-
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
 Problem: TypeAlias = Literal["cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"]
 

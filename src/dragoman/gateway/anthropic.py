@@ -36,10 +36,8 @@ from ..messages import AssistantBlock, Issuer, Opaque, RedactedThinking, Text, T
 from ..wire import HttpReply
 from .codec import Asked, ReplyEncoder
 from .conversation import read_request
-from .refusal import find_class, headers_of, message_of, status_of
+from .errors import find_class, headers_of, message_of, status_of
 from .seal import seal
-
-__all__ = ["AnthropicServer"]
 
 
 class AnthropicServer:

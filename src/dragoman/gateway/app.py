@@ -26,16 +26,14 @@ from starlette.routing import Route
 from ..errors import InvalidModelError, ProviderError
 from ..provider import Provider
 from ..registry import Registry
+from .access import Bounds, Service
 from .codec import ServerCodec
-from .exchange import Endpoint, read_headers
+from .exchange import RouteHandler, read_headers
 from .halves import SERVER_CODECS
 from .keys import Key, KeyRing
 from .ledger import Ledger
 from .models import Models
 from .openapi import document
-from .service import Bounds, Service
-
-__all__ = ["SETTINGS", "create_app", "create_app_from_environment"]
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable that tells workers what to serve: names and paths, no keys."""
@@ -86,11 +84,11 @@ _PATHS = {
 
 def _routes(service: Service) -> list[Route]:
     posts = [
-        Route(path, Endpoint(service, SERVER_CODECS[wire]), methods=["POST"])
+        Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"])
         for path, wire in _PATHS.items()
         if wire in SERVER_CODECS
     ]
-    counting = Endpoint(service, SERVER_CODECS["anthropic"], counting=True)
+    counting = RouteHandler(service, SERVER_CODECS["anthropic"], counting=True)
     pages = _Pages(service)
     return [
         *posts,

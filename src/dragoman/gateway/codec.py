@@ -21,8 +21,6 @@ from ..events import (
 from ..messages import Issuer, LossWarning, Request
 from ..wire import HttpReply
 
-__all__ = ["Asked", "ReplyEncoder", "ServerCodec"]
-
 
 class Asked(Struct, frozen=True):
     """What a client asked for: the request, and what of it had no place in one."""

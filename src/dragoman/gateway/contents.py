@@ -39,8 +39,6 @@ from .codec import Asked
 from .fields import Fields, Losses, read_body
 from .seal import unseal
 
-__all__ = ["read_request"]
-
 _ISSUER = Issuer("gemini")
 _PATH = re.compile(r".*/models/(.+):(streamGenerateContent|generateContent)", re.DOTALL)
 _LEVELS = ("minimal", "low", "medium", "high")

@@ -39,8 +39,6 @@ from .codec import Asked
 from .fields import Fields, Losses, read_body
 from .seal import unseal
 
-__all__ = ["read_request"]
-
 _ISSUER = Issuer("anthropic")
 _HINTS = ("cache_control",)
 _WHY = "a hint for a provider's prompt cache, which each endpoint sets for itself"

@@ -29,12 +29,10 @@ from ..prices import cost
 from ..provider import Provider
 from ..validate import check_request
 from ..wire import HttpReply
+from .access import Service
 from .codec import Asked, ReplyEncoder, ServerCodec
 from .keys import Key
 from .models import issuer_of, wires_of
-from .service import Service
-
-__all__ = ["Endpoint", "Exchange", "Scope", "read_headers"]
 
 log = logging.getLogger("dragoman")
 access = logging.getLogger("dragoman.access")
@@ -59,7 +57,7 @@ class _GoneError(Exception):
     """The client hung up."""
 
 
-class Endpoint:
+class RouteHandler:
     """The POST of one wire."""
 
     def __init__(self, service: Service, half: ServerCodec, *, counting: bool = False) -> None:

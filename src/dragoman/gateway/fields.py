@@ -12,8 +12,6 @@ from ..errors import InvalidRequestError
 from ..messages import Inline, LossWarning, Url
 from ..wire.projection import schema_name
 
-__all__ = ["Fields", "Losses", "read_body", "read_media_url", "read_schema"]
-
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 

@@ -37,10 +37,8 @@ from ..messages import Issuer, Opaque, Text, ToolCall
 from ..wire import HttpReply
 from .codec import Asked, ReplyEncoder
 from .contents import read_request
-from .refusal import find_class, headers_of, message_of, status_of
+from .errors import find_class, headers_of, message_of, status_of
 from .seal import seal
-
-__all__ = ["GeminiServer"]
 
 
 class GeminiServer:

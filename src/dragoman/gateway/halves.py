@@ -8,8 +8,6 @@ from typing import Any
 
 from .codec import ServerCodec
 
-__all__ = ["SERVER_CODECS"]
-
 
 class _Halves(Mapping[str, ServerCodec]):
     """Server halves by the name of their wire, each loaded when it is first asked for."""

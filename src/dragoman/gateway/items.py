@@ -35,8 +35,6 @@ from ..validate import parse_tool_choice
 from .codec import Asked
 from .fields import Fields, Losses, read_body, read_media_url, read_schema
 
-__all__ = ["read_request"]
-
 _ISSUER = Issuer("responses")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _STATE = ("previous_response_id", "conversation", "background", "prompt")

@@ -31,8 +31,6 @@ from msgspec import Struct
 from ..registry import ConfigError
 from ..registry.config import Section, read_yaml
 
-__all__ = ["Key", "KeyRing", "hash_key", "new_key"]
-
 log = logging.getLogger("dragoman")
 
 PREFIX = "dg-"

@@ -18,8 +18,6 @@ from ..errors import QuotaExceededError, RateLimitError
 from ..messages import new_ulid
 from .keys import Key
 
-__all__ = ["Ledger"]
-
 _BILLION = 10**9
 _SCHEMA = """
 create table if not exists spent (key text primary key, nano integer not null);

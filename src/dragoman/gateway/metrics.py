@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from ..events import Usage
 
-__all__ = ["Metrics"]
-
 _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 
 

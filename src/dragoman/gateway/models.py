@@ -9,11 +9,9 @@ from collections.abc import Mapping
 
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
 from ..messages import Issuer
-from ..middleware.stack import walk
+from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..registry import Registry
-
-__all__ = ["Models", "issuer_of", "wires_of"]
 
 log = logging.getLogger("dragoman")
 

@@ -56,10 +56,8 @@ from ..messages import (
 from ..validate import parse_tools
 from ..wire import HttpReply
 from .codec import Asked, ReplyEncoder
+from .errors import find_class, headers_of, message_of, status_of
 from .fields import Fields, Losses, read_body
-from .refusal import find_class, headers_of, message_of, status_of
-
-__all__ = ["OllamaServer"]
 
 
 class OllamaServer:

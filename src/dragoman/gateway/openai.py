@@ -38,10 +38,8 @@ from ..messages import Image, Message, Request, RuntimeConfig, Url, User
 from ..validate import parse_messages, parse_tool_choice, parse_tools
 from ..wire import HttpReply
 from .codec import Asked, ReplyEncoder
+from .errors import find_class, headers_of, message_of, status_of
 from .fields import Fields, Losses, read_body, read_media_url, read_schema
-from .refusal import find_class, headers_of, message_of, status_of
-
-__all__ = ["OpenAIServer", "error_record"]
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 

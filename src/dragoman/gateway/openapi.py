@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["document"]
-
 _STATUSES = {
     "400": "The request is wrong; the body names the field.",
     "401": "No key, or one that is not known.",

@@ -26,8 +26,6 @@ from .codec import Asked, ReplyEncoder
 from .items import read_request
 from .openai import OpenAIServer, error_record
 
-__all__ = ["ResponsesServer"]
-
 
 class ResponsesServer:
     """The Responses wire, served."""

@@ -14,8 +14,6 @@ import msgspec
 
 from ..messages import Issuer
 
-__all__ = ["seal", "unseal"]
-
 _MARK = b"dragoman:"
 _PREFIX = base64.b64encode(_MARK).decode()  # nine bytes: what follows does not change these twelve letters
 

@@ -13,8 +13,6 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["LocalServer", "LocalServerError"]
-
 
 class LocalServerError(RuntimeError):
     """The server did not start; the message says why."""

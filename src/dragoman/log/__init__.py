@@ -9,14 +9,30 @@
             print(record.seq, record.type, record.payload)
         assert log.verify().ok
 
-An ``append`` that returned is on disk. What a payload may say is in ``dragoman.log.catalogue``.
+An ``append`` that returned is on disk. What a payload may say is in ``dragoman.log.payloads``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from .catalogue import (
+from .chain import Break, ChainReport
+from .errors import (
+    InvalidRecordError,
+    LogClosedError,
+    LogCorruptError,
+    LogError,
+    LogFullError,
+    LogLockedError,
+    LogReadOnlyError,
+    LogStorageError,
+    LogVersionError,
+    UnknownTypeError,
+)
+from .eventlog import EventLog, Progress, SessionEntry
+from .jsonl import ExportedLog
+from .location import SCHEMES, find_place, name_place
+from .payloads import (
     CATALOGUE,
     Actor,
     BudgetExceeded,
@@ -52,26 +68,10 @@ from .catalogue import (
     parse_payload,
     to_payload,
 )
-from .chain import Break, Report
-from .errors import (
-    InvalidRecordError,
-    LogClosedError,
-    LogCorruptError,
-    LogError,
-    LogFullError,
-    LogLockedError,
-    LogReadOnlyError,
-    LogStorageError,
-    LogVersionError,
-    UnknownTypeError,
-)
-from .eventlog import EventLog, Progress, SessionEntry
-from .export import ExportedLog
-from .place import SCHEMES, find_place, name_place
 from .postgres import PostgresLog
-from .record import ADMINISTRATION, MAX_PAYLOAD, Record, genesis, hash_record
+from .record import ADMINISTRATION, MAX_PAYLOAD, LogRecord, genesis, hash_record
 from .sqlite import SqliteLog
-from .uses import read_uses
+from .usage import read_uses
 
 __all__ = [
     "ADMINISTRATION",
@@ -80,6 +80,7 @@ __all__ = [
     "Actor",
     "Break",
     "BudgetExceeded",
+    "ChainReport",
     "Entry",
     "EventLog",
     "ExportedLog",
@@ -95,6 +96,7 @@ __all__ = [
     "LogLockedError",
     "LogPruned",
     "LogReadOnlyError",
+    "LogRecord",
     "LogStorageError",
     "LogVersionError",
     "MessageRecorded",
@@ -105,8 +107,6 @@ __all__ = [
     "PermissionRequested",
     "PostgresLog",
     "Progress",
-    "Record",
-    "Report",
     "Routing",
     "RoutingProviderRecovered",
     "RoutingProviderUnavailable",

@@ -10,8 +10,6 @@ from msgspec import Struct
 from .errors import LogCorruptError
 from .record import Row, genesis, hash_record, read_row
 
-__all__ = ["Break", "Page", "Problem", "Report", "check_log", "check_session", "found_nowhere"]
-
 Problem: TypeAlias = Literal["hash mismatch", "gap", "wrong previous", "unreadable", "cut short"]
 
 _PAGE = 500
@@ -37,7 +35,7 @@ class Break(Struct, frozen=True):
         return f"session {self.session}, record {self.seq}{name}: {self.problem}: {self.detail}"
 
 
-class Report(Struct, frozen=True):
+class ChainReport(Struct, frozen=True):
     """What ``verify`` found. One break per session: what follows a break proves nothing."""
 
     sessions: int
@@ -63,7 +61,9 @@ class Report(Struct, frozen=True):
 Page: TypeAlias = Callable[[str, int, int], Sequence[Row]]
 
 
-def check_log(names: Callable[[], list[str]], page: Page, count: Callable[[], int], known: Mapping[str, str]) -> Report:
+def check_log(
+    names: Callable[[], list[str]], page: Page, count: Callable[[], int], known: Mapping[str, str]
+) -> ChainReport:
     """Walk every session's chain, and see that none of the stored records lies outside of them."""
     checks = [check_session(name, page, known.get(name)) for name in sorted({*names(), *known})]
     records = sum(held for held, _ in checks)
@@ -71,7 +71,7 @@ def check_log(names: Callable[[], list[str]], page: Page, count: Callable[[], in
     if not breaks and (total := count()) != records:
         # An index that lost its way to a chain's last record leaves a chain that looks whole.
         breaks = [found_nowhere(f"{total} records are stored and the sessions lead to {records}: the index is damaged")]
-    return Report(len(checks), records, tuple(breaks))
+    return ChainReport(len(checks), records, tuple(breaks))
 
 
 def found_nowhere(detail: str) -> Break:

@@ -18,19 +18,6 @@ An append that raises any of these was not acknowledged, and none of them undoes
 
 from __future__ import annotations
 
-__all__ = [
-    "InvalidRecordError",
-    "LogClosedError",
-    "LogCorruptError",
-    "LogError",
-    "LogFullError",
-    "LogLockedError",
-    "LogReadOnlyError",
-    "LogStorageError",
-    "LogVersionError",
-    "UnknownTypeError",
-]
-
 
 class LogError(Exception):
     """The root of the tree."""

@@ -17,13 +17,11 @@ from typing import Any, BinaryIO, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
-from .catalogue import Actor, LogPruned, Payload, Sensitivity
-from .chain import Page, Report, check_log, check_session, found_nowhere
+from .chain import ChainReport, Page, check_log, check_session, found_nowhere
 from .errors import InvalidRecordError, LogClosedError, LogCorruptError, LogLockedError, LogReadOnlyError
-from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, genesis, link_record, read_row
+from .payloads import Actor, LogPruned, Payload, Sensitivity
+from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, genesis, link_record, read_row
 from .writer import Writer
-
-__all__ = ["EventLog", "Progress", "SessionEntry", "View", "check_follows", "link_group", "select_old"]
 
 _PAGE = 500
 
@@ -45,7 +43,7 @@ class SessionEntry(Struct, frozen=True):
     head: str
 
 
-class View(Protocol):
+class LogView(Protocol):
     """What a store shows of itself at one moment, however long one looks."""
 
     def names(self) -> list[str]:
@@ -91,7 +89,7 @@ class EventLog(ABC):
         parent: str | None = None,
         actor: Actor | None = None,
         sensitivity: Sensitivity | None = None,
-    ) -> Record:
+    ) -> LogRecord:
         """Write one event and return its record once it is durable.
 
         The payload's class decides the type; actor and sensitivity default to what the catalogue
@@ -102,7 +100,7 @@ class EventLog(ABC):
             accepted, future = self._offer(draft)
             result = await asyncio.wrap_future(future)
             if accepted:
-                return cast("Record", result)
+                return cast("LogRecord", result)
 
     def append_sync(
         self,
@@ -113,10 +111,10 @@ class EventLog(ABC):
         parent: str | None = None,
         actor: Actor | None = None,
         sensitivity: Sensitivity | None = None,
-    ) -> Record:
+    ) -> LogRecord:
         """Do what ``append`` does, and block until it is done."""
         draft = self._draft(session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity)
-        return cast("Record", self._wait(draft))
+        return cast("LogRecord", self._wait(draft))
 
     def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
         """Remove every session whose last record is older than that, whole, and record the removal.
@@ -187,7 +185,7 @@ class EventLog(ABC):
 
     # --- reading ------------------------------------------------------------------------------------
 
-    def read(self, session: str, after: int = 0) -> Iterator[Record]:
+    def read(self, session: str, after: int = 0) -> Iterator[LogRecord]:
         """Yield a session's records in order, from ``after`` on, as far as they go now.
 
         To follow a session, call again with the last ``seq`` you saw.
@@ -208,7 +206,7 @@ class EventLog(ABC):
             ends = view.ends()
         return tuple([_entry(read_row(first), read_row(last)) for first, last in ends])
 
-    def find(self, *types: str, session: str | None = None) -> Iterator[Record]:
+    def find(self, *types: str, session: str | None = None) -> Iterator[LogRecord]:
         """Yield the records of these types, of one session or of all, sorted by session and ``seq``.
 
         Quicker than reading everything when you want a few kinds of it: ``log.find("llm.call_completed")``.
@@ -227,7 +225,7 @@ class EventLog(ABC):
 
     def verify(
         self, session: str | None = None, *, known: Mapping[str, str] | None = None, progress: Progress | None = None
-    ) -> Report:
+    ) -> ChainReport:
         """Check every hash of one session, or of all, and name the first broken link of each.
 
         A chain cannot show that its own end was cut off. ``known`` maps sessions to hashes you
@@ -239,9 +237,9 @@ class EventLog(ABC):
                 if session is None:
                     return check_log(view.names, page, view.count, known or {})
                 count, found = check_session(session, page, (known or {}).get(session))
-                return Report(1 if count or found else 0, count, (found,) if found else ())
+                return ChainReport(1 if count or found else 0, count, (found,) if found else ())
         except LogCorruptError as error:
-            return Report(0, 0, (found_nowhere(str(error)),))
+            return ChainReport(0, 0, (found_nowhere(str(error)),))
 
     def export(
         self, target: str | Path | BinaryIO, session: str | None = None, *, progress: Progress | None = None
@@ -304,11 +302,11 @@ class EventLog(ABC):
     # --- what a store provides ----------------------------------------------------------------------
 
     @abstractmethod
-    def _write(self, drafts: Sequence[Draft]) -> Sequence[Record]:
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord]:
         """Link and store a group, whole or not at all. Runs in the writer's thread."""
 
     @abstractmethod
-    def _restore(self, records: Sequence[Record]) -> None:
+    def _restore(self, records: Sequence[LogRecord]) -> None:
         """Store records of one session that are linked already, after its last; whole or not at all."""
 
     @abstractmethod
@@ -316,11 +314,11 @@ class EventLog(ABC):
         """Remove old sessions and record it, in one transaction. Runs in the writer's thread."""
 
     @abstractmethod
-    def _view(self) -> AbstractContextManager[View]:
+    def _view(self) -> AbstractContextManager[LogView]:
         """Look at what is stored; any number of threads may at once."""
 
 
-def _counting(view: View, session: str | None, progress: Progress | None) -> Page:
+def _counting(view: LogView, session: str | None, progress: Progress | None) -> Page:
     """How the view is read page by page: as it is, or telling each time how far it has come."""
     if progress is None:
         return view.page
@@ -340,7 +338,7 @@ def _counting(view: View, session: str | None, progress: Progress | None) -> Pag
     return page
 
 
-def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[Record]:
+def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[LogRecord]:
     """Link drafts onto their sessions' heads, in order; ``heads`` moves along."""
     records = []
     for draft in drafts:
@@ -350,7 +348,7 @@ def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[Record]:
     return records
 
 
-def _entry(first: Record, last: Record) -> SessionEntry:
+def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:
     return SessionEntry(last.session, last.seq, first.id, last.id, first.timestamp, last.timestamp, last.hash)
 
 
@@ -364,14 +362,14 @@ def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPru
     ]
 
 
-def check_follows(records: Sequence[Record], head: Head | None) -> None:
+def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
     """Refuse linked records that do not follow from where the chain ends now."""
     seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
     if (records[0].seq, records[0].previous) != (seq + 1, previous):
         raise LogLockedError(f"session {records[0].session!r} was written to meanwhile; take it over again")
 
 
-def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[Record]:
+def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogRecord]:
     """The records of the rows that follow ``after``, and an error where one is missing."""
     for expected, record in enumerate(map(read_row, rows), after + 1):
         if record.seq != expected:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .errors import LogFullError, LogLockedError, LogReadOnlyError
 
-__all__ = ["FileLock"]
-
 if sys.platform == "win32":
     import msvcrt
 

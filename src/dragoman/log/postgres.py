@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import scrub
-from .catalogue import LogPruned
 from .errors import (
     LogCorruptError,
     LogError,
@@ -24,13 +23,12 @@ from .errors import (
     LogVersionError,
 )
 from .eventlog import EventLog, check_follows, link_group, select_old
-from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, to_row
+from .payloads import LogPruned
+from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
 from .writer import Writer
 
 if TYPE_CHECKING:
     import psycopg
-
-__all__ = ["PostgresLog"]
 
 # Number n takes a database from version n-1 to n. Never change one that was released; add the next.
 # Names compare by their bytes ("C"), as in SQLite; the payload is text because jsonb would rewrite it.
@@ -145,7 +143,7 @@ class PostgresLog(EventLog):
         with _explained(), self._connection.transaction():
             yield self._connection
 
-    def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord]:
         with self._transaction() as connection:
             sessions = {draft.session for draft in drafts}
             _lock(connection, {_lock_of(session) for session in sessions})
@@ -153,7 +151,7 @@ class PostgresLog(EventLog):
             _copy(connection, records)
         return records
 
-    def _restore(self, records: Sequence[Record]) -> None:
+    def _restore(self, records: Sequence[LogRecord]) -> None:
         session = records[0].session
         with self._transaction() as connection:
             _lock(connection, {_lock_of(session)})
@@ -256,7 +254,7 @@ def _read_heads(connection: psycopg.Connection[Any], sessions: set[str]) -> dict
     return {session: Head(seq, digest.hex()) for session, seq, digest in rows}
 
 
-def _copy(connection: psycopg.Connection[Any], records: Sequence[Record]) -> None:
+def _copy(connection: psycopg.Connection[Any], records: Sequence[LogRecord]) -> None:
     with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
         for record in records:
             row = to_row(record)

@@ -17,24 +17,8 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import force_setattr
 
 from ..messages import new_ulid
-from .catalogue import Actor, LogPruned, Payload, Sensitivity, decode_payload, encode_payload, find_actor
 from .errors import InvalidRecordError, LogCorruptError
-
-__all__ = [
-    "ADMINISTRATION",
-    "MAX_PAYLOAD",
-    "Draft",
-    "Head",
-    "Line",
-    "Record",
-    "Row",
-    "draft_record",
-    "genesis",
-    "hash_record",
-    "link_record",
-    "read_row",
-    "to_row",
-]
+from .payloads import Actor, LogPruned, Payload, Sensitivity, decode_payload, encode_payload, find_actor
 
 ADMINISTRATION = "dragoman.log"  # the session in which the log writes about itself
 MAX_PAYLOAD = 64 * 1024 * 1024
@@ -44,7 +28,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _encoder = msgspec.json.Encoder()
 
 
-class Record(Struct, frozen=True):
+class LogRecord(Struct, frozen=True):
     """One event of a session, as it was stored.
 
     ``seq`` counts a session's records from 1. ``parent`` is the id of the record this one follows
@@ -87,7 +71,7 @@ class Record(Struct, frozen=True):
         )  # fmt: skip
 
     def __repr__(self) -> str:  # without the payload, which may be private
-        return f"Record({self.session!r}, seq={self.seq}, type={self.type!r}, id={self.id!r})"
+        return f"LogRecord({self.session!r}, seq={self.seq}, type={self.type!r}, id={self.id!r})"
 
 
 class _Body(Struct, frozen=True):
@@ -188,10 +172,10 @@ def genesis(session: str) -> str:
     return hashlib.sha256(b"dragoman.log/1 " + session.encode()).hexdigest()
 
 
-def link_record(draft: Draft, head: Head | None) -> Record:
+def link_record(draft: Draft, head: Head | None) -> LogRecord:
     """Give a draft its id, time and place after ``head``."""
     seq, previous = (head.seq + 1, head.hash) if head is not None else (1, genesis(draft.session))
-    record = Record(
+    record = LogRecord(
         draft.actor, "", new_ulid(), draft.parent, Raw(draft.payload), previous, draft.sensitivity, seq, draft.session,
         datetime.now(UTC), draft.turn, draft.type,
     )  # fmt: skip
@@ -199,7 +183,7 @@ def link_record(draft: Draft, head: Head | None) -> Record:
     return record
 
 
-def hash_record(record: Record) -> str:
+def hash_record(record: LogRecord) -> str:
     """The hash a record ought to have."""
     body = _Body(
         record.actor, record.id, record.parent, record.raw, record.previous, record.sensitivity, record.seq,
@@ -219,7 +203,7 @@ def _write_time(time: datetime) -> str:
 Row: TypeAlias = tuple[str, int, str, str | None, str | None, str, str, str, int, bytes, bytes, bytes]
 
 
-def to_row(record: Record) -> Row:
+def to_row(record: LogRecord) -> Row:
     """A record as both stores keep it: the time in microseconds, the hashes as bytes."""
     return (
         record.session, record.seq, record.id, record.turn, record.parent, record.type, record.actor,
@@ -228,11 +212,11 @@ def to_row(record: Record) -> Row:
     )  # fmt: skip
 
 
-def read_row(row: Row) -> Record:
+def read_row(row: Row) -> LogRecord:
     """The record of a stored row, of whatever age; ``LogCorruptError`` when it cannot be one."""
     session, seq, identity, turn, parent, kind, actor, sensitivity, microseconds, payload, previous, digest = row
     try:
-        return Record(
+        return LogRecord(
             cast("Actor", actor), digest.hex(), identity, parent, Raw(payload), previous.hex(),
             cast("Sensitivity", sensitivity), seq, session, _EPOCH + microseconds * _MICROSECOND, turn, kind,
         )  # fmt: skip

@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from .catalogue import LogPruned
 from .errors import (
     LogCorruptError,
     LogError,
@@ -30,10 +29,9 @@ from .errors import (
 )
 from .eventlog import EventLog, check_follows, link_group, select_old
 from .lock import FileLock
-from .record import ADMINISTRATION, Draft, Head, Record, Row, draft_record, to_row
+from .payloads import LogPruned
+from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
 from .writer import Writer
-
-__all__ = ["SqliteLog"]
 
 _APPLICATION = 0x44524147  # "DRAG", in the file's header: never add tables to somebody else's database
 # Number n takes a file from version n-1 to n. Never change one that was released; add the next.
@@ -166,7 +164,7 @@ class SqliteLog(EventLog):
 
     # --- writing ------------------------------------------------------------------------------------
 
-    def _write(self, drafts: Sequence[Draft]) -> list[Record]:
+    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord]:
         self._check_place()
         with _explained(self.path), self._transaction() as connection:
             heads = {session: head for session in {draft.session for draft in drafts} if (head := self._head(session))}
@@ -174,7 +172,7 @@ class SqliteLog(EventLog):
             connection.executemany(_INSERT, map(to_row, records))
         return records
 
-    def _restore(self, records: Sequence[Record]) -> None:
+    def _restore(self, records: Sequence[LogRecord]) -> None:
         self._check_place()
         with _explained(self.path), self._transaction() as connection:
             check_follows(records, self._head(records[0].session))

@@ -12,14 +12,12 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from .errors import LogClosedError, LogError, LogStorageError
-from .record import Draft, Record
-
-__all__ = ["Writer"]
+from .record import Draft, LogRecord
 
 _MOST_RECORDS = 1024
 _MOST_BYTES = 64 * 1024 * 1024
 
-Write: TypeAlias = Callable[[Sequence[Draft]], Sequence[Record]]
+Write: TypeAlias = Callable[[Sequence[Draft]], Sequence[LogRecord]]
 _Item: TypeAlias = tuple[Draft | Callable[[], Any], "Future[Any]"]
 
 

@@ -6,7 +6,9 @@ remembers. ``describe`` prints a stack of them. Which goes around which: outermo
 """
 
 from .availability import Admission, Availability, ProviderRecovered, ProviderUnavailable
+from .cassette import CassetteError, CassetteMiss, Record, request_key
 from .fallback import Fallback, NotConfigured, RoutingEvent, RoutingSwitched
+from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, describe, reading, walk
 from .observe import (
     IS_WORKER,
     CallCompleted,
@@ -20,10 +22,8 @@ from .observe import (
 )
 from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit
-from .record import CassetteError, CassetteMiss, Record, request_key
 from .redis import LimiterUnavailableError, RedisLimiter
 from .retry import Retry
-from .stack import ATTEMPT, RETRY_REASON, Layer, Middleware, describe, reading, walk
 
 __all__ = [
     "ATTEMPT",

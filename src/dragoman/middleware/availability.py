@@ -27,8 +27,6 @@ from msgspec import Struct
 
 from ..errors import AuthenticationError, ProviderError
 
-__all__ = ["Admission", "Availability", "ProviderRecovered", "ProviderUnavailable", "Scope", "Trigger"]
-
 log = logging.getLogger("dragoman")
 
 Scope: TypeAlias = Literal["model_specific", "provider_wide"]

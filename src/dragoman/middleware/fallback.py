@@ -26,9 +26,7 @@ from ..provider import Messages, Provider
 from ..validate import find_refusal
 from ..wire import SwapPlan
 from .availability import Admission, Availability, ProviderRecovered, ProviderUnavailable
-from .stack import Layer, reading, walk
-
-__all__ = ["Fallback", "NotConfigured", "RoutingEvent", "RoutingSwitched"]
+from .layer import Layer, reading, walk
 
 log = logging.getLogger("dragoman")
 

@@ -23,20 +23,7 @@ from ..errors import ProviderError, scrub
 from ..events import Event, FinishReason, MessageComplete, MessageStart, Usage
 from ..messages import AssistantBlock, Request, RuntimeConfig, Thinking, ToolCall
 from ..provider import Provider
-from .stack import ATTEMPT, RETRY_REASON, Middleware, check_number, reading
-
-__all__ = [
-    "IS_WORKER",
-    "CallCompleted",
-    "CallEvent",
-    "CallFailed",
-    "CallStarted",
-    "EventsDropped",
-    "Observe",
-    "StopReason",
-    "Subscriber",
-    "redact",
-]
+from .layer import ATTEMPT, RETRY_REASON, Middleware, check_number, reading
 
 log = logging.getLogger("dragoman")
 

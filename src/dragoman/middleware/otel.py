@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-__all__ = ["NAMES", "OpenTelemetry"]
-
 # The conventions are all in development and still being renamed, so every name is here and only here.
 NAMES = {
     "operation": "gen_ai.operation.name",

@@ -14,9 +14,7 @@ from ..errors import ProviderError, StreamInterruptedError, TimedOutError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request
 from ..provider import Provider
-from .stack import Middleware, check_number, reading
-
-__all__ = ["Lease", "Limiter", "RateLimit"]
+from .layer import Middleware, check_number, reading
 
 MOST = 1e12
 _numbers = itertools.count()

@@ -9,13 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from ..messages import new_ulid
+from .layer import check_number
 from .ratelimit import Lease, Limiter
-from .stack import check_number
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-
-__all__ = ["LimiterUnavailableError", "RedisLimiter"]
 
 log = logging.getLogger("dragoman")
 

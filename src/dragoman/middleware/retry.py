@@ -18,9 +18,7 @@ from ..events import Event
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
 from ..provider import Provider
 from ..validate import parse_config
-from .stack import ATTEMPT, ATTEMPTS, RETRY_REASON, Middleware, check_number, reading, walk
-
-__all__ = ["Retry"]
+from .layer import ATTEMPT, ATTEMPTS, RETRY_REASON, Middleware, check_number, reading, walk
 
 log = logging.getLogger("dragoman")
 

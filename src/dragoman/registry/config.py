@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ConfigError", "Section", "parse_yaml", "read_yaml", "unparsed"]
-
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000
 MAX_DEPTH = 100

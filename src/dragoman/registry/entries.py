@@ -17,8 +17,6 @@ from ..wire import CODECS
 from .config import ConfigError, Section, read_yaml
 from .vendors import Vendor, load_vendor, vendor_names
 
-__all__ = ["Adapter", "File", "ModelEntry", "config_path", "read_file"]
-
 # The adapter contract's "options" are knobs of one adapter. Those that are headers on their wire:
 _ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
 _HEADER_OPTIONS = {

@@ -25,8 +25,6 @@ from .config import ConfigError
 from .entries import Adapter, ModelEntry, config_path, read_file
 from .vendors import load_vendor, vendor_names
 
-__all__ = ["Registry"]
-
 log = logging.getLogger("dragoman")
 
 Subscriber = Callable[..., Any]

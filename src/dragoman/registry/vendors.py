@@ -18,8 +18,6 @@ from ..capabilities import Capabilities
 from ..tokens import FAMILIES
 from .config import Section, parse_yaml, unparsed
 
-__all__ = ["Vendor", "compile_catalog", "load_vendor", "vendor_names"]
-
 _FACTS = {
     "context": "max_context_tokens",
     "output": "max_output_tokens",

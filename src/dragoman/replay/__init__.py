@@ -3,10 +3,10 @@
 Replaying never touches the outside world: nothing here can reach a tool, a socket or a process.
 """
 
-from .difference import Change, Difference, compare_runs, find_differences
+from .diff import Change, Difference, compare_runs, find_differences
 from .provider import ReplayMismatch, ReplayProvider
-from .steps import Evidence, Step, Totals, count_totals, read_steps, to_steps
-from .words import describe, make_printable, shorten
+from .steps import Evidence, ReplayStep, Totals, count_totals, read_steps, to_steps
+from .summary import describe, make_printable, shorten
 
 __all__ = [
     "Change",
@@ -14,7 +14,7 @@ __all__ = [
     "Evidence",
     "ReplayMismatch",
     "ReplayProvider",
-    "Step",
+    "ReplayStep",
     "Totals",
     "compare_runs",
     "count_totals",

@@ -47,8 +47,8 @@ from ..log import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmCallStarted,
+    LogRecord,
     MessageRecorded,
-    Record,
     SessionFinished,
     SessionResumed,
     SessionStarted,
@@ -56,9 +56,7 @@ from ..log import (
 )
 from ..messages import Assistant, Message, Request, Text, Thinking, ToolCall, new_ulid
 from ..provider import Provider
-from .difference import Difference, find_differences
-
-__all__ = ["ReplayMismatch", "ReplayProvider"]
+from .diff import Difference, find_differences
 
 _KINDS: dict[str, type[ProviderError]] = {
     "auth": AuthenticationError,
@@ -110,7 +108,7 @@ class ReplayProvider(Provider):
         """How many recorded calls have not been asked for."""
         return len(self._recorded) - self._asked
 
-    def _read(self, records: Iterable[Record]) -> None:
+    def _read(self, records: Iterable[LogRecord]) -> None:
         calls: dict[str, _Call] = {}
         interrupted = False
         self._messages: list[Message] = []

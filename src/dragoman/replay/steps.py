@@ -14,9 +14,9 @@ from ..log import (
     EventLog,
     LlmCallCompleted,
     LlmCallFailed,
+    LogRecord,
     PermissionDenied,
     PermissionGranted,
-    Record,
     SessionFinished,
     SessionStarted,
     ToolFailed,
@@ -26,12 +26,10 @@ from ..log import (
     ToolStarted,
     TurnStarted,
 )
-from .words import describe
-
-__all__ = ["Evidence", "Step", "Totals", "count_totals", "read_steps", "to_steps"]
+from .summary import describe
 
 
-class Step(Struct, frozen=True, omit_defaults=True):
+class ReplayStep(Struct, frozen=True, omit_defaults=True):
     """One record of a run: what happened, in words and as stored.
 
     ``intent`` is the id of the proposal the step belongs to. ``notes`` are what does not follow
@@ -49,19 +47,19 @@ class Step(Struct, frozen=True, omit_defaults=True):
     data: dict[str, Any] = {}
 
 
-def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[Step]:
+def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[ReplayStep]:
     """The steps of a run, from the record ``after`` on; a ``LogCorruptError`` where one is missing."""
     for step in to_steps(log.read(session)):
         if step.seq > after:
             yield step
 
 
-def to_steps(records: Iterable[Record]) -> Iterator[Step]:
+def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
     """Records as steps, each held against what came before it."""
     evidence = Evidence()
     for record in records:
         intent, notes = evidence.hear(record)
-        yield Step(
+        yield ReplayStep(
             record.seq, record.timestamp, record.type, record.actor, describe(record), record.turn, intent, notes,
             record.data,
         )  # fmt: skip
@@ -87,7 +85,7 @@ class Evidence:
             setattr(other, name, value.copy())
         return other
 
-    def hear(self, record: Record) -> tuple[str | None, tuple[str, ...]]:
+    def hear(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
         """Take a record in; return the proposal it belongs to, and what does not follow."""
         payload = record.payload
         if isinstance(payload, ToolIntent):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from .budget import Budget, Spending
 from .ids import ToolIds
-from .loop import Outcome, Session, SessionError, Step
+from .session import Outcome, Session, SessionError, Step
 from .state import IntentState, State, reduce_records
 
 __all__ = [

@@ -10,8 +10,6 @@ from msgspec.structs import force_setattr
 
 from ..log import BudgetExceeded
 
-__all__ = ["Budget", "Spending"]
-
 MAX_SECONDS = 1e9
 """More than any run takes, and far from where clocks and event loops give up."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ToolIds"]
-
 
 class ToolIds:
     """A session's map between intents and call ids, both ways, for every provider it talked to.

@@ -7,14 +7,12 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ..log import Actor, EventLog, Payload, Record
+from ..log import Actor, EventLog, LogRecord, Payload
 from .state import State
-
-__all__ = ["Journal", "Watcher"]
 
 log = logging.getLogger("dragoman")
 
-Watcher: TypeAlias = Callable[[Record], object]
+Watcher: TypeAlias = Callable[[LogRecord], object]
 
 
 class Journal:
@@ -28,7 +26,7 @@ class Journal:
 
     async def write(
         self, payload: Payload, *, parent: str | None = None, turn: str | None = None, actor: Actor | None = None
-    ) -> Record:
+    ) -> LogRecord:
         """Append and wait until it is durable. A cancellation waits too: a record half known would be worse."""
         appending = asyncio.ensure_future(
             self.log.append(self.session, payload, turn=turn, parent=parent, actor=actor)
@@ -46,7 +44,7 @@ class Journal:
             raise cancelled
         return record
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: LogRecord) -> None:
         if self._watch is None:
             return
         try:

@@ -14,11 +14,11 @@ from ..log import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmCallStarted,
+    LogRecord,
     MessageRecorded,
     ModelSwapped,
     PermissionDenied,
     PermissionGranted,
-    Record,
     SessionFinished,
     SessionResumed,
     SessionStarted,
@@ -33,8 +33,6 @@ from ..log import (
 from ..messages import Assistant, Message, ToolCall, ToolResult
 from .budget import Spending
 from .ids import ToolIds
-
-__all__ = ["IntentState", "OpenCall", "Stage", "State", "reduce_records"]
 
 Stage: TypeAlias = Literal[
     "proposed", "validated", "granted", "started", "observed", "failed", "denied", "rejected", "closed"
@@ -84,7 +82,7 @@ class State:
         self.model: str | None = None
         self.ids = ToolIds()
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: LogRecord) -> None:
         """Take one more record into account. A type that means nothing here changes nothing."""
         self.last_seq = record.seq
         payload = record.payload
@@ -119,7 +117,7 @@ class State:
                 for name in {asked, said.provider} - {None}:
                     self.ids.issue(name or "", call_id, intent_id)
 
-    def _follow_call(self, record: Record, payload: LlmCallStarted | LlmCallCompleted | LlmCallFailed) -> None:
+    def _follow_call(self, record: LogRecord, payload: LlmCallStarted | LlmCallCompleted | LlmCallFailed) -> None:
         if isinstance(payload, LlmCallStarted):
             self.call = OpenCall(payload, record.id, record.turn)
             return
@@ -134,7 +132,7 @@ class State:
             else:
                 self.spent.cost_usd = _EXACT.add(self.spent.cost_usd, payload.cost_usd)
 
-    def _follow_intent(self, record: Record, payload: object) -> None:
+    def _follow_intent(self, record: LogRecord, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))
         stage = _STAGES.get(type(payload))
         if kept is None or stage is None:
@@ -198,7 +196,7 @@ _STAGES: dict[type, Stage] = {
 }
 
 
-def reduce_records(records: Iterable[Record]) -> State:
+def reduce_records(records: Iterable[LogRecord]) -> State:
     """The state a session's records lead to."""
     state = State()
     for record in records:

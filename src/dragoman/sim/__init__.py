@@ -2,19 +2,19 @@
 
 from ..registry.config import ConfigError
 from .provider import ScriptedProvider
-from .reading import read_script
-from .script import Answer, Call, Fault, Match, Rule, Said, Script
+from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 from .server import SimServer, serve
+from .yaml import read_script
 
 __all__ = [
     "Answer",
     "Call",
     "ConfigError",
     "Fault",
-    "Match",
-    "Rule",
+    "RequestMatch",
     "Said",
     "Script",
+    "ScriptRule",
     "ScriptedProvider",
     "SimServer",
     "read_script",

@@ -22,12 +22,10 @@ from ..provider import Provider
 from ..tokens import estimate_input_tokens, estimate_text
 from ..validate import Expectation
 from ..wire import CODECS, Codec
-from ..wire.failure import Failure, build_error
-from .mangling import Mangler
-from .reading import read_script
-from .script import Answer, Call, Fault, Rule, Said, Script, find_error
-
-__all__ = ["Scene", "ScriptedProvider"]
+from ..wire.errors import Failure, build_error
+from .faults import Mangler
+from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error
+from .yaml import read_script
 
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
 _LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # of a ULID
@@ -50,7 +48,8 @@ class ScriptedProvider(Provider):
 
         model = ScriptedProvider("Hello.")
         model = ScriptedProvider(RateLimitError("slow down"), "Hello.")
-        model = ScriptedProvider(Rule(Answer(tool_calls=[Call("search", {"q": "x"})]), Match(turn=1)), "Done.")
+        search = Answer(tool_calls=[Call("search", {"q": "x"})])
+        model = ScriptedProvider(ScriptRule(search, RequestMatch(turn=1)), "Done.")
         model = ScriptedProvider.from_file("script.yaml")
 
     The same script, seed and order of calls give the same events, ids included. ``requests`` holds what
@@ -60,7 +59,7 @@ class ScriptedProvider(Provider):
 
     def __init__(
         self,
-        *rules: Rule | Answer | str | ProviderError,
+        *rules: ScriptRule | Answer | str | ProviderError,
         seed: int = 0,
         name: str = "sim",
         model: str = "sim",
@@ -106,7 +105,7 @@ class ScriptedProvider(Provider):
         rule = self._choose(request, number)
         return Scene(self._speak(request, rule, number), rule.fault or Fault(), self._dice(number, "bytes"))
 
-    async def _speak(self, request: Request, rule: Rule, number: int) -> AsyncIterator[Event]:
+    async def _speak(self, request: Request, rule: ScriptRule, number: int) -> AsyncIterator[Event]:
         fault = rule.fault or Fault()
         await asyncio.sleep(0)
         if (refusal := _refusal(fault)) is not None:
@@ -171,7 +170,7 @@ class ScriptedProvider(Provider):
         if decoder.error is not None:
             raise self._named(decoder.error, request)
 
-    def _answer(self, rule: Rule, request: Request) -> Answer:
+    def _answer(self, rule: ScriptRule, request: Request) -> Answer:
         try:
             return rule.answer(request)
         except ProviderError as error:
@@ -198,7 +197,7 @@ class ScriptedProvider(Provider):
         elif seconds > 0:
             await self._sleep(seconds)
 
-    def _choose(self, request: Request, number: int) -> Rule:
+    def _choose(self, request: Request, number: int) -> ScriptRule:
         for at, rule in enumerate(self.rules):
             if (rule.times is not None and self._used[at] >= rule.times) or not rule.match.fits(request):
                 continue
@@ -229,15 +228,15 @@ class ScriptedProvider(Provider):
         return error
 
 
-def _as_rule(rule: Rule | Answer | str | ProviderError, *, last: bool) -> Rule:
+def _as_rule(rule: ScriptRule | Answer | str | ProviderError, *, last: bool) -> ScriptRule:
     times = None if last else 1
-    if isinstance(rule, Rule):
+    if isinstance(rule, ScriptRule):
         return rule
     if isinstance(rule, ProviderError):
-        return Rule(lambda _: _raise(rule), times=times)
+        return ScriptRule(lambda _: _raise(rule), times=times)
     if isinstance(rule, Answer | str):
-        return Rule(rule, times=times)
-    raise ValueError(f"a rule is a Rule, an Answer, a text or an error, not {type(rule).__name__}")
+        return ScriptRule(rule, times=times)
+    raise ValueError(f"a rule is a ScriptRule, an Answer, a text or an error, not {type(rule).__name__}")
 
 
 def _raise(error: ProviderError) -> Answer:
@@ -248,7 +247,7 @@ def _raise(error: ProviderError) -> Answer:
     raise fresh from error.__cause__
 
 
-def _unanswered(rules: tuple[Rule, ...], request: Request) -> str:
+def _unanswered(rules: tuple[ScriptRule, ...], request: Request) -> str:
     named = [rule.name or f"rule {at + 1}" for at, rule in enumerate(rules)]
     last = type(request.messages[-1]).__name__
     offered = f" and {len(request.tools)} tools" if request.tools else ""

@@ -16,8 +16,6 @@ from ..errors import ProviderError
 from ..events import FinishReason, Usage
 from ..messages import Assistant, Opaque, RedactedThinking, Request, System, Text, Thinking, ToolResult, User
 
-__all__ = ["Answer", "Call", "Fault", "Match", "Rule", "Said", "Script", "find_error"]
-
 FINISHES: tuple[str, ...] = get_args(FinishReason)
 
 
@@ -149,7 +147,7 @@ def _check_seconds(owner: str, name: str, value: Any) -> None:
         raise ValueError(f"{owner}: {name} must be a number of seconds, not {value!r}")
 
 
-class Match(Struct, frozen=True):
+class RequestMatch(Struct, frozen=True):
     """Which requests a rule answers; everything that is set must hold.
 
     ``text`` is looked for in the last user message and ``system`` in the system prompt, both whatever
@@ -223,7 +221,7 @@ def _turn(request: Request) -> int:
 Reply: TypeAlias = Answer | str | Callable[[Request], Answer | str]
 
 
-class Rule(Struct, frozen=True):
+class ScriptRule(Struct, frozen=True):
     """When a request fits ``match``, give ``reply``, as ``fault`` allows.
 
     ``times`` lets the rule answer that many calls and no more; ``chance`` lets it answer only so often,
@@ -231,7 +229,7 @@ class Rule(Struct, frozen=True):
     """
 
     reply: Reply = ""
-    match: Match = Match()
+    match: RequestMatch = RequestMatch()
     fault: Fault | None = None
     times: int | None = None
     chance: float = 1.0
@@ -252,7 +250,7 @@ class Rule(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """Rules in the order they are tried, and what the simulated provider says of itself."""
 
-    rules: Sequence[Rule] = ()
+    rules: Sequence[ScriptRule] = ()
     seed: int = 0
     model: str = "sim"
     models: Sequence[str] = ()

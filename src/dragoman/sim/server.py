@@ -18,15 +18,13 @@ from ..provider import Provider, connect
 from ..tokens import estimate_input_tokens
 from ..validate import check_request
 from ..wire import HttpReply
-from .mangling import Mangler
+from .faults import Mangler
 from .provider import Scene, ScriptedProvider
-from .reading import read_script
-from .script import Answer, Rule, Script
+from .script import Answer, Script, ScriptRule
+from .yaml import read_script
 
 if TYPE_CHECKING:
     from aiohttp import web
-
-__all__ = ["SimServer", "serve"]
 
 # Where each wire is asked, and what its clients are given as an address.
 _PATHS = {
@@ -307,7 +305,7 @@ class _Performance:
 
 
 def serve(
-    *script: str | Path | Script | ScriptedProvider | Rule | Answer | ProviderError,
+    *script: str | Path | Script | ScriptedProvider | ScriptRule | Answer | ProviderError,
     host: str = "127.0.0.1",
     port: int = 0,
     **settings: Any,

@@ -16,8 +16,6 @@ from ..log import SideEffect
 from ..messages import Document, Image, Text, Tool, called_by
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
-__all__ = ["FunctionTool", "run_in_thread", "tool"]
-
 T = TypeVar("T")
 
 

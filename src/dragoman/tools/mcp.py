@@ -18,8 +18,6 @@ from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
-__all__ = ["McpServer", "McpTool"]
-
 _MAX_PAGES = 100
 
 

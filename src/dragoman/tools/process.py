@@ -19,8 +19,6 @@ from ..log import SideEffect
 from ..messages import Tool
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
-__all__ = ["Finished", "ProcessTool", "clean_environment", "observe_process", "run_process"]
-
 # A list of what may be inherited, because a list of secrets is never complete: keys of providers live here.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER", "LOGNAME", "SHELL",
               "SYSTEMROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOPATH", "CARGO_HOME", "NVM_DIR")  # fmt: skip

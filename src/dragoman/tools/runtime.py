@@ -17,18 +17,6 @@ from ..log import SideEffect
 from ..messages import Document, Image, Inline, Text, Tool, UserBlock
 from ..validate.schema import compile_schema, first_error
 
-__all__ = [
-    "DEFAULT_OUTPUT_LIMIT",
-    "DEFAULT_TIMEOUT",
-    "ExecutableTool",
-    "FailureKind",
-    "Observation",
-    "ToolFailure",
-    "Toolbox",
-    "cut_text",
-    "limit_output",
-]
-
 DEFAULT_TIMEOUT = 120.0
 DEFAULT_OUTPUT_LIMIT = 30_000  # characters; about 8,000 tokens, which a few results may cost without ruin
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["Sandbox", "find_sandbox"]
-
 _PROGRAM = "bwrap"
 # Readable by every program of the user, and nothing that a workspace's tests have any business with.
 _PRIVATE = (".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc",

@@ -24,8 +24,6 @@ from .process import clean_environment, observe_process, run_process
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation
 from .sandbox import Sandbox, find_sandbox
 
-__all__ = ["BashTool", "PathError", "Workspace", "workspace_tools"]
-
 MAX_FILE = 4 * 1024 * 1024
 MAX_FILES = 2000
 MAX_MATCHES = 200

@@ -3,7 +3,7 @@
 Served on this machine alone, under a path that nobody can guess; only reading.
 """
 
-from .reading import Reader
+from .queries import Reader
 from .server import TraceServer, make_app
 
 __all__ = ["Reader", "TraceServer", "make_app"]

@@ -20,12 +20,10 @@ import msgspec
 
 from ..errors import scrub
 from ..log import EventLog, LogError
-from .reading import Reader
+from .queries import Reader
 
 if TYPE_CHECKING:
     from aiohttp import web
-
-__all__ = ["TraceServer", "make_app"]
 
 _PAGE = Path(__file__).parent / "page"
 _FILES = {

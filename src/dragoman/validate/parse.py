@@ -42,8 +42,6 @@ from ..messages import (
     schema_of,
 )
 
-__all__ = ["build_request", "parse_config", "parse_messages", "parse_tool_choice", "parse_tools"]
-
 _MESSAGES = frozenset({System, User, Assistant, ToolResult})
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 

@@ -8,8 +8,6 @@ from ..events import Problem, read_json
 from ..messages import Request
 from .schema import compile_schema, first_error
 
-__all__ = ["Expectation"]
-
 
 class Expectation:
     """What a request allows its reply to be: the tools it offers and the schema it asks for."""

@@ -36,8 +36,6 @@ from ..messages import (
 )
 from .schema import compile_schema
 
-__all__ = ["check_request", "find_refusal"]
-
 
 def check_request(request: Request) -> None:
     """Raise ``InvalidRequestError`` at the first thing that breaks the contract, naming its place."""

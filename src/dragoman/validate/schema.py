@@ -9,8 +9,6 @@ import msgspec
 
 from ..errors import InvalidRequestError
 
-__all__ = ["compile_schema", "first_error"]
-
 
 def compile_schema(schema: Any, path: str) -> Any:
     """The validator of a schema; ``InvalidRequestError`` names ``path`` when it is not a valid one."""

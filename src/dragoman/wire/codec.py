@@ -18,8 +18,6 @@ from ..events import Assembler, Event, Raw, read_json
 from ..messages import LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
 
-__all__ = ["Codec", "Decoder", "Encoded", "Endpoint", "HttpReply", "HttpRequest", "Note", "Notes", "read_quirks"]
-
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 64 * 1024 * 1024
 MAX_EVENTS = 2_000_000

@@ -10,8 +10,6 @@ from ..messages import Assistant, Continuity, Issuer, Message, Text, ToolCall, T
 from .codec import Notes
 from .projection import IdMap, IdRule
 
-__all__ = ["Call", "Pairs", "is_ours", "is_welcome", "model_line", "note_state"]
-
 # Dates in every writing, stages and counted editions: all of them end the same model's name.
 _EDITION = re.compile(
     r"(?:[-@:](?:\d{6,8}|\d{4}-\d\d-\d\d|\d\d-\d\d(?:\d\d)?|\d{3}|latest|preview|exp|default))+$",

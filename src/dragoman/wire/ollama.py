@@ -41,12 +41,10 @@ from ..messages import (
 from ..sse import Frame, LineDecoder
 from .codec import Decoder, Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from .conversation import note_state
-from .failure import build_error, is_failure, read_failure
-from .openai.refusal import ROWS, inband_error
+from .errors import build_error, is_failure, read_failure
+from .openai.errors import ROWS, inband_error
 from .openai.request import schema_directive, write_tool
 from .projection import merge_extras, root_of, sorted_json, to_bytes
-
-__all__ = ["OllamaCodec", "OllamaDecoder", "Quirks"]
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):

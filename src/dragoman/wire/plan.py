@@ -14,8 +14,6 @@ from ..errors import ProviderError
 from ..messages import Message, Request
 from .codec import Codec, Note
 
-__all__ = ["PlanItem", "SwapPlan", "make_plan"]
-
 
 class PlanItem(Struct, frozen=True):
     """What becomes of one block or message: kept as it is, rewritten, or dropped; by which rule and why."""

@@ -11,8 +11,6 @@ from msgspec import Struct
 from ..messages import Assistant, Message, ToolCall, ToolResult
 from .projection import sorted_json, to_bytes
 
-__all__ = ["LONG", "Prefix", "Prefixes"]
-
 LONG = 16
 """A conversation of fewer messages is written as fast as it is looked up."""
 

@@ -15,8 +15,6 @@ from msgspec import Struct
 from ..errors import InvalidRequestError
 from ..messages import Assistant, Message, ToolCall, ToolResult
 
-__all__ = ["IdMap", "IdRule", "join_url", "merge_extras", "root_of", "schema_name", "sorted_json", "to_bytes"]
-
 _encode = msgspec.json.Encoder().encode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 

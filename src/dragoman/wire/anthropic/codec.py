@@ -14,11 +14,11 @@ from ...errors import InvalidModelError, InvalidResponseError, ProviderError
 from ...events import Assembler, read_json
 from ...messages import Issuer, Request, join_system
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, read_quirks
-from ..failure import build_error, read_failure
+from ..errors import build_error, read_failure
 from ..projection import join_url, schema_name, sorted_json, to_bytes
 from .conversation import write_turns
+from .errors import ROWS
 from .quirks import Quirks
-from .refusal import ROWS
 from .reply import AnthropicDecoder
 from .request import (
     add_extras,
@@ -31,8 +31,6 @@ from .request import (
     write_tools,
 )
 from .schema import fits_format, project_format
-
-__all__ = ["AnthropicCodec"]
 
 _Path = Literal["native", "tool", "prompt"]
 

@@ -36,8 +36,6 @@ from ..codec import Note, Notes
 from ..conversation import Call, Pairs, is_ours, is_welcome, note_state
 from ..projection import IdRule, sorted_json
 
-__all__ = ["write_turns"]
-
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 

@@ -16,10 +16,8 @@ from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
-from ..failure import is_failure, read_failure
-from .refusal import inband_error
-
-__all__ = ["AnthropicDecoder"]
+from ..errors import is_failure, read_failure
+from .errors import inband_error
 
 
 class _Delta(Struct):

@@ -12,18 +12,6 @@ from ..projection import merge_extras, schema_name, sorted_json
 from .quirks import Quirks
 from .schema import project_input
 
-__all__ = [
-    "add_extras",
-    "answer_tool",
-    "schema_directive",
-    "thinks",
-    "write_config",
-    "write_reasoning",
-    "write_system",
-    "write_tool_choice",
-    "write_tools",
-]
-
 _CACHED = {"type": "ephemeral"}
 _EFFORTS = ("low", "medium", "high", "xhigh")
 

@@ -16,8 +16,6 @@ from typing import Any
 from ..codec import Notes
 from ..projection import sorted_json
 
-__all__ = ["fits_format", "project_format", "project_input"]
-
 _FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
 _KEPT = frozenset(
     {

@@ -8,8 +8,6 @@ from typing import Any
 
 from ...errors import MalformedToolCallError
 
-__all__ = ["StreamedArguments"]
-
 # ``$.a.b[0]['a key']``: a name, an index, or a quoted name with escapes.
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\]""")
 _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")

@@ -13,15 +13,13 @@ from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseErr
 from ...events import Assembler, read_json
 from ...messages import Issuer, Request, join_system
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
-from ..failure import build_error
+from ..errors import build_error
 from ..projection import join_url, to_bytes
 from .contents import write_contents
+from .errors import ROWS, read_refusal
 from .quirks import Quirks
-from .refusal import ROWS, read_refusal
 from .reply import GeminiDecoder
 from .request import add_root, schema_directive, write_config, write_tools
-
-__all__ = ["GeminiCodec"]
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
 _UNSIGNED = "skip_thought_signature_validator"  # the documented word for calls of another model

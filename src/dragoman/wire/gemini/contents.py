@@ -36,8 +36,6 @@ from ..conversation import Call, Pairs, is_ours, is_welcome, note_state
 from ..projection import IdMap, sorted_json
 from .quirks import Quirks
 
-__all__ = ["write_contents"]
-
 # An id the assembler minted because the reply had none: a word of ours and a ULID. The provider never
 # saw it, so it is not sent back as if it were the provider's; the pairing by order does without.
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")

@@ -8,8 +8,6 @@ from msgspec import Struct, field
 
 from ..projection import IdRule
 
-__all__ = ["Quirks"]
-
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How an endpoint of this wire differs from the rest. The defaults suit the current models.

@@ -15,11 +15,9 @@ from ...events import Assembler, FinishReason, Usage, read_json
 from ...messages import Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
-from ..failure import is_failure, read_failure
+from ..errors import is_failure, read_failure
 from .arguments import StreamedArguments
-from .refusal import inband_error
-
-__all__ = ["GeminiDecoder"]
+from .errors import inband_error
 
 
 class _Content(Struct):

@@ -12,8 +12,6 @@ from ..projection import merge_extras, sorted_json
 from .quirks import Quirks
 from .schema import project_schema
 
-__all__ = ["add_root", "schema_directive", "write_config", "write_tools"]
-
 _NAMES = {
     "temperature": "temperature",
     "top_p": "topP",

@@ -12,8 +12,6 @@ from typing import Any
 
 from ..codec import Notes
 
-__all__ = ["project_schema"]
-
 _KEPT = frozenset(
     {
         "default", "description", "example", "maxItems", "maxLength", "maxProperties", "maximum", "minItems",

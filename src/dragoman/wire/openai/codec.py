@@ -12,11 +12,11 @@ from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedErr
 from ...events import Assembler, read_json
 from ...messages import Issuer, Message, Request, System, join_system
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
-from ..failure import build_error, read_failure
+from ..errors import build_error, read_failure
 from ..prefix import LONG, Prefixes
 from ..projection import join_url, root_of, to_bytes
+from .errors import ROWS
 from .quirks import Quirks
-from .refusal import ROWS
 from .reply import OpenAIDecoder
 from .request import (
     add_extras,
@@ -30,8 +30,6 @@ from .request import (
     write_tool,
     write_tool_choice,
 )
-
-__all__ = ["OpenAICodec"]
 
 
 class OpenAICodec(Endpoint[Quirks]):

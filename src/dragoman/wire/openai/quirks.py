@@ -9,8 +9,6 @@ from msgspec import Struct, field
 from ...events import FinishReason
 from ..projection import IdRule
 
-__all__ = ["Quirks"]
-
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server that speaks this wire differs from the rest. The defaults suit most of them.

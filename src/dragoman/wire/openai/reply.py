@@ -12,12 +12,10 @@ from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
-from ..failure import is_failure, read_failure
+from ..errors import is_failure, read_failure
 from ..projection import sorted_json
+from .errors import inband_error
 from .quirks import Quirks
-from .refusal import inband_error
-
-__all__ = ["OpenAIDecoder"]
 
 
 class _Function(Struct):

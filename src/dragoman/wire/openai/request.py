@@ -33,19 +33,6 @@ from ..conversation import is_ours, note_state
 from ..projection import IdMap, merge_extras, schema_name, sorted_json
 from .quirks import Quirks
 
-__all__ = [
-    "add_extras",
-    "calls_directive",
-    "calls_schema",
-    "is_strict",
-    "response_format",
-    "schema_directive",
-    "write_config",
-    "write_messages",
-    "write_tool",
-    "write_tool_choice",
-]
-
 
 def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
     """The settings the caller made, under this wire's names."""

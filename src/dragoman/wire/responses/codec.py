@@ -13,18 +13,16 @@ from ...errors import ProviderError
 from ...events import Assembler
 from ...messages import Issuer, Request, join_system
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
-from ..failure import build_error
+from ..errors import build_error
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..openai.request import is_strict, schema_directive
 from ..projection import join_url, to_bytes
+from .errors import ROWS, read_error_body
 from .items import write_input
 from .quirks import Quirks
-from .refusal import ROWS, read_error_body
 from .reply import ResponsesDecoder
 from .request import add_extras, text_format, write_config, write_tool, write_tool_choice
-
-__all__ = ["ResponsesCodec"]
 
 
 class ResponsesCodec(Endpoint[Quirks]):

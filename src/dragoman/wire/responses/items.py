@@ -32,8 +32,6 @@ from ..conversation import Call, Pairs, is_ours, note_state
 from ..projection import IdRule, sorted_json
 from .quirks import Quirks
 
-__all__ = ["write_input"]
-
 # Calls that run on the caller's side, under names of their own; the server wants an output for each.
 _CALLS = frozenset(
     {

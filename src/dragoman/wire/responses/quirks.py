@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from ..projection import IdRule
 
-__all__ = ["Quirks"]
-
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server or model that speaks this wire differs from the rest. The defaults suit hosted OpenAI.

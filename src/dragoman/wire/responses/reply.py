@@ -18,11 +18,9 @@ from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
-from ..failure import is_failure
+from ..errors import is_failure
 from ..projection import sorted_json
-from .refusal import reply_error
-
-__all__ = ["ResponsesDecoder"]
+from .errors import reply_error
 
 
 class _Response(Struct):

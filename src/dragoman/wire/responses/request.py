@@ -11,8 +11,6 @@ from ..openai.request import is_strict
 from ..projection import merge_extras, schema_name, sorted_json
 from .quirks import Quirks
 
-__all__ = ["add_extras", "text_format", "write_config", "write_tool", "write_tool_choice"]
-
 _NO_PLACE = ("stop_sequences", "seed", "frequency_penalty", "presence_penalty")
 _STATE = ("previous_response_id", "conversation", "background")
 

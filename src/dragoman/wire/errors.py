@@ -26,8 +26,6 @@ from ..errors import (
 )
 from ..events import read_json
 
-__all__ = ["Failure", "Row", "build_error", "is_failure", "read_failure", "read_retry_after"]
-
 
 class Failure(Struct, frozen=True):
     """What an error body says, whatever its shape."""

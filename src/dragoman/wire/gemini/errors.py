@@ -19,9 +19,7 @@ from ...errors import (
     UnsupportedContentError,
 )
 from ...events import read_json
-from ..failure import Failure, Row, build_error, read_failure, read_retry_after
-
-__all__ = ["ROWS", "inband_error", "read_refusal"]
+from ..errors import Failure, Row, build_error, read_failure, read_retry_after
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:

@@ -25,46 +25,6 @@ from ..events import FinishReason, ToolIntent, Usage
 from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolResult, User, UserBlock
 from .errors import InvalidRecordError, UnknownTypeError
 
-__all__ = [
-    "CATALOGUE",
-    "Actor",
-    "BudgetExceeded",
-    "Entry",
-    "LlmCallCompleted",
-    "LlmCallFailed",
-    "LlmCallStarted",
-    "LlmExchangeKept",
-    "LogPruned",
-    "MessageRecorded",
-    "ModelSwapped",
-    "Payload",
-    "PermissionDenied",
-    "PermissionGranted",
-    "PermissionRequested",
-    "Routing",
-    "RoutingProviderRecovered",
-    "RoutingProviderUnavailable",
-    "RoutingSwitched",
-    "Sensitivity",
-    "SessionFinished",
-    "SessionResumed",
-    "SessionStarted",
-    "SideEffect",
-    "StopReason",
-    "ToolFailed",
-    "ToolIntentClosed",
-    "ToolIntentRejected",
-    "ToolIntentValidated",
-    "ToolObserved",
-    "ToolStarted",
-    "TurnStarted",
-    "decode_payload",
-    "encode_payload",
-    "find_actor",
-    "parse_payload",
-    "to_payload",
-]
-
 Actor: TypeAlias = Literal["user", "agent", "system", "tool", "worker"]
 Sensitivity: TypeAlias = Literal["private", "user_controlled", "pseudonymous", "aggregatable"]
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]

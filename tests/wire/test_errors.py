@@ -25,7 +25,7 @@ from dragoman.errors import (
     TimedOutError,
     UnavailableError,
 )
-from dragoman.wire.failure import Failure, Row, build_error, read_failure, read_retry_after
+from dragoman.wire.errors import Failure, Row, build_error, read_failure, read_retry_after
 from tests import strategies as some
 
 # --- waiting --------------------------------------------------------------------------------------

@@ -13,12 +13,10 @@ from typing import BinaryIO, cast
 import msgspec
 from msgspec import Struct
 
-from .catalogue import Actor, LogPruned, Sensitivity
 from .errors import LogCorruptError, LogReadOnlyError, LogStorageError
 from .eventlog import EventLog
-from .record import Draft, Line, Record, Row, to_row
-
-__all__ = ["ExportedLog"]
+from .payloads import Actor, LogPruned, Sensitivity
+from .record import Draft, Line, LogRecord, Row, to_row
 
 
 class _Place(Struct):
@@ -80,10 +78,10 @@ class ExportedLog(EventLog):
         with self._open() as file:
             yield _ExportView(file, self.path, self._places, self._count)
 
-    def _write(self, drafts: Sequence[Draft]) -> Sequence[Record]:
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord]:
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 
-    def _restore(self, records: Sequence[Record]) -> None:
+    def _restore(self, records: Sequence[LogRecord]) -> None:
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
@@ -134,10 +132,10 @@ class _ExportView:
             raise LogCorruptError(f"{self._path}: the line at byte {place} is no record: {error}") from None
 
 
-def _to_record(line: Line) -> Record:
+def _to_record(line: Line) -> LogRecord:
     # Whoever they are said to be, the hash decides whether it is true.
     actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
-    return Record(
+    return LogRecord(
         actor, line.hash, line.id, line.parent, line.payload, line.previous, sensitivity, line.seq, line.session,
         datetime.fromisoformat(line.timestamp), line.turn, line.type,
     )  # fmt: skip

@@ -8,10 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ..log import EventLog, LlmCallStarted, MessageRecorded, Record, SessionFinished, SessionStarted
-from ..replay import Evidence, Step, count_totals, describe
-
-__all__ = ["Reader", "trim"]
+from ..log import EventLog, LlmCallStarted, LogRecord, MessageRecorded, SessionFinished, SessionStarted
+from ..replay import Evidence, ReplayStep, count_totals, describe
 
 _TEXT = 4000  # characters of a text that a timeline shows
 _ITEMS = 100
@@ -70,7 +68,7 @@ class Reader:
         self._keep((session, records[-1].seq, records[-1].hash), evidence)
         return {"steps": steps, "last": records[-1].seq}
 
-    def _recall(self, session: str, after: int, first: Record) -> Evidence:
+    def _recall(self, session: str, after: int, first: LogRecord) -> Evidence:
         """What was known before ``first``; its ``previous`` is the hash that a kept state is filed under."""
         known = self._known.get((session, after, first.previous))
         if known is not None:
@@ -86,9 +84,9 @@ class Reader:
         while len(self._known) > _CHECKPOINTS:
             self._known.popitem(last=False)
 
-    def _to_step(self, record: Record, evidence: Evidence) -> dict[str, Any]:
+    def _to_step(self, record: LogRecord, evidence: Evidence) -> dict[str, Any]:
         intent, notes = evidence.hear(record)
-        step = Step(
+        step = ReplayStep(
             record.seq, record.timestamp, record.type, record.actor, describe(record), record.turn, intent, notes
         )  # fmt: skip
         return {**msgspec.to_builtins(step), "data": trim(record.data)}
@@ -107,7 +105,7 @@ class Reader:
             **_cut(msgspec.json.format(record.line, indent=2).decode()),
         }
 
-    def find_record(self, session: str, seq: int) -> Record | None:
+    def find_record(self, session: str, seq: int) -> LogRecord | None:
         """The record of this number, or ``None``."""
         found = next(self._log.read(session, seq - 1), None) if seq > 0 else None
         return found if found is not None and found.seq == seq else None

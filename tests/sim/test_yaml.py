@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import Tool, Usage
 from dragoman.messages import Continuity, Text, Thinking
-from dragoman.sim import Answer, Call, ConfigError, Fault, Match, Rule, ScriptedProvider, read_script
+from dragoman.sim import Answer, Call, ConfigError, Fault, RequestMatch, ScriptedProvider, ScriptRule, read_script
 
 WHOLE = """
 seed: 7
@@ -58,7 +58,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     assert (script.seed, script.model, script.served) == (7, "sim-1", ("sim-1", "sim-2"))
     assert script.capabilities == {"supports_images": False}
     first, *rest = script.rules
-    assert first.match == Match("weather", "in .*", "s", "r", ("get",), "sim-*", 1, False, True)
+    assert first.match == RequestMatch("weather", "in .*", "s", "r", ("get",), "sim-*", 1, False, True)
     assert first.fault == Fault(stall=math.inf, after=2, cut_at=100, interleave=True)
     assert (first.times, first.chance, first.name) == (2, 0.5, "weather")
     assert first.reply == Answer(
@@ -130,4 +130,4 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_rules_are_values() -> None:
-    assert Rule(Answer("a"), Match("b")) == Rule(Answer("a"), Match("b"))
+    assert ScriptRule(Answer("a"), RequestMatch("b")) == ScriptRule(Answer("a"), RequestMatch("b"))

@@ -15,8 +15,6 @@ from ..events import Event
 from ..provider import Messages, Provider
 from ..wire import SwapPlan
 
-__all__ = ["ATTEMPT", "ATTEMPTS", "RETRY_REASON", "Layer", "Middleware", "check_number", "describe", "reading", "walk"]
-
 ATTEMPT = "dragoman.attempt"
 """The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``, ..."""
 

@@ -10,10 +10,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from .steps import Step
-from .words import shorten
-
-__all__ = ["Change", "Difference", "compare_runs", "find_differences"]
+from .steps import ReplayStep
+from .summary import shorten
 
 _ABSENT = object()
 
@@ -92,12 +90,12 @@ class Change(Struct, frozen=True):
     """A place where two runs differ: a step that only one has, or a step whose payloads differ in ``where``."""
 
     kind: Literal["only_a", "only_b", "changed"]
-    a: Step | None = None
-    b: Step | None = None
+    a: ReplayStep | None = None
+    b: ReplayStep | None = None
     where: tuple[Difference, ...] = ()
 
 
-def compare_runs(a: Iterable[Step], b: Iterable[Step]) -> tuple[Change, ...]:
+def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Change, ...]:
     """Where two runs differ, in order; nothing means that they are the same.
 
     Ids and durations do not count, nor in which order things came that were done at the same time.
@@ -115,10 +113,10 @@ def compare_runs(a: Iterable[Step], b: Iterable[Step]) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def _untangle(steps: Iterable[Step]) -> list[Step]:
+def _untangle(steps: Iterable[ReplayStep]) -> list[ReplayStep]:
     """The steps with those of proposals that ran at the same time put one proposal after the other."""
     order: dict[str, int] = {}
-    untangled: list[Step] = []
+    untangled: list[ReplayStep] = []
     for is_tool, group in groupby(steps, key=lambda step: step.intent is not None):
         found = list(group)
         for step in found:
@@ -127,7 +125,7 @@ def _untangle(steps: Iterable[Step]) -> list[Step]:
     return untangled
 
 
-def _key(step: Step) -> bytes:
+def _key(step: ReplayStep) -> bytes:
     return step.type.encode() + b" " + msgspec.json.encode(_essential(step.data), order="sorted")
 
 
@@ -137,7 +135,7 @@ def _essential(value: Any) -> Any:
     return [_essential(item) for item in value] if isinstance(value, list) else value
 
 
-def _pair(left: list[Step], right: list[Step]) -> Iterator[Change]:
+def _pair(left: list[ReplayStep], right: list[ReplayStep]) -> Iterator[Change]:
     """Steps of the same type stand for each other; the rest is on one side alone."""
     matcher = SequenceMatcher(None, [step.type for step in left], [step.type for step in right], autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():

@@ -13,9 +13,7 @@ from ..capabilities import Capabilities
 from ..events import Usage
 from ..messages import Continuity, Text, Thinking
 from ..registry.config import Section, read_yaml
-from .script import Answer, Call, Fault, Match, Rule, Said, Script
-
-__all__ = ["read_script"]
+from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 
 _NUMBER = (int, float)
 T = TypeVar("T")
@@ -44,7 +42,7 @@ def read_script(path: str | Path) -> Script:
     )
 
 
-def _read_rule(section: Section) -> Rule:
+def _read_rule(section: Section) -> ScriptRule:
     _allow(section, "name", "match", "reply", "fault", "times", "chance")
     if "reply" not in section.data and "fault" not in section.data:
         raise section.fail("a rule needs a reply or a fault")
@@ -52,7 +50,7 @@ def _read_rule(section: Section) -> Rule:
     fault = _read_fault(section.section("fault")) if section.data.get("fault") is not None else None
     return _build(
         section,
-        Rule,
+        ScriptRule,
         reply=_read_reply(section),
         match=match,
         fault=fault,
@@ -62,14 +60,14 @@ def _read_rule(section: Section) -> Rule:
     )
 
 
-def _read_match(section: Section) -> Match:
+def _read_match(section: Section) -> RequestMatch:
     kinds: dict[str, Any] = {
         "text": str, "pattern": str, "system": str, "tool_result": str, "tools": list,
         "model": str, "turn": int, "schema": bool, "stream": bool,
     }  # fmt: skip
     _allow(section, *kinds)
     values = {name: section.get(name, kind) for name, kind in kinds.items()}
-    return _build(section, Match, **{**values, "tools": section.texts("tools")})
+    return _build(section, RequestMatch, **{**values, "tools": section.texts("tools")})
 
 
 def _read_fault(section: Section) -> Fault:

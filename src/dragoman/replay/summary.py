@@ -15,12 +15,12 @@ from ..log import (
     LlmCallStarted,
     LlmExchangeKept,
     LogPruned,
+    LogRecord,
     MessageRecorded,
     ModelSwapped,
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
-    Record,
     RoutingProviderRecovered,
     RoutingProviderUnavailable,
     RoutingSwitched,
@@ -37,12 +37,10 @@ from ..log import (
 )
 from ..messages import Assistant, Text
 
-__all__ = ["describe", "make_printable", "shorten"]
-
 _LONGEST = 160
 
 
-def describe(record: Record) -> str:
+def describe(record: LogRecord) -> str:
     """Say in one line what a record says; of an unknown type, what it holds."""
     payload = record.payload
     words = _WORDS.get(type(payload))

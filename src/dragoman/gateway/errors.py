@@ -25,8 +25,6 @@ from ..errors import (
     scrub,
 )
 
-__all__ = ["find_class", "headers_of", "message_of", "status_of"]
-
 _STATUSES: dict[type[ProviderError], int] = {
     AuthenticationError: 401,
     InvalidModelError: 404,

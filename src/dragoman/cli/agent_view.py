@@ -12,11 +12,11 @@ from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolInten
 from ..log import (
     BudgetExceeded,
     LlmCallFailed,
+    LogRecord,
     MessageRecorded,
     ModelSwapped,
     PermissionDenied,
     PermissionGranted,
-    Record,
     RoutingSwitched,
     SessionResumed,
     SessionStarted,
@@ -30,8 +30,6 @@ from ..replay import make_printable, shorten
 from ..session import Outcome
 from ..tools import Sandbox
 from .output import legible
-
-__all__ = ["View", "describe_action"]
 
 _SHOWN_LINES = 12  # of what came back; the log has all of it
 _WIDE = 110
@@ -47,7 +45,7 @@ def describe_action(name: str, arguments: dict[str, Any]) -> str:
     return f"{name} {json.dumps(arguments, ensure_ascii=False)}" if arguments else name
 
 
-class View:
+class AgentView:
     """Shows records as they are written, or, as JSON, the records themselves."""
 
     def __init__(self, *, as_json: bool = False) -> None:
@@ -68,7 +66,7 @@ class View:
         elif isinstance(event, MessageComplete):
             self._break()
 
-    def show_record(self, record: Record) -> None:
+    def show_record(self, record: LogRecord) -> None:
         """Show what happened, once it is on record."""
         if self.as_json:
             click.echo(record.line.decode())

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 from ..events import Usage
 from ..prices import PricedUse
-from .catalogue import LlmCallCompleted, LlmCallFailed
 from .eventlog import EventLog
-
-__all__ = ["read_uses"]
+from .payloads import LlmCallCompleted, LlmCallFailed
 
 _FIELDS = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",

@@ -17,9 +17,7 @@ from ...errors import (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-from ..failure import Failure, Row, build_error
-
-__all__ = ["ROWS", "inband_error"]
+from ..errors import Failure, Row, build_error
 
 
 def inband_error(failure: Failure) -> ProviderError:

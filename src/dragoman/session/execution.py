@@ -27,8 +27,6 @@ from ..tools import ExecutableTool, Observation, Toolbox, ToolFailure
 from .journal import Journal
 from .state import IntentState
 
-__all__ = ["Pipeline", "describe_end"]
-
 
 class Pipeline:
     """What a session does with the intents of one reply."""

@@ -23,18 +23,6 @@ from .values import (
     Usage,
 )
 
-__all__ = [
-    "ModelEvent",
-    "ModelFinished",
-    "ModelReasoningDelta",
-    "ModelStarted",
-    "ModelTextDelta",
-    "ProviderErrorEvent",
-    "ToolIntentDelta",
-    "ToolIntentProposed",
-    "to_model_events",
-]
-
 
 class ModelStarted(Struct, frozen=True, tag="model.started"):
     """The model began to answer."""

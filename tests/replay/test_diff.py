@@ -11,13 +11,13 @@ from dragoman.events import ToolIntent
 from dragoman.log import LlmCallCompleted, MessageRecorded, Payload, ToolObserved, ToolStarted
 from dragoman.log.record import draft_record, link_record
 from dragoman.messages import Assistant
-from dragoman.replay import Step, compare_runs, find_differences, to_steps
+from dragoman.replay import ReplayStep, compare_runs, find_differences, to_steps
 
 from ..story import EDIT, STORY, intent
 from ..strategies import json_values
 
 
-def steps(payloads: list[Payload]) -> list[Step]:
+def steps(payloads: list[Payload]) -> list[ReplayStep]:
     return list(to_steps([link_record(draft_record("s", payload), None) for payload in payloads]))
 
 

@@ -7,12 +7,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["SECONDS", "PatientProtocol"]
-
 SECONDS = 15.0
 
 
-class PatientProtocol(HttpToolsProtocol):
+class HeaderTimeoutProtocol(HttpToolsProtocol):
     """Closes a connection that says nothing at first, or whose request has no whole head after so long."""
 
     seconds: float = SECONDS

@@ -13,8 +13,6 @@ from .ledger import Ledger
 from .metrics import Metrics
 from .models import Models
 
-__all__ = ["Bounds", "Service", "is_loopback"]
-
 
 class Bounds(Struct, frozen=True):
     """What a request may take: bytes and seconds for its body, seconds for its reply, and how many at a time."""

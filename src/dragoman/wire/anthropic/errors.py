@@ -20,9 +20,7 @@ from ...errors import (
     UnavailableError,
     UnsupportedContentError,
 )
-from ..failure import Failure, Row, build_error
-
-__all__ = ["ROWS", "inband_error"]
+from ..errors import Failure, Row, build_error
 
 
 def inband_error(failure: Failure) -> ProviderError:

@@ -20,8 +20,8 @@ from dragoman import (
     check_events,
 )
 from dragoman.gateway import SERVER_CODECS
-from dragoman.sim import Answer, Call, Fault, Rule, ScriptedProvider
-from dragoman.sim.mangling import Mangler, interleave
+from dragoman.sim import Answer, Call, Fault, ScriptedProvider, ScriptRule
+from dragoman.sim.faults import Mangler, interleave
 
 from ..listed import Clock, collect
 from .test_provider import ANSWERS, TOOLS
@@ -70,7 +70,7 @@ def test_drops_of_a_size() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 async def test_interleaved_calls_are_the_same_calls(wire: str) -> None:
     plain = ScriptedProvider(CALLS)
-    mixed = ScriptedProvider(Rule(CALLS, fault=Fault(interleave=True)), wire=wire)
+    mixed = ScriptedProvider(ScriptRule(CALLS, fault=Fault(interleave=True)), wire=wire)
     wanted = await plain.complete("x", tools=TOOLS)
     events, error = await collect(mixed.stream("x", tools=TOOLS))
     assert error is None
@@ -108,7 +108,7 @@ FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("fault", "kind"), FAULTS)
 async def test_what_a_client_hears(wire: str, fault: Fault, kind: type[ProviderError] | None) -> None:
-    model = ScriptedProvider(Rule(TEXT, fault=fault), wire=wire)
+    model = ScriptedProvider(ScriptRule(TEXT, fault=fault), wire=wire)
     events, error = await collect(model.stream("x"))
     check_events(events)
     assert (type(error) if error else None) is kind
@@ -117,13 +117,13 @@ async def test_what_a_client_hears(wire: str, fault: Fault, kind: type[ProviderE
 
 
 async def test_a_body_with_garbage_is_refused() -> None:
-    model = ScriptedProvider(Rule(TEXT, fault=Fault(garbage_at=30)))
+    model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(garbage_at=30)))
     with pytest.raises(InvalidResponseError):
         await model.complete("x")
 
 
 async def test_an_error_of_the_script_comes_through_the_bytes() -> None:
-    model = ScriptedProvider(Rule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5)))
+    model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5)))
     events, error = await collect(model.stream("x"))
     check_events(events)
     assert type(error).__name__ == "OverloadedError"
@@ -153,7 +153,7 @@ BYTES = st.builds(
 async def test_whatever_breaks_the_rules_of_a_stream_hold(
     answer: Answer, fault: Fault, wire: str, stream: bool, seed: int
 ) -> None:
-    model = ScriptedProvider(Rule(answer, fault=fault), wire=wire, seed=seed, sleep=Clock().sleep)
+    model = ScriptedProvider(ScriptRule(answer, fault=fault), wire=wire, seed=seed, sleep=Clock().sleep)
     if stream:
         events, error = await collect(model.stream("x", tools=[*TOOLS, Tool("third")]))
         check_events(events)

@@ -24,10 +24,10 @@ from ..log import (
     LlmExchangeKept,
     LogCorruptError,
     LogError,
+    LogRecord,
     MessageRecorded,
     ModelSwapped,
     Payload,
-    Record,
     Routing,
     RoutingProviderRecovered,
     RoutingProviderUnavailable,
@@ -41,8 +41,8 @@ from ..log import (
     to_payload,
 )
 from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolChoice, ToolResult, User, new_ulid
+from ..middleware.layer import ATTEMPTS
 from ..middleware.observe import redact
-from ..middleware.stack import ATTEMPTS
 from ..permission import Approver, Gate, Policy
 from ..prices import Unpriced
 from ..prices import cost as price_of
@@ -50,12 +50,10 @@ from ..provider import EventStream, Provider
 from ..tools import ExecutableTool, Toolbox, gather_tools
 from ..wire import SwapPlan
 from .budget import Budget, Spending
+from .execution import Pipeline, describe_end
 from .journal import Journal, Watcher
-from .pipeline import Pipeline, describe_end
-from .reply import STOP_REASONS, Price, can_be_said, make_message, new_message_id, record_completed, record_failed
+from .records import STOP_REASONS, Price, can_be_said, make_message, new_message_id, record_completed, record_failed
 from .state import OpenCall, State, reduce_records
-
-__all__ = ["Outcome", "Session", "SessionError", "Step"]
 
 log = logging.getLogger("dragoman")
 
@@ -518,7 +516,7 @@ class Session:
 
     # --- what was said ------------------------------------------------------------------------------
 
-    async def _record_reply(self, started: LlmCallStarted, response: Response, call: Record, heard: _Heard) -> None:
+    async def _record_reply(self, started: LlmCallStarted, response: Response, call: LogRecord, heard: _Heard) -> None:
         asked = self.provider.name, self.provider.model
         # Silence, and a reply that its provider calls an error, cannot be shown to anybody again.
         whole = bool(response.message.content) and response.finish_reason in STOP_REASONS
@@ -544,7 +542,7 @@ class Session:
         self,
         started: LlmCallStarted,
         stream: EventStream | None,
-        call: Record,
+        call: LogRecord,
         heard: _Heard,
         error: ProviderError | None,
     ) -> None:
@@ -561,7 +559,7 @@ class Session:
         failed = record_failed(started, partial, error, self._attempts[-1])
         await self._write(failed, parent=call.id, turn=call.turn)
 
-    async def _keep(self, response: Response, call: Record) -> None:
+    async def _keep(self, response: Response, call: LogRecord) -> None:
         """Write the provider's own JSON down, if that is wanted and there is any."""
         if not self._keep_raw or response.raw is None:
             return
@@ -604,13 +602,13 @@ class Session:
 
     # --- writing ------------------------------------------------------------------------------------
 
-    async def _write(self, payload: Payload, **place: Any) -> Record:
+    async def _write(self, payload: Payload, **place: Any) -> LogRecord:
         place.setdefault("parent", self.state.root)
         if place["parent"] is None:
             place["parent"] = self.state.root
         return await self._journal.write(payload, **place)
 
-    async def _write_told(self, call: Record) -> bool:
+    async def _write_told(self, call: LogRecord) -> bool:
         """Write what middleware told during a call; was a change of route among it?"""
         told, self._told = self._told, []
         for payload in told:

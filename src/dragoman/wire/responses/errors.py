@@ -6,11 +6,9 @@ import re
 from typing import Any
 
 from ...errors import ProviderError, UnsupportedContentError
-from ..failure import Failure, Row, build_error, read_failure
-from ..openai.refusal import ROWS as OPENAI_ROWS
-from ..openai.refusal import inband_error
-
-__all__ = ["ROWS", "read_error_body", "reply_error"]
+from ..errors import Failure, Row, build_error, read_failure
+from ..openai.errors import ROWS as OPENAI_ROWS
+from ..openai.errors import inband_error
 
 _400 = frozenset({400})
 

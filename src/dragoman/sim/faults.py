@@ -11,8 +11,6 @@ from msgspec import Struct
 from ..events import read_json
 from .script import Fault
 
-__all__ = ["Mangled", "Mangler", "interleave"]
-
 _FRAME = re.compile(rb".*?\n\n", re.DOTALL)
 
 

@@ -41,9 +41,7 @@ from ..events import Event, MessageComplete, MessageStart, ToolUseEnd, UnknownEv
 from ..events import fold as fold_events
 from ..messages import Request, new_ulid
 from ..provider import Provider
-from .stack import Middleware, reading
-
-__all__ = ["CassetteError", "CassetteMiss", "Mode", "Record", "request_key"]
+from .layer import Middleware, reading
 
 log = logging.getLogger("dragoman")
 

@@ -12,16 +12,6 @@ from ..messages import Assistant, Thinking, ToolCall, new_ulid
 from ..middleware.observe import redact
 from ..prices import Cost, Unpriced
 
-__all__ = [
-    "STOP_REASONS",
-    "Price",
-    "can_be_said",
-    "make_message",
-    "new_message_id",
-    "record_completed",
-    "record_failed",
-]
-
 Price: TypeAlias = Callable[[Usage, str], "Cost | Unpriced"]
 
 STOP_REASONS: dict[str, StopReason] = {

@@ -24,7 +24,7 @@ from dragoman.log import (
     parse_payload,
     to_payload,
 )
-from dragoman.log.catalogue import decode_payload, encode_payload, find_actor
+from dragoman.log.payloads import decode_payload, encode_payload, find_actor
 from dragoman.messages import Text
 from dragoman.middleware.availability import ProviderRecovered, ProviderUnavailable, Trigger
 from dragoman.middleware.fallback import RoutingSwitched as Switched

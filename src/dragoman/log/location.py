@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["SCHEMES", "find_place", "name_place"]
-
 SCHEMES = ("postgresql://", "postgres://")
 
 

@@ -36,40 +36,6 @@ from ..validate import Expectation, check_request
 from ..wire import CODECS, Codec, Decoder, HttpReply
 from .violation import Violation, demand, demand_same
 
-__all__ = [
-    "BASE_URL",
-    "CASES",
-    "COMMENT",
-    "MODEL",
-    "PINGS",
-    "REPLIES",
-    "CodecCase",
-    "CodecType",
-    "Heard",
-    "Options",
-    "ask_ready",
-    "bytewise",
-    "check_case",
-    "check_error",
-    "check_ready",
-    "check_reply",
-    "check_wire",
-    "cut_at_random",
-    "decode",
-    "describe",
-    "find_cases",
-    "find_error",
-    "fold_of",
-    "lines_of",
-    "open_decoder",
-    "plain_ids",
-    "plain_request",
-    "read_request",
-    "ways",
-    "with_between",
-    "with_crlf",
-]
-
 CASES = Path(__file__).parent / "cases"
 
 BASE_URL = "http://127.0.0.1:8080/v1"
