@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import click
@@ -12,6 +13,8 @@ import dragoman
 from dragoman.cli import main
 from dragoman.cli.output import EXIT_CODES
 from dragoman.errors import ProviderError
+
+from .test_layers import FLOORS
 
 PACKAGE = Path(dragoman.__file__).parent
 
@@ -159,3 +162,12 @@ def _about(name: str) -> str:
     assert file is not None
     doc = ast.get_docstring(ast.parse(file.read_text())) or ""
     return doc.split("\n")[0].replace("``", "`").rstrip(".:")
+
+
+_LAYERS = re.compile(r"(<!-- layers -->\n).*(<!-- /layers -->)", re.DOTALL)
+
+
+def write_layers(page: str) -> str:
+    """Return ``docs/design.md`` with its list of layers as ``test_layers`` has it."""
+    rows = "".join([f"    {name:<14}{about}\n" for name, about in FLOORS.items()])
+    return _LAYERS.sub(lambda found: f"{found[1]}\n{rows}\n{found[2]}", page)

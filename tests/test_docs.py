@@ -20,7 +20,7 @@ from dragoman.local import LocalServer
 
 from .pages import PAGES, ROOT, read_blocks, run_page
 from .real.tiny import write_model
-from .reference import MODULES, write_pages
+from .reference import MODULES, write_layers, write_pages
 
 
 def blocks(path: Path) -> list[str]:
@@ -75,6 +75,11 @@ def test_the_reference_is_what_the_code_says(page: str, text: str) -> None:
     assert (ROOT / "docs/reference" / page).read_text() == text, "run: python -m tests.test_docs"
 
 
+def test_the_design_page_prints_the_list_of_layers() -> None:
+    page = (ROOT / "docs/design.md").read_text()
+    assert page == write_layers(page), "run: python -m tests.test_docs"
+
+
 def test_everything_of_the_package_can_be_looked_up() -> None:
     assert set(dragoman._PLACES.values()) <= set(MODULES)
 
@@ -114,3 +119,5 @@ if __name__ == "__main__":
         target = ROOT / "docs/reference" / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content)
+    design = ROOT / "docs/design.md"
+    design.write_text(write_layers(design.read_text()))

@@ -1,19 +1,7 @@
 """Dragoman: the model's translator, never the tool's executor.
 
-One typed contract over language models, in layers; each imports only from those above it::
-
-    errors  messages  capabilities      what can go wrong; what is said; what a model is known to do
-    events                              what is heard, and the one assembler that says it
-    validate  tokens  sse               what is refused; how long it is; bytes to frames
-    wire                                one codec per wire, pure
-    transport                           the only file that opens a socket
-    provider                            encode, send, decode
-    middleware  prices  log             providers around providers; what a call cost; what happened
-    registry                            names to providers
-    permission  tools  session          who may do what; what can be run; the only loop there is
-    replay  trace                       a run read again; the same in a browser
-    conformance  gateway  sim           does it keep the contract; the wires as a server; a model by script
-    sync  local  cli                    for people without an event loop; a model in a box; the command
+One typed contract between programs and language models. ``connect`` binds a model, ``complete`` and
+``stream`` ask it, and ``docs/design.md`` lists the layers that the package is built of.
 """
 
 import importlib
@@ -21,71 +9,29 @@ import importlib
 __version__ = "0.1.0"
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # what type checkers read; a program loads each name when it first uses it
+
+# A program loads a name when it first uses it. Type checkers read the imports below; a test compares the two lists.
+# fmt: off
+# isort: off
+if TYPE_CHECKING:
     from .capabilities import Capabilities
     from .errors import (
-        AuthenticationError,
-        CallCancelledError,
-        ContextOverflowError,
-        InvalidModelError,
-        InvalidRequestError,
-        InvalidResponseError,
-        MalformedToolCallError,
-        ModelNotLoadedError,
-        NetworkError,
-        OverloadedError,
-        ProviderError,
-        QuotaExceededError,
-        RateLimitError,
-        StreamInterruptedError,
-        StructuredOutputError,
-        TimedOutError,
-        UnavailableError,
-        UnsupportedContentError,
-        UnsupportedFeatureError,
+        AuthenticationError, CallCancelledError, ContextOverflowError, InvalidModelError,
+        InvalidRequestError, InvalidResponseError, MalformedToolCallError, ModelNotLoadedError,
+        NetworkError, OverloadedError, ProviderError, QuotaExceededError, RateLimitError,
+        StreamInterruptedError, StructuredOutputError, TimedOutError, UnavailableError,
+        UnsupportedContentError, UnsupportedFeatureError,
     )
     from .events import (
-        Event,
-        MessageComplete,
-        MessageStart,
-        Response,
-        StreamContractError,
-        TextDelta,
-        ThinkingDelta,
-        ToolIntent,
-        ToolUseEnd,
-        ToolUseInputDelta,
-        ToolUseStart,
-        Usage,
-        check_events,
-        decode_event,
-        encode_event,
-        fold,
-        to_model_events,
+        Event, MessageComplete, MessageStart, Response, StreamContractError, TextDelta,
+        ThinkingDelta, ToolIntent, ToolUseEnd, ToolUseInputDelta, ToolUseStart, Usage, check_events,
+        decode_event, encode_event, fold, to_model_events,
     )
     from .local import LocalProvider
     from .messages import (
-        Assistant,
-        Continuity,
-        Document,
-        ForceTool,
-        Image,
-        Inline,
-        Issuer,
-        LossWarning,
-        Message,
-        Opaque,
-        RedactedThinking,
-        Request,
-        RuntimeConfig,
-        System,
-        Text,
-        Thinking,
-        Tool,
-        ToolCall,
-        ToolResult,
-        Url,
-        User,
+        Assistant, Continuity, Document, ForceTool, Image, Inline, Issuer, LossWarning, Message,
+        Opaque, RedactedThinking, Request, RuntimeConfig, System, Text, Thinking, Tool, ToolCall,
+        ToolResult, Url, User,
     )
     from .middleware import Fallback, Observe, RateLimit, Record, Retry, describe
     from .permission import Policy, Rule
@@ -98,177 +44,56 @@ if TYPE_CHECKING:  # what type checkers read; a program loads each name when it 
     from .validate import parse_messages
     from .wire import SwapPlan
 
-__all__ = [
-    "Assistant",
-    "AuthenticationError",
-    "Budget",
-    "CallCancelledError",
-    "Capabilities",
-    "ContextOverflowError",
-    "Continuity",
-    "Cost",
-    "Document",
-    "Event",
-    "EventStream",
-    "Fallback",
-    "ForceTool",
-    "HttpTransport",
-    "Image",
-    "Inline",
-    "InvalidModelError",
-    "InvalidRequestError",
-    "InvalidResponseError",
-    "Issuer",
-    "LocalProvider",
-    "LossWarning",
-    "MalformedToolCallError",
-    "Message",
-    "MessageComplete",
-    "MessageStart",
-    "ModelNotLoadedError",
-    "NetworkError",
-    "Observe",
-    "Opaque",
-    "OverloadedError",
-    "Policy",
-    "PriceTable",
-    "Provider",
-    "ProviderError",
-    "QuotaExceededError",
-    "RateLimit",
-    "RateLimitError",
-    "Record",
-    "RedactedThinking",
-    "Registry",
-    "ReplayProvider",
-    "Request",
-    "Response",
-    "Retry",
-    "Rule",
-    "RuntimeConfig",
-    "Session",
-    "StreamContractError",
-    "StreamInterruptedError",
-    "StructuredOutputError",
-    "SwapPlan",
-    "System",
-    "Text",
-    "TextDelta",
-    "Thinking",
-    "ThinkingDelta",
-    "TimedOutError",
-    "Timeouts",
-    "Tool",
-    "ToolCall",
-    "ToolIntent",
-    "ToolResult",
-    "ToolUseEnd",
-    "ToolUseInputDelta",
-    "ToolUseStart",
-    "UnavailableError",
-    "UnsupportedContentError",
-    "UnsupportedFeatureError",
-    "Url",
-    "Usage",
-    "User",
-    "check_events",
-    "connect",
-    "cost",
-    "decode_event",
-    "describe",
-    "encode_event",
-    "fold",
-    "parse_messages",
-    "plan",
-    "reprice",
-    "to_model_events",
-]
-
-_PLACES = {
-    "Capabilities": "capabilities",
-    "AuthenticationError": "errors",
-    "CallCancelledError": "errors",
-    "ContextOverflowError": "errors",
-    "InvalidModelError": "errors",
-    "InvalidRequestError": "errors",
-    "InvalidResponseError": "errors",
-    "MalformedToolCallError": "errors",
-    "ModelNotLoadedError": "errors",
-    "NetworkError": "errors",
-    "OverloadedError": "errors",
-    "ProviderError": "errors",
-    "QuotaExceededError": "errors",
-    "RateLimitError": "errors",
-    "StreamContractError": "events",
-    "StreamInterruptedError": "errors",
-    "StructuredOutputError": "errors",
-    "TimedOutError": "errors",
-    "UnavailableError": "errors",
-    "UnsupportedContentError": "errors",
-    "UnsupportedFeatureError": "errors",
-    "Event": "events",
-    "MessageComplete": "events",
-    "MessageStart": "events",
-    "Response": "events",
-    "TextDelta": "events",
-    "ThinkingDelta": "events",
-    "ToolIntent": "events",
-    "ToolUseEnd": "events",
-    "ToolUseInputDelta": "events",
-    "ToolUseStart": "events",
-    "Usage": "events",
-    "check_events": "events",
-    "decode_event": "events",
-    "encode_event": "events",
-    "fold": "events",
-    "to_model_events": "events",
-    "LocalProvider": "local",
-    "Assistant": "messages",
-    "Continuity": "messages",
-    "Document": "messages",
-    "ForceTool": "messages",
-    "Image": "messages",
-    "Inline": "messages",
-    "Issuer": "messages",
-    "LossWarning": "messages",
-    "Message": "messages",
-    "Opaque": "messages",
-    "RedactedThinking": "messages",
-    "Request": "messages",
-    "RuntimeConfig": "messages",
-    "System": "messages",
-    "Text": "messages",
-    "Thinking": "messages",
-    "Tool": "messages",
-    "ToolCall": "messages",
-    "ToolResult": "messages",
-    "Url": "messages",
-    "User": "messages",
-    "Fallback": "middleware",
-    "Observe": "middleware",
-    "RateLimit": "middleware",
-    "Record": "middleware",
-    "Retry": "middleware",
-    "describe": "middleware",
-    "Policy": "permission",
-    "Rule": "permission",
-    "Cost": "prices",
-    "PriceTable": "prices",
-    "cost": "prices",
-    "reprice": "prices",
-    "EventStream": "provider",
-    "Provider": "provider",
-    "connect": "provider",
-    "plan": "provider",
-    "Registry": "registry",
-    "ReplayProvider": "replay",
-    "Budget": "session",
-    "Session": "session",
-    "HttpTransport": "transport",
-    "Timeouts": "transport",
-    "parse_messages": "validate",
-    "SwapPlan": "wire",
+_NAMES = {
+    "capabilities": "Capabilities",
+    "errors": (
+        "AuthenticationError CallCancelledError ContextOverflowError InvalidModelError "
+        "InvalidRequestError InvalidResponseError MalformedToolCallError ModelNotLoadedError "
+        "NetworkError OverloadedError ProviderError QuotaExceededError RateLimitError "
+        "StreamInterruptedError StructuredOutputError TimedOutError UnavailableError "
+        "UnsupportedContentError UnsupportedFeatureError"
+    ),
+    "events": (
+        "Event MessageComplete MessageStart Response StreamContractError TextDelta ThinkingDelta "
+        "ToolIntent ToolUseEnd ToolUseInputDelta ToolUseStart Usage check_events decode_event "
+        "encode_event fold to_model_events"
+    ),
+    "local": "LocalProvider",
+    "messages": (
+        "Assistant Continuity Document ForceTool Image Inline Issuer LossWarning Message Opaque "
+        "RedactedThinking Request RuntimeConfig System Text Thinking Tool ToolCall ToolResult Url "
+        "User"
+    ),
+    "middleware": "Fallback Observe RateLimit Record Retry describe",
+    "permission": "Policy Rule",
+    "prices": "Cost PriceTable cost reprice",
+    "provider": "EventStream Provider connect plan",
+    "registry": "Registry",
+    "replay": "ReplayProvider",
+    "session": "Budget Session",
+    "transport": "HttpTransport Timeouts",
+    "validate": "parse_messages",
+    "wire": "SwapPlan",
 }
+__all__ = [
+    "Assistant", "AuthenticationError", "Budget", "CallCancelledError", "Capabilities",
+    "ContextOverflowError", "Continuity", "Cost", "Document", "Event", "EventStream", "Fallback",
+    "ForceTool", "HttpTransport", "Image", "Inline", "InvalidModelError", "InvalidRequestError",
+    "InvalidResponseError", "Issuer", "LocalProvider", "LossWarning", "MalformedToolCallError",
+    "Message", "MessageComplete", "MessageStart", "ModelNotLoadedError", "NetworkError", "Observe",
+    "Opaque", "OverloadedError", "Policy", "PriceTable", "Provider", "ProviderError",
+    "QuotaExceededError", "RateLimit", "RateLimitError", "Record", "RedactedThinking", "Registry",
+    "ReplayProvider", "Request", "Response", "Retry", "Rule", "RuntimeConfig", "Session",
+    "StreamContractError", "StreamInterruptedError", "StructuredOutputError", "SwapPlan", "System",
+    "Text", "TextDelta", "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool",
+    "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart",
+    "UnavailableError", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage",
+    "User", "check_events", "connect", "cost", "decode_event", "describe", "encode_event", "fold",
+    "parse_messages", "plan", "reprice", "to_model_events",
+]
+# isort: on
+# fmt: on
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def _find_module(name: str) -> object:
