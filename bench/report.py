@@ -13,7 +13,6 @@ PROMISES = [
     ("stream, a chunk, coalesced", "floor", 2.0),
     ("complete, 64 at once", "floor", 1.5),
     ("history of 1,000 messages", "floor", 1.5),
-    ("history of 1,000, one turn more", "floor", 1.2),
     ("complete, text", "openai", 1 / 6),
     ("complete, text", "litellm", 1 / 13),
     ("stream, a chunk, coalesced", "openai", 1 / 15),

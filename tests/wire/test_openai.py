@@ -684,6 +684,13 @@ def test_details_of_reasoning_return_to_their_issuer_alone(
     assert [warning.code for warning in plain.warnings] == ["thinking_dropped"]
 
 
+@pytest.mark.parametrize("extras", [{}, {"user": "me"}, {"top_k": 3}])
+def test_messages_are_the_last_field(extras: dict[str, Any]) -> None:
+    """A longer turn then extends the bytes of the one before, which prompt caches need."""
+    body = make_codec().encode(make_request(User("hi"), config=RuntimeConfig(temperature=0.5, extras=extras))).http.body
+    assert list(json.loads(body))[-1] == "messages"
+
+
 def test_details_count_where_the_callers_own_messages_are_compared() -> None:
     said = (HELLO, turn(Thinking("", Continuity(opaque=DETAILS, issuer=Issuer("openai"))), Text("Yes.")), HELLO)
     codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True))

@@ -13,7 +13,6 @@ from ...events import Assembler, read_json
 from ...messages import Issuer, Message, Request, System, join_system
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
 from ..errors import build_error, read_failure
-from ..prefix import LONG, Prefixes
 from ..projection import join_url, root_of, to_bytes
 from .errors import ROWS
 from .quirks import Quirks
@@ -40,7 +39,6 @@ class OpenAICodec(Endpoint[Quirks]):
 
     def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        self._prefixes = Prefixes()
         self._url = join_url(base_url, "/chat/completions", default="/v1")
 
     def encode(self, request: Request) -> Encoded:
@@ -56,14 +54,14 @@ class OpenAICodec(Endpoint[Quirks]):
             body["stream"] = True
             if self.quirks.stream_usage:
                 body["stream_options"] = {"include_usage": True}
+        written = write_messages(messages, self.quirks, notes, home=self._home(request))
         if request.config.extras:
-            if "messages" in request.config.extras:  # theirs are held against ours
-                body["messages"] = write_messages(messages, self.quirks, Notes(), home=self._home(request))
+            body["messages"] = written  # compared with the caller's own, if the extras hold any
             add_extras(body, request)
-            body.pop("messages", None)
-        written = self._write_body(body, messages, self._home(request), notes)
+            del body["messages"]
+        body["messages"] = written
         return Encoded(
-            HttpRequest("POST", self._url, dict(_JSON), written),
+            HttpRequest("POST", self._url, dict(_JSON), to_bytes(body)),
             tuple(notes.items),
             notes.warnings,
             path,
@@ -141,21 +139,6 @@ class OpenAICodec(Endpoint[Quirks]):
         if not self.quirks.reasoning_details:
             return None
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
-
-    def _write_body(
-        self, body: dict[str, Any], messages: Sequence[Message], home: Issuer | None, notes: Notes
-    ) -> bytes:
-        """All of it, messages last; in a long conversation, those that were sent before as the bytes they were."""
-        if len(messages) < LONG or home is not None:  # what goes home depends on the model that is asked
-            body["messages"] = write_messages(messages, self.quirks, notes, home=home)
-            return to_bytes(body)
-        known = self._prefixes.find(messages)
-        added = write_messages(messages, self.quirks, notes, len(known.messages))
-        written, begin = known.extended(body, added)
-        if not notes.items:
-            # Nothing was dropped or rewritten, so that nothing which follows can change how this is said.
-            self._prefixes.keep(messages, written, begin, known)
-        return written
 
     def _prompt(self, request: Request, path: str | None) -> Sequence[Message]:
         """The messages, with directives added to a copy where the wire's own fields cannot be used."""

@@ -95,11 +95,9 @@ def is_strict(schema: Any) -> bool:
     return all(is_strict(part) for part in [*named, *nested])
 
 
-def write_messages(
-    messages: Sequence[Message], quirks: Quirks, notes: Notes, begin: int = 0, home: Issuer | None = None
-) -> list[Any]:
-    """The conversation as this wire says it, from the message at ``begin``; ``home`` takes its own state back."""
-    system, rest = join_system(messages) if begin == 0 else (None, messages[begin:])
+def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None) -> list[Any]:
+    """Return the conversation in this wire's form; state made by ``home`` goes back to it."""
+    system, rest = join_system(messages)
     first = len(messages) - len(rest)
     written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
     links: _Links | None = None  # most conversations have no calls
