@@ -29,8 +29,8 @@ from dragoman.conformance.report import (
     write_markdown,
     write_text,
 )
-from dragoman.gateway import SERVER_CODECS
 from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptRule, SimServer
+from dragoman.wire import SERVER_CODECS
 
 from ..server import Connection, answering, serve
 

@@ -19,9 +19,9 @@ from dragoman import (
     UnavailableError,
     check_events,
 )
-from dragoman.gateway import SERVER_CODECS
 from dragoman.sim import Answer, Call, Fault, ScriptedProvider, ScriptRule
 from dragoman.sim.faults import Mangler, interleave
+from dragoman.wire import SERVER_CODECS
 
 from ..listed import Clock, collect
 from .test_provider import ANSWERS, TOOLS

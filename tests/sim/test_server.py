@@ -32,9 +32,9 @@ from dragoman import (
     fold,
 )
 from dragoman.cli import main
-from dragoman.gateway import SERVER_CODECS
 from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptedProvider, ScriptRule, SimServer, serve
 from dragoman.sim import server as server_module
+from dragoman.wire import SERVER_CODECS
 
 from ..listed import collect
 

@@ -26,10 +26,9 @@ from starlette.routing import Route
 from ..errors import InvalidModelError, ProviderError
 from ..provider import Provider
 from ..registry import Registry
+from ..wire import SERVER_CODECS, ServerCodec
 from .access import Bounds, Service
-from .codec import ServerCodec
 from .exchange import RouteHandler, read_headers
-from .halves import SERVER_CODECS
 from .keys import Key, KeyRing
 from .ledger import Ledger
 from .models import Models
@@ -83,11 +82,7 @@ _PATHS = {
 
 
 def _routes(service: Service) -> list[Route]:
-    posts = [
-        Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"])
-        for path, wire in _PATHS.items()
-        if wire in SERVER_CODECS
-    ]
+    posts = [Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"]) for path, wire in _PATHS.items()]
     counting = RouteHandler(service, SERVER_CODECS["anthropic"], counting=True)
     pages = _Pages(service)
     return [

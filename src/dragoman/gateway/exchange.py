@@ -28,9 +28,8 @@ from ..messages import LossWarning, Request
 from ..prices import cost
 from ..provider import Provider
 from ..validate import check_request
-from ..wire import HttpReply
+from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from .access import Service
-from .codec import Asked, ReplyEncoder, ServerCodec
 from .keys import Key
 from .models import issuer_of, wires_of
 

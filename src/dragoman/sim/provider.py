@@ -16,12 +16,11 @@ from msgspec import Struct
 from ..capabilities import Capabilities
 from ..errors import InvalidRequestError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Usage
-from ..gateway import SERVER_CODECS, Asked
 from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
 from ..provider import Provider
 from ..tokens import estimate_input_tokens, estimate_text
 from ..validate import Expectation
-from ..wire import CODECS, Codec
+from ..wire import CODECS, SERVER_CODECS, Asked, Codec
 from ..wire.errors import Failure, build_error
 from .faults import Mangler
 from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error

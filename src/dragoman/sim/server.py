@@ -12,12 +12,11 @@ import msgspec
 
 from ..errors import InvalidModelError, ProviderError
 from ..events import Event
-from ..gateway import SERVER_CODECS, Asked, ReplyEncoder, ServerCodec
 from ..messages import Request
 from ..provider import Provider, connect
 from ..tokens import estimate_input_tokens
 from ..validate import check_request
-from ..wire import HttpReply
+from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
 from .faults import Mangler
 from .provider import Scene, ScriptedProvider
 from .script import Answer, Script, ScriptRule

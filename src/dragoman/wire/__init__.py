@@ -1,20 +1,39 @@
-"""Wires: one codec each, between our values and a provider's bytes.
+"""Wires: both sides of each, between our values and bytes.
 
 The law of this folder: nothing here opens a socket, sleeps, reads a clock, logs, or mints an id by
 itself. A codec is a pure function in both directions and can be driven by hand.
+
+``CODECS`` has the client side of each wire, which a provider uses; ``SERVER_CODECS`` has the server side, which the
+gateway and the simulator use. A server reads a request and writes its reply like this::
+
+    codec = SERVER_CODECS["openai"]
+    asked = codec.decode(body)                    # bytes -> Request, or InvalidRequestError
+    reply = codec.encoder(asked, created=now)
+    try:
+        async for event in provider.events(asked.request):
+            send(reply.feed(event))               # bytes of the stream; b"" when there are none yet
+        send(reply.end())
+    except ProviderError as error:
+        send(reply.fail(error))                   # a well-formed error ending
+
+Before the first event an error is ``codec.error(error)``: status, headers and body. Without ``stream`` in the
+request the encoder returns nothing until ``end()``, and then the complete body.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from .codec import Codec, Decoder, Encoded, HttpReply, HttpRequest, Note
 from .plan import PlanItem, SwapPlan, make_plan
+from .server import Asked, ReplyEncoder, ServerCodec
 
 __all__ = [
     "CODECS",
+    "SERVER_CODECS",
+    "Asked",
     "Codec",
     "Decoder",
     "Encoded",
@@ -22,22 +41,28 @@ __all__ = [
     "HttpRequest",
     "Note",
     "PlanItem",
+    "ReplyEncoder",
+    "ServerCodec",
     "SwapPlan",
     "make_plan",
 ]
 
+_T = TypeVar("_T")
 
-class _Codecs(Mapping[str, type[Codec]]):
-    """Codec classes by the name of their wire, each loaded when it is first asked for."""
 
-    def __init__(self, places: dict[str, str]) -> None:
+class _ByWire(Mapping[str, _T], Generic[_T]):
+    """Values by the name of their wire; the module of each is imported when the value is first read."""
+
+    def __init__(self, places: dict[str, str], make: Callable[[Any], _T]) -> None:
         self._places = places
+        self._make = make
+        self._made: dict[str, _T] = {}
 
-    def __getitem__(self, wire: str) -> type[Codec]:
-        module, _, name = self._places[wire].partition(":")
-        found: Any = getattr(importlib.import_module(module, __name__), name)
-        assert isinstance(found, type)
-        return found
+    def __getitem__(self, wire: str) -> _T:
+        if wire not in self._made:
+            module, _, name = self._places[wire].partition(":")
+            self._made[wire] = self._make(getattr(importlib.import_module(module, __name__), name))
+        return self._made[wire]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -46,13 +71,26 @@ class _Codecs(Mapping[str, type[Codec]]):
         return len(self._places)
 
 
-CODECS: Mapping[str, type[Codec]] = _Codecs(
+CODECS: Mapping[str, type[Codec]] = _ByWire(
     {
         "anthropic": ".anthropic:AnthropicCodec",
         "gemini": ".gemini:GeminiCodec",
         "ollama": ".ollama:OllamaCodec",
         "openai": ".openai:OpenAICodec",
         "responses": ".responses:ResponsesCodec",
-    }
+    },
+    lambda codec: codec,
 )
-"""Every wire by its name."""
+"""The client side of each wire, by name."""
+
+SERVER_CODECS: Mapping[str, ServerCodec] = _ByWire(
+    {
+        "anthropic": ".anthropic.server:AnthropicServer",
+        "gemini": ".gemini.server:GeminiServer",
+        "ollama": ".ollama.server:OllamaServer",
+        "openai": ".openai.server:OpenAIServer",
+        "responses": ".responses.server:ResponsesServer",
+    },
+    lambda codec: codec(),
+)
+"""The server side of each wire, by name."""

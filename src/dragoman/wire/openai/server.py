@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import (
+from ...errors import (
     AuthenticationError,
     CallCancelledError,
     ContextOverflowError,
@@ -22,7 +22,7 @@ from ..errors import (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-from ..events import (
+from ...events import (
     Event,
     FinishReason,
     MessageComplete,
@@ -34,12 +34,12 @@ from ..events import (
     ToolUseStart,
     Usage,
 )
-from ..messages import Image, Message, Request, RuntimeConfig, Url, User
-from ..validate import parse_messages, parse_tool_choice, parse_tools
-from ..wire import HttpReply
-from .codec import Asked, ReplyEncoder
-from .errors import find_class, headers_of, message_of, status_of
-from .fields import Fields, Losses, read_body, read_media_url, read_schema
+from ...messages import Image, Message, Request, RuntimeConfig, Url, User
+from ...validate import parse_messages, parse_tool_choice, parse_tools
+from ..codec import HttpReply
+from ..fields import Fields, Losses, read_body, read_media_url, read_schema
+from ..server import Asked, ReplyEncoder
+from ..server_errors import find_class, headers_of, message_of, status_of
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 

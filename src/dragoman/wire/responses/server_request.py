@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import InvalidRequestError, UnsupportedContentError
-from ..events import read_object
-from ..messages import (
+from ...errors import InvalidRequestError, UnsupportedContentError
+from ...events import read_object
+from ...messages import (
     Assistant,
     AssistantBlock,
     Continuity,
@@ -31,9 +31,9 @@ from ..messages import (
     User,
     UserBlock,
 )
-from ..validate import parse_tool_choice
-from .codec import Asked
-from .fields import Fields, Losses, read_body, read_media_url, read_schema
+from ...validate import parse_tool_choice
+from ..fields import Fields, Losses, read_body, read_media_url, read_schema
+from ..server import Asked
 
 _ISSUER = Issuer("responses")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ..errors import (
+from ...errors import (
     AuthenticationError,
     CallCancelledError,
     ContextOverflowError,
@@ -20,7 +20,7 @@ from ..errors import (
     TimedOutError,
     UnsupportedContentError,
 )
-from ..events import (
+from ...events import (
     Event,
     FinishReason,
     MessageComplete,
@@ -32,12 +32,12 @@ from ..events import (
     ToolUseStart,
     Usage,
 )
-from ..messages import AssistantBlock, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
-from ..wire import HttpReply
-from .codec import Asked, ReplyEncoder
-from .conversation import read_request
-from .errors import find_class, headers_of, message_of, status_of
-from .seal import seal
+from ...messages import AssistantBlock, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from ..codec import HttpReply
+from ..seal import seal
+from ..server import Asked, ReplyEncoder
+from ..server_errors import find_class, headers_of, message_of, status_of
+from .server_request import read_request
 
 
 class AnthropicServer:

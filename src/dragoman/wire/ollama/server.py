@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ..errors import (
+from ...errors import (
     CallCancelledError,
     ContextOverflowError,
     InvalidModelError,
@@ -26,7 +26,7 @@ from ..errors import (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-from ..events import (
+from ...events import (
     Event,
     FinishReason,
     MessageComplete,
@@ -37,7 +37,7 @@ from ..events import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from ..messages import (
+from ...messages import (
     Assistant,
     AssistantBlock,
     Image,
@@ -53,11 +53,11 @@ from ..messages import (
     User,
     UserBlock,
 )
-from ..validate import parse_tools
-from ..wire import HttpReply
-from .codec import Asked, ReplyEncoder
-from .errors import find_class, headers_of, message_of, status_of
-from .fields import Fields, Losses, read_body
+from ...validate import parse_tools
+from ..codec import HttpReply
+from ..fields import Fields, Losses, read_body
+from ..server import Asked, ReplyEncoder
+from ..server_errors import find_class, headers_of, message_of, status_of
 
 
 class OllamaServer:

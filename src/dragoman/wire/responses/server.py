@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ..errors import CallCancelledError, ProviderError
-from ..events import (
+from ...errors import CallCancelledError, ProviderError
+from ...events import (
     Event,
     FinishReason,
     MessageComplete,
@@ -20,11 +20,11 @@ from ..events import (
     ToolUseStart,
     Usage,
 )
-from ..messages import AssistantBlock, Opaque, Text, Thinking, ToolCall
-from ..wire import HttpReply
-from .codec import Asked, ReplyEncoder
-from .items import read_request
-from .openai import OpenAIServer, error_record
+from ...messages import AssistantBlock, Opaque, Text, Thinking, ToolCall
+from ..codec import HttpReply
+from ..openai.server import OpenAIServer, error_record
+from ..server import Asked, ReplyEncoder
+from .server_request import read_request
 
 
 class ResponsesServer:

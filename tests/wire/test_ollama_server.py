@@ -25,7 +25,6 @@ from dragoman.errors import (
     UnavailableError,
 )
 from dragoman.events import Assembler, Usage, fold
-from dragoman.gateway import SERVER_CODECS
 from dragoman.messages import (
     Assistant,
     Image,
@@ -42,9 +41,10 @@ from dragoman.messages import (
     User,
 )
 from dragoman.validate import Expectation, check_request
+from dragoman.wire import SERVER_CODECS
 from tests import strategies as some
 
-from ..wire.cases import Heard
+from .cases import Heard
 from .pairs import client, hear, serve
 
 HALF = SERVER_CODECS["ollama"]

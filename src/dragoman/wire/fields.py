@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import InvalidRequestError
 from ..messages import Inline, LossWarning, Url
-from ..wire.projection import schema_name
+from .projection import schema_name
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 

@@ -35,7 +35,6 @@ from dragoman.events import (
     ToolUseStart,
     Usage,
 )
-from dragoman.gateway import SERVER_CODECS, Asked
 from dragoman.messages import (
     Assistant,
     Continuity,
@@ -54,9 +53,9 @@ from dragoman.messages import (
     User,
     join_system,
 )
-from dragoman.wire import CODECS, Codec
+from dragoman.wire import CODECS, SERVER_CODECS, Asked, Codec
 
-from ..wire.cases import BASE_URL, Heard, decode
+from .cases import BASE_URL, Heard, decode
 
 # --- requests: what two requests may differ in and still be the same bytes --------------------------
 
@@ -327,7 +326,7 @@ WIRES: dict[str, Wire] = {
         },
         reply_losses=frozenset({"finish_raw"}),
         stream_losses=frozenset({"whole_order"}),
-        body_losses=frozenset({"deltas", "raw_input"}),
+        body_losses=frozenset({"deltas", "raw_input", "may_be_cut"}),
         errors={**ERRORS, ModelNotLoadedError: UnavailableError, UnsupportedFeatureError: InvalidRequestError},
         usage=_anthropic_usage,
     ),
@@ -420,7 +419,21 @@ def said(heard: Heard, wire: Wire, losses: frozenset[str], *, hidden: bool) -> l
         last = max((at for at, line in enumerate(lines) if line[0] == "end"), default=None)
         if last is not None:
             lines[last] = (*lines[last][:2], None, None)
+    if "may_be_cut" in losses and _may_be_cut(heard):
+        # A body does not show where a limit or a filter cut its last call.
+        last = max(at for at, line in enumerate(lines) if line[0] == "end")
+        lines[last] = (*lines[last][:2], None, None)
+        return lines
     return [*lines, ("error", None if heard.error is None else _class(heard.error, wire, hidden))]
+
+
+def _may_be_cut(heard: Heard) -> bool:
+    ended = heard.events[-1]
+    if not isinstance(ended, MessageComplete) or not ended.final_content:
+        return False
+    last, reason = ended.final_content[-1], ended.finish_reason
+    is_cut = reason == "length" or (reason == "content_filter" and isinstance(last, ToolCall) and not last.arguments)
+    return isinstance(last, ToolCall) and is_cut
 
 
 _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]

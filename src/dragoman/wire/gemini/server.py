@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ..errors import (
+from ...errors import (
     AuthenticationError,
     CallCancelledError,
     ContextOverflowError,
@@ -21,7 +21,7 @@ from ..errors import (
     TimedOutError,
     UnsupportedContentError,
 )
-from ..events import (
+from ...events import (
     Event,
     FinishReason,
     MessageComplete,
@@ -33,12 +33,12 @@ from ..events import (
     ToolUseStart,
     Usage,
 )
-from ..messages import Issuer, Opaque, Text, ToolCall
-from ..wire import HttpReply
-from .codec import Asked, ReplyEncoder
-from .contents import read_request
-from .errors import find_class, headers_of, message_of, status_of
-from .seal import seal
+from ...messages import Issuer, Opaque, Text, ToolCall
+from ..codec import HttpReply
+from ..seal import seal
+from ..server import Asked, ReplyEncoder
+from ..server_errors import find_class, headers_of, message_of, status_of
+from .server_request import read_request
 
 
 class GeminiServer:

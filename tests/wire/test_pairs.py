@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from dragoman import errors
 from dragoman.errors import ProviderError, StreamInterruptedError
 from dragoman.events import Assembler
-from dragoman.gateway import SERVER_CODECS
 from dragoman.messages import (
     Assistant,
     Continuity,
@@ -39,19 +38,11 @@ from dragoman.messages import (
     User,
 )
 from dragoman.validate import Expectation, check_request
-from dragoman.wire import Encoded
+from dragoman.wire import SERVER_CODECS, Encoded
 from tests import strategies as some
 
-from ..wire.cases import Case, Heard, decode, find_cases
+from .cases import Case, Heard, decode, find_cases
 from .pairs import WIRES, canonical, client, hear, hides, said, serve
-
-REQUESTS = [(wire, case) for wire in WIRES for case in find_cases(wire, "wire.json")]
-REPLIES = [(wire, case) for wire in WIRES for case in find_cases(wire, "events.jsonl")]
-
-
-def names(pairs: list[tuple[str, Case]]) -> list[str]:
-    return [f"{wire}-{case}" for wire, case in pairs]
-
 
 # Requests the client half writes as another: tools as words, a schema as a tool; a limit it knew by itself; and a
 # router's own state, which a gateway gives nobody and takes from nobody.
@@ -71,12 +62,18 @@ def is_rewritten(wire: str, case: Case) -> bool:
     return any(case.name.startswith(word) for word in REWRITTEN.get(wire, "").split())
 
 
+REQUESTS = [(wire, case) for wire in WIRES for case in find_cases(wire, "wire.json") if not is_rewritten(wire, case)]
+REPLIES = [(wire, case) for wire in WIRES for case in find_cases(wire, "events.jsonl")]
+
+
+def names(pairs: list[tuple[str, Case]]) -> list[str]:
+    return [f"{wire}-{case}" for wire, case in pairs]
+
+
 @pytest.mark.parametrize(("wire", "case"), REQUESTS, ids=names(REQUESTS))
 def test_a_request_that_is_read_is_the_one_that_was_written(wire: str, case: Case) -> None:
     codec = case.codec()
     encoded = codec.encode(case.request)
-    if is_rewritten(wire, case):
-        return
     asked = SERVER_CODECS[wire].decode(encoded.http.body, path_of(encoded))
     assert asked.request.stream == case.request.stream
     assert asked.request.model == case.request.model

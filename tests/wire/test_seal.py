@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.events import Assembler
-from dragoman.gateway import SERVER_CODECS, Asked
-from dragoman.gateway.seal import seal, unseal
 from dragoman.messages import Issuer, Opaque, Request, Thinking, User
+from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire.seal import seal, unseal
 
 GEMINI = Issuer("gemini", "a-vendor", "a-model")
 

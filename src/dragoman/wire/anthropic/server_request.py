@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ..errors import InvalidRequestError, UnsupportedContentError
-from ..messages import (
+from ...errors import InvalidRequestError, UnsupportedContentError
+from ...messages import (
     Assistant,
     AssistantBlock,
     Continuity,
@@ -35,9 +35,9 @@ from ..messages import (
     User,
     UserBlock,
 )
-from .codec import Asked
-from .fields import Fields, Losses, read_body
-from .seal import unseal
+from ..fields import Fields, Losses, read_body
+from ..seal import unseal
+from ..server import Asked
 
 _ISSUER = Issuer("anthropic")
 _HINTS = ("cache_control",)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..errors import InvalidRequestError, UnsupportedContentError
-from ..messages import (
+from ...errors import InvalidRequestError, UnsupportedContentError
+from ...messages import (
     Assistant,
     AssistantBlock,
     Continuity,
@@ -34,10 +34,10 @@ from ..messages import (
     User,
     UserBlock,
 )
-from ..wire.projection import sorted_json
-from .codec import Asked
-from .fields import Fields, Losses, read_body
-from .seal import unseal
+from ..fields import Fields, Losses, read_body
+from ..projection import sorted_json
+from ..seal import unseal
+from ..server import Asked
 
 _ISSUER = Issuer("gemini")
 _PATH = re.compile(r".*/models/(.+):(streamGenerateContent|generateContent)", re.DOTALL)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import InvalidRequestError, UnsupportedContentError
-from dragoman.gateway import SERVER_CODECS, Asked
 from dragoman.messages import Continuity, Document, ForceTool, Image, Inline, Opaque, System, Text, ToolResult, User
+from dragoman.wire import SERVER_CODECS, Asked
 from tests import strategies as some
 
 HELLO = {"role": "user", "content": "Hello"}

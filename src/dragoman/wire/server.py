@@ -19,7 +19,7 @@ from ..events import (
     read_object,
 )
 from ..messages import Issuer, LossWarning, Request
-from ..wire import HttpReply
+from .codec import HttpReply
 
 
 class Asked(Struct, frozen=True):

@@ -1,0 +1,84 @@
+"""The codec of Ollama's own wire."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
+from ...events import Assembler, read_json
+from ...messages import Request
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
+from ..errors import build_error, read_failure
+from ..openai.errors import ROWS
+from ..projection import root_of, to_bytes
+from .quirks import Quirks
+from .reply import OllamaDecoder
+from .request import write_request
+
+
+class OllamaCodec(Endpoint[Quirks]):
+    """The native wire for one model at one server."""
+
+    wire: ClassVar[str] = "ollama"
+    quirks_type = Quirks
+
+    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+        super().__init__(model, base_url, quirks, **settings)
+        self._root = root_of(base_url).removesuffix("/api")
+
+    def encode(self, request: Request) -> Encoded:
+        """The request as a ``POST``; settings first and messages last."""
+        notes = Notes()
+        path = None if request.response_schema is None else self.quirks.structured
+        body = write_request(request, request.model or self.model, self.quirks, path, notes)
+        headers = {"content-type": "application/json", "accept": "application/x-ndjson, application/json"}
+        http = HttpRequest("POST", f"{self._root}/api/chat", headers, to_bytes(body))
+        return Encoded(http, tuple(notes.items), notes.warnings, path)
+
+    def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:
+        """A decoder for the reply, whole or streamed."""
+        return OllamaDecoder(request, out, keep_raw=self._keep_raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+        """What a refusal means: this server says it in one sentence."""
+        return build_error(status, headers, read_failure(body), ROWS, now)
+
+    def authorise(self, key: str) -> dict[str, str]:
+        """The key as a bearer token; a local server needs none."""
+        return {"authorization": f"Bearer {key}"}
+
+    def learn(self, error: ProviderError, request: Request) -> OllamaCodec | None:
+        """Ask in words once a 400 has named ``format``."""
+        said = error.provider_message or ""
+        if error.status != 400 or request.response_schema is None or "format" not in said:
+            return None
+        if self.quirks.structured == "prompt":
+            return None
+        return self.taught(replace(self.quirks, structured="prompt"))
+
+    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+        """Is the model there, and is it in memory?"""
+        tags = yield HttpRequest("GET", f"{self._root}/api/tags", {"accept": "application/json"})
+        if not _lists(self._checked(tags), self.model):
+            raise InvalidModelError(f"the server does not have the model {self.model!r}", status=tags.status)
+        loaded = yield HttpRequest("GET", f"{self._root}/api/ps", {"accept": "application/json"})
+        if not _lists(self._checked(loaded), self.model):
+            raise ModelNotLoadedError("the server has the model and has not loaded it", status=loaded.status)
+
+    def _checked(self, reply: HttpReply) -> Any:
+        if reply.status >= 300:
+            raise self.error(reply.status, reply.headers, reply.body)
+        try:
+            return read_json(reply.body)
+        except ValueError as error:
+            raise InvalidResponseError("the server's list of models is not JSON", status=reply.status) from error
+
+
+def _lists(data: Any, model: str) -> bool:
+    names = {model, f"{model}:latest"}
+    models = data.get("models") if isinstance(data, dict) else None
+    entries = [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+    return any(entry.get("name") in names or entry.get("model") in names for entry in entries)

@@ -1,0 +1,126 @@
+"""Reading a reply of this wire: one JSON object a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError
+from ...events import Assembler, FinishReason, Usage, read_json
+from ...messages import Request
+from ...sse import Frame, LineDecoder
+from ..codec import Decoder
+from ..errors import is_failure, read_failure
+from ..openai.errors import inband_error
+from ..projection import sorted_json
+
+
+class _Function(Struct):
+    name: Any = None
+    arguments: Any = None
+
+
+class _Call(Struct):
+    id: Any = None
+    function: _Function | None = None
+
+
+class _Message(Struct):
+    content: Any = None
+    thinking: Any = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Line(Struct):
+    model: Any = None
+    message: _Message | None = None
+    done: Any = None
+    done_reason: Any = None
+    prompt_eval_count: Any = None
+    eval_count: Any = None
+    error: Any = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"}
+
+
+class OllamaDecoder(Decoder):
+    """Reads lines; a whole reply is a stream of one."""
+
+    framing = LineDecoder
+
+    def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
+        super().__init__(request, out, keep_raw=keep_raw)
+        self._calls = 0
+        self._empty: int | None = None  # the call that has no arguments so far
+
+    def frame(self, frame: Frame) -> None:
+        try:
+            line = _lines.decode(frame.data)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            line = msgspec.convert(read_json(frame.data), _Line)
+        if line.error or (line.message is line.done is None and is_failure(frame.data)):
+            self.out.fail(inband_error(read_failure(frame.data)))
+            return
+        if line.message is None and not line.done:
+            raise InvalidResponseError("a line of the reply has no message")
+        if not self.out.started:
+            self.out.start(line.model if isinstance(line.model, str) else None)
+        if line.message is not None:
+            self._read(line.message)
+        if line.done:
+            self._finish(line)
+
+    def body(self, data: bytes) -> None:
+        raise InvalidResponseError("the reply is a page, not lines of JSON")
+
+    def at_end(self) -> None:
+        self.interrupted()
+
+    def _read(self, message: _Message) -> None:
+        if message.thinking or message.content or message.tool_calls:
+            self._close_empty()
+        if isinstance(message.thinking, str):
+            self.out.thinking(message.thinking)
+        if isinstance(message.content, str):
+            self.out.text(message.content)
+        for call in message.tool_calls or ():
+            function = call.function or _Function()
+            name = function.name if isinstance(function.name, str) else ""
+            key, self._calls = self._calls, self._calls + 1
+            self._close_empty()
+            self.out.tool_start(key, call.id if isinstance(call.id, str) else None, name)
+            arguments = function.arguments
+            if arguments is None:
+                self._empty = key
+                continue
+            written = arguments if isinstance(arguments, str) else bytes(sorted_json(arguments)).decode()
+            self.out.tool_input(key, written)
+            self.out.block_end(key)
+
+    def _close_empty(self) -> None:
+        """A call without arguments has none if something comes after it, or a good end."""
+        if self._empty is not None:
+            self.out.block_end(self._empty)
+            self._empty = None
+
+    def _finish(self, line: _Line) -> None:
+        prompt, made = _count(line.prompt_eval_count), _count(line.eval_count)
+        total = prompt + made if prompt is not None and made is not None else None
+        self.out.usage(Usage(prompt, made, total_tokens=total))
+        word = line.done_reason if isinstance(line.done_reason, str) and line.done_reason else None
+        reason: FinishReason = "stop" if word is None else _FINISH.get(word, "error")
+        if reason != "length":
+            self._close_empty()
+        # It says "stop" with calls, too [aa280a39-2f03790c].
+        self.out.finish("tool_calls" if reason == "stop" and self._calls else reason, word)
+        self.done = True
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

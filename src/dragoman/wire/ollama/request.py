@@ -1,0 +1,141 @@
+"""Writing a request of this wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import UnsupportedContentError, UnsupportedFeatureError
+from ...messages import (
+    Assistant,
+    Image,
+    Inline,
+    Message,
+    Request,
+    RuntimeConfig,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+    UserBlock,
+    join_system,
+)
+from ..codec import Notes
+from ..conversation import note_state
+from ..openai.request import schema_directive, write_tool
+from ..projection import merge_extras, sorted_json
+from .quirks import Quirks
+
+_OPTIONS = {
+    "temperature": "temperature",
+    "max_tokens": "num_predict",
+    "top_p": "top_p",
+    "seed": "seed",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+}
+
+
+def write_request(request: Request, model: str, quirks: Quirks, path: str | None, notes: Notes) -> dict[str, Any]:
+    """Return the body of a request: settings first, messages last. ``path`` is how a schema is asked for."""
+    body: dict[str, Any] = {"model": model, "stream": request.stream}
+    if quirks.keep_alive is not None:
+        body["keep_alive"] = quirks.keep_alive
+    if isinstance(request.config.reasoning, int):
+        raise UnsupportedFeatureError("config.reasoning: this wire takes an effort, not a budget in tokens")
+    if request.config.reasoning is not None:
+        body["think"] = False if request.config.reasoning == "none" else request.config.reasoning
+    if request.tools and request.tool_choice != "none":
+        body["tools"] = [write_tool(tool) for tool in request.tools]
+    if request.tool_choice not in (None, "auto", "none"):
+        notes.drop("tool_choice", "tool_choice_dropped", "this wire cannot force a call")
+    if path == "native":
+        body["format"] = sorted_json(request.response_schema)
+    options = _write_options(request.config, quirks)
+    merge_extras(options, request.config.extras, lists=frozenset({"stop"}), coerce=True)
+    if options:
+        body["options"] = options
+    body["messages"] = _write_messages(request, path, notes)
+    return body
+
+
+def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
+    options = {theirs: value for ours, theirs in _OPTIONS.items() if (value := getattr(config, ours)) is not None}
+    if config.stop_sequences is not None:
+        options["stop"] = list(config.stop_sequences)
+    if quirks.num_ctx is not None:
+        options["num_ctx"] = quirks.num_ctx
+    return options
+
+
+def _write_messages(request: Request, path: str | None, notes: Notes) -> list[dict[str, Any]]:
+    system, rest = join_system(request.messages)
+    directive = schema_directive(request.response_schema or {}) if path == "prompt" else None
+    said = "\n\n".join([part for part in (system, directive) if part])
+    written: list[dict[str, Any]] = [{"role": "system", "content": said}] if said else []
+    names = _names(rest)
+    for at, message in enumerate(rest, len(request.messages) - len(rest)):
+        where = f"messages[{at}]"
+        if isinstance(message, User):
+            note_state(message, where, notes)
+            written.append({"role": "user", **_write_content(message.content, where, notes)})
+        elif isinstance(message, ToolResult):
+            written.append(_write_result(message, names, where, notes))
+        elif isinstance(message, Assistant) and (reply := _write_assistant(message, where, notes)) is not None:
+            written.append(reply)
+    return written
+
+
+def _names(messages: Sequence[Message]) -> dict[str, str]:
+    """Calls have no ids here: a result is matched by the tool's name and by its place."""
+    return {call.id: call.name for message in messages if isinstance(message, Assistant) for call in message.tool_calls}
+
+
+def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) -> dict[str, Any]:
+    if isinstance(content, str):
+        return {"content": content}
+    texts, images = [], []
+    for at, block in enumerate(content):
+        where = f"{path}.content[{at}]"
+        if isinstance(block, Text):
+            texts.append(block.text)
+        elif isinstance(block, Image) and isinstance(block.source, Inline):
+            images.append(block.source.base64_data)
+            if block.detail is not None:
+                notes.drop(f"{where}.detail", "detail_dropped", "this wire has no place for it")
+        else:
+            raise UnsupportedContentError(f"{where}: this wire takes text and inline images only")
+    return {"content": "\n".join(texts), **({"images": images} if images else {})}
+
+
+def _write_result(message: ToolResult, names: Mapping[str, str], path: str, notes: Notes) -> dict[str, Any]:
+    if message.is_error:
+        notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)
+    note_state(message, path, notes)
+    name = names[message.tool_call_id]
+    return {"role": "tool", "tool_name": name, **_write_content(message.content, path, notes)}
+
+
+def _write_assistant(message: Assistant, path: str, notes: Notes) -> dict[str, Any] | None:
+    written: dict[str, Any] = {"role": "assistant", "content": message.text}
+    calls = []
+    for at, block in enumerate(message.content):
+        where = f"{path}.content[{at}]"
+        if isinstance(block, ToolCall):
+            calls.append({"function": {"name": block.name, "arguments": sorted_json(block.arguments)}})
+        elif isinstance(block, Text):
+            if calls:
+                notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)
+        elif isinstance(block, Thinking) and (block.continuity is None or block.continuity.replayable):
+            written["thinking"] = written.get("thinking", "") + block.text
+        else:
+            notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
+        if isinstance(block, Text | ToolCall | Thinking) and block.continuity is not None:
+            notes.drop(f"{where}.continuity", "continuity_dropped", "opaque state of another issuer is not sent")
+    if calls:
+        written["tool_calls"] = calls
+    if not calls and not written["content"] and "thinking" not in written:
+        notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+        return None
+    return written
