@@ -11,7 +11,7 @@ import click
 
 import dragoman
 from dragoman.cli import main
-from dragoman.cli.output import EXIT_CODES
+from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 
 from .test_layers import FLOORS

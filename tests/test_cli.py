@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dragoman.cli import main
-from dragoman.cli.output import EXIT_CODES
+from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 
 from .server import Connection, answering, completion

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from psycopg.conninfo import conninfo_to_dict
 
 from dragoman.cli import main
-from dragoman.cli.output import EXIT_CODES
+from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import SessionStarted, SqliteLog, ToolObserved, find_place, name_place, open_log
 
 from ..story import GOAL, LEFT_OPEN, STORY, tell
@@ -144,14 +144,14 @@ def test_export(path: Path, tmp_path: Path) -> None:
     result = run("export", "--log", str(path), "-o", str(out))
     assert (result.exit_code, result.stderr) == (0, f"{out}: {len(STORY) + 8} records\n")
     assert run("export", "--log", str(path)).stdout_bytes == out.read_bytes()
-    assert len(run("export", "look", "--jsonl", "--log", str(path)).stdout.splitlines()) == 8
+    assert len(run("export", "look", "--log", str(path)).stdout.splitlines()) == 8
     assert run("export", "--log", str(path), "-o", str(tmp_path / "no" / "out")).exit_code == 2
 
 
 def test_bars_are_for_terminals(path: Path) -> None:
     program = (
         "import sys; sys.stderr.isatty = lambda: True\n"
-        "from dragoman.cli import main, output; output._PATIENCE = -1; main(sys.argv[1:])"
+        "from dragoman.cli import main, console; console._DELAY = -1; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", program, "log", "verify", "--log", str(path)]
     environment = {**os.environ, "TERM": "dumb"}

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.cli import main
-from dragoman.cli.output import EXIT_CODES
+from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import (
     ExportedLog,
     LogCorruptError,

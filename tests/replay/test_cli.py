@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from dragoman.cli import main
-from dragoman.cli.output import EXIT_CODES
+from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import PermissionGranted, SqliteLog, ToolObserved, ToolStarted
 
 from ..story import LEFT_OPEN, STORY, tell

@@ -23,8 +23,9 @@ from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, worksp
 from .agent_view import AgentView
 from .approval import make_approver
 from .completion import ModelName
+from .errors import EXIT_CODES, WrongFile
 from .log import log_option, open_log_at
-from .output import EXIT_CODES, WrongFile, model_options, open_model
+from .options import model_options, open_model
 
 _EFFECTS = ("none", "read", "write", "execute", "network")
 _SYSTEM = (

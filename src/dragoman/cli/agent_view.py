@@ -29,7 +29,7 @@ from ..log import (
 from ..replay import make_printable, shorten
 from ..session import Outcome
 from ..tools import Sandbox
-from .output import legible
+from .console import legible
 
 _SHOWN_LINES = 12  # of what came back; the log has all of it
 _WIDE = 110

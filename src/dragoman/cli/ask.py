@@ -11,17 +11,9 @@ import click
 from ..events import Event, MessageComplete, Response, TextDelta, ThinkingDelta, ToolUseEnd, encode_event
 from ..messages import Image, Message, RuntimeConfig, System, Text, User
 from ..sync import SyncProvider
-from .output import (
-    json_option,
-    legible,
-    model_argument,
-    model_options,
-    open_model,
-    read_json,
-    report_errors,
-    show_json,
-    working,
-)
+from .console import legible, show_json, working
+from .errors import report_errors
+from .options import json_option, model_argument, model_options, open_model, read_json
 
 
 @click.command("ask")

@@ -17,8 +17,10 @@ from ..events import encode_event
 from ..local import pull_weights, weights_path
 from ..messages import Message, System
 from ..sync import SyncEventStream, SyncProvider
+from .console import Bar, working
 from .conversation import COMMANDS, Conversation
-from .output import Bar, json_option, model_argument, model_options, open_model, report_errors, show_error, working
+from .errors import report_errors, show_error
+from .options import json_option, model_argument, model_options, open_model
 from .screen import Screen, open_screen
 
 

@@ -14,7 +14,7 @@ import click
 
 from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
 from ..wire import CODECS
-from .output import EXIT_CODES, report_errors
+from .errors import EXIT_CODES, report_errors
 
 _COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
 _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)

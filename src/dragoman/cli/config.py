@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ..registry import ConfigError, File, config_path, read_file
-from .output import json_option, show_json, show_table
+from .console import show_json, show_table
+from .options import json_option
 
 
 @click.group("config")

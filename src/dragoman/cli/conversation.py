@@ -22,7 +22,7 @@ from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
 from .ask import read_tools
 from .cost import write_amount
-from .output import load_registry
+from .options import load_registry
 from .plan import read_conversation, show_plan
 
 COMMANDS = {

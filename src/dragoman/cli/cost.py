@@ -21,7 +21,9 @@ from ..events import Usage
 from ..prices import Cost, PriceTable, Unpriced, cost
 from ..registry import Registry
 from .completion import ModelName
-from .output import Bar, json_option, load_prices, load_registry, report_errors, show_json, show_table
+from .console import Bar, show_json, show_table
+from .errors import report_errors
+from .options import json_option, load_prices, load_registry
 
 _EXACT = Context(prec=100)
 _SOMETHING = re.compile(r"\S")

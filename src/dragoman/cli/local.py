@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from ..local import pull_weights, remove_weights, weights_path
-from .output import Bar, json_option, report_errors, show_json
+from .console import Bar, show_json
+from .errors import report_errors
+from .options import json_option
 
 
 @click.group("local")

@@ -38,7 +38,9 @@ from ..log import (
 from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
 from ..trace import TraceServer
-from .output import EXIT_CODES, Bar, json_option, load_prices, report_errors, show_table, working
+from .console import Bar, show_table, working
+from .errors import EXIT_CODES, report_errors
+from .options import json_option, load_prices
 
 _EXACT = Context(prec=100)
 _SHOWN = 50  # sessions in a list that is read by people
@@ -191,8 +193,7 @@ def _read_heads(path: str | None) -> dict[str, str]:
 @click.argument("session", required=False)
 @log_option
 @click.option("-o", "--output", default="-", metavar="FILE", help="Where to; - is standard output.", show_default=True)
-@click.option("--jsonl", "--json", is_flag=True, help="As lines of JSON, which is the only form there is.")
-def export(session: str | None, where: str | None, output: str, *, jsonl: bool) -> None:
+def export(session: str | None, where: str | None, output: str) -> None:
     """Write the records of SESSION, or of the whole log, as lines of JSON that can be verified by themselves.
 
     A file appears whole or not at all, and the same records give the same bytes.

@@ -13,7 +13,9 @@ from ..errors import InvalidModelError
 from ..prices import PriceRow, PriceTable, Unpriced
 from ..registry import ModelEntry, Registry
 from .completion import ModelName
-from .output import json_option, load_registry, report_errors, show_json, show_table
+from .console import show_json, show_table
+from .errors import report_errors
+from .options import json_option, load_registry
 
 _SHOWN = ("supports_images", "supports_documents", "supports_tools", "supports_thinking", "supports_structured_output")
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")

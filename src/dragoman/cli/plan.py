@@ -9,7 +9,9 @@ import msgspec
 
 from ..wire import PlanItem, SwapPlan
 from .completion import ModelName
-from .output import json_option, legible, model_options, open_model, read_json, report_errors, show_json
+from .console import legible, show_json
+from .errors import report_errors
+from .options import json_option, model_options, open_model, read_json
 
 _MARKS = {"kept": ("=", "green"), "rewritten": ("~", "yellow"), "dropped": ("-", "red")}
 

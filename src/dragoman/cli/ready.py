@@ -7,7 +7,9 @@ import json
 import click
 
 from ..errors import ProviderError
-from .output import EXIT_CODES, json_option, model_argument, model_options, open_model, report_errors, working
+from .console import working
+from .errors import EXIT_CODES, report_errors
+from .options import json_option, model_argument, model_options, open_model
 
 
 @click.command("ready")

@@ -11,8 +11,9 @@ import msgspec
 
 from ..log import ChainReport, EventLog
 from ..replay import Change, ReplayStep, Totals, compare_runs, count_totals, make_printable, read_steps
+from .console import working
+from .errors import EXIT_CODES
 from .log import check_session, log_option, open_log_at
-from .output import EXIT_CODES, working
 
 _COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, "worker": "blue"}
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import click
 
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
-from .output import console, legible
+from .console import console, legible
 
 _PAUSE = 0.06  # seconds between two drawings
 

@@ -14,7 +14,7 @@ from ..errors import ProviderError
 from ..gateway.access import Bounds, is_loopback
 from ..gateway.keys import KeyRing, new_key
 from ..registry import ConfigError, Registry
-from .output import WrongFile, report_errors
+from .errors import WrongFile, report_errors
 
 _ACCESS = logging.getLogger("dragoman.access")
 _MIB = 1024 * 1024

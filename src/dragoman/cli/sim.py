@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..sim import ConfigError, SimServer, read_script, serve
-from .output import report_errors
+from .errors import report_errors
 
 
 @click.command("sim")

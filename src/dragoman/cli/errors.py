@@ -1,0 +1,72 @@
+"""Exit codes, and errors as a few clear lines."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import click
+
+from ..errors import ProviderError
+from ..local import LocalServerError, WeightsError
+from .console import legible
+
+EXIT_CODES = {
+    "provider_authentication": 10,
+    "provider_invalid_model": 11,
+    "provider_model_not_loaded": 12,
+    "provider_rate_limit": 13,
+    "provider_unavailable": 14,
+    "provider_invalid_request": 15,
+    "provider_unsupported_content_block": 16,
+    "provider_invalid_response": 17,
+    "structured_output_invalid": 18,
+    "log_unusable": 20,
+    "log_broken": 21,
+    "runs_differ": 22,
+    "session_exhausted": 23,
+    "session_failed": 24,
+    "check_failed": 30,
+    "cancelled": 130,
+}
+
+
+class WrongFile(click.ClickException):
+    """An invalid input file. Unlike ``UsageError`` it prints one line and no usage text."""
+
+    exit_code = click.UsageError.exit_code
+
+
+@contextlib.contextmanager
+def report_errors(*, debug: bool = False) -> Iterator[None]:
+    """Turn our errors into a few clear lines and an exit code."""
+    try:
+        yield
+    except ProviderError as error:
+        if debug:
+            raise
+        show_error(error)
+        _exit(EXIT_CODES.get(error.category, 1))
+    except (WeightsError, LocalServerError) as error:
+        click.echo(f"error: {error}", err=True)
+        _exit(EXIT_CODES["provider_model_not_loaded"])
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        _exit(EXIT_CODES["cancelled"])
+
+
+def show_error(error: ProviderError) -> None:
+    """Category, what happened, and what to do."""
+    click.echo(f"{click.style('error', fg='red')}: {error.category}", err=True)
+    said, _, advice = str(error).rpartition(error.advice) if error.advice else (str(error), "", "")
+    click.echo(legible(f"  {said.strip() or error}", err=True), err=True)
+    if error.advice:
+        click.echo(legible(f"  {error.advice}{advice}", err=True), err=True)
+    if error.retry_after is not None:
+        click.echo(f"  The provider asks to wait {error.retry_after:g} s.", err=True)
+
+
+def _exit(code: int) -> NoReturn:
+    sys.exit(code)
