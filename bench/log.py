@@ -20,8 +20,8 @@ from pathlib import Path
 
 from dragoman.events import AssembledFrom, IntentSource, ToolIntent
 from dragoman.log import (
+    CallCompleted,
     EventLog,
-    LlmCallCompleted,
     MessageRecorded,
     SqliteLog,
     ToolObserved,
@@ -36,7 +36,10 @@ from dragoman.trace import Reader
 # One turn of an agent, more or less: five events, 300 bytes of payload on average.
 TURN = (
     TurnStarted(1, "large", "acme"),
-    LlmCallCompleted("large", "acme", "tool_use", 812.5, "01M7EJSHEJRBEPVWKBS3Y5E4R0", 1200, 45, 1000),
+    CallCompleted(
+        model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5,
+        request_id="01M7EJSHEJRBEPVWKBS3Y5E4R0", input_tokens=1200, output_tokens=45, cached_input_tokens=1000,
+    ),
     MessageRecorded(Assistant("I will run the tests first to see the current failure. " * 4), "large", "acme"),
     ToolIntent(
         "tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "call_1", "bash", {"command": "make test"}, '{"command": "make test"}',

@@ -7,10 +7,10 @@ from typing import Any
 
 from dragoman.events import AssembledFrom, IntentSource, ToolIntent
 from dragoman.log import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
     EventLog,
-    LlmCallCompleted,
-    LlmCallFailed,
-    LlmCallStarted,
     MessageRecorded,
     Payload,
     PermissionDenied,
@@ -28,6 +28,9 @@ from dragoman.messages import Assistant, Text, Thinking, ToolCall, ToolResult, U
 GOAL = "Find out why the tests fail and fix them"
 
 
+MODEL: Any = {"model": "claude-sonnet-4-6", "provider": "anthropic"}
+
+
 def intent(number: int, tool: str, arguments: dict[str, Any]) -> ToolIntent:
     return ToolIntent(
         f"tu_{number}", f"call_{number}", tool, arguments, "{}",
@@ -37,13 +40,14 @@ def intent(number: int, tool: str, arguments: dict[str, Any]) -> ToolIntent:
 
 def call(number: int, tokens: tuple[int, int, int], cost: str | None, stop: str = "tool_use") -> list[Payload]:
     """A turn begins and the model is asked."""
-    model = ("claude-sonnet-4-6", "anthropic")
+    asked: dict[str, Any] = {**MODEL, "request_id": f"r{number}"}
+    counts = dict(zip(("input_tokens", "output_tokens", "cached_input_tokens"), tokens, strict=True))
     return [
-        TurnStarted(number, *model),
-        LlmCallStarted(*model, f"r{number}", tokens[0], stream=True),
-        LlmCallCompleted(
-            *model, stop, 800.0 + number, f"r{number}", *tokens, cost_usd=Decimal(cost) if cost else None,
-            pricing_version="2026-11", produced_tool_calls=1,
+        TurnStarted(number, **MODEL),
+        CallStarted(**asked, estimated_input_tokens=tokens[0], stream=True),
+        CallCompleted(
+            **asked, **counts, stop_reason=stop, latency_ms=800.0 + number, produced_tool_calls=1,
+            cost_usd=Decimal(cost) if cost else None, pricing_version="2026-11",
         ),  # type: ignore[arg-type]
     ]  # fmt: skip
 
@@ -82,7 +86,14 @@ STORY: list[Payload] = [
     *use(2, "bash", REMOVE, "I will clear the disk."),
     PermissionDenied("tu_2", "bash", "policy", "bash: rm *", "removes files"),
     MessageRecorded(ToolResult("call_2", "denied: removes files", is_error=True)),
-    LlmCallFailed("claude-sonnet-4-6", "anthropic", "rate_limit", "slow down", 0, 30.0, "r3", 429),
+    CallFailed(
+        **MODEL,
+        request_id="r3",
+        error_class="rate_limit",
+        error_message_redacted="slow down",
+        latency_ms=30.0,
+        status=429,
+    ),
     *call(3, (1500, 80, 1300), "0.00219"),
     *use(3, "edit_file", EDIT, "The sign is wrong."),
     PermissionRequested("tu_3", "edit_file", "writes a file", "write: ask"),

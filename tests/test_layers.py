@@ -22,6 +22,7 @@ FLOORS = {
     "messages": "messages, blocks, requests and settings",
     "capabilities": "what a model can do, and how we know",
     "events": "events, responses and the assembler that makes them",
+    "calls": "records of calls: what began, ended, failed and was routed elsewhere",
     "validate": "checks of requests and of replies",
     "tokens": "token estimates, offline",
     "sse": "bytes to server-sent events and lines",

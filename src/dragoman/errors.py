@@ -31,13 +31,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 __all__ = [
     "AuthenticationError",
     "CallCancelledError",
     "ContextOverflowError",
     "Deadline",
+    "ErrorClass",
     "InvalidModelError",
     "InvalidRequestError",
     "InvalidResponseError",
@@ -59,6 +60,9 @@ __all__ = [
 ]
 
 Deadline = Literal["connect", "first_event", "idle", "total"]
+ErrorClass: TypeAlias = Literal[
+    "auth", "rate_limit", "network", "server_error", "invalid_request", "context_overflow", "cancelled", "other"
+]
 
 # Only what helps to debug or to wait. An allow-list, because a deny-list of secrets is never complete.
 _HEADERS = frozenset(
@@ -114,7 +118,7 @@ class ProviderError(Exception):
 
     retry_count: int = 0
     category: ClassVar[str] = "provider_unavailable"
-    error_class: ClassVar[str] = "other"
+    error_class: ClassVar[ErrorClass] = "other"
     kind: ClassVar[str] = "unknown"
     transient: ClassVar[bool] = False
     advice: ClassVar[str] = ""
@@ -242,7 +246,7 @@ class UnavailableError(ProviderError):
     """The provider answered with a failure of its own, or could not be reached."""
 
     category = "provider_unavailable"
-    error_class = "server_error"
+    error_class: ClassVar[ErrorClass] = "server_error"
     transient = True
     advice = "Try again, or use another provider."
 
@@ -285,7 +289,7 @@ class InvalidRequestError(ProviderError):
     """The request is wrong; nothing was sent unless ``status`` is set."""
 
     category = "provider_invalid_request"
-    error_class = "invalid_request"
+    error_class: ClassVar[ErrorClass] = "invalid_request"
     kind = "bad_request"
     advice = "Change what is named; the same request would be refused again."
 

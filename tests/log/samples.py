@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dragoman.events import AssembledFrom, IntentSource, ToolIntent, Usage
 from dragoman.log import (
     BudgetExceeded,
-    LlmCallCompleted,
-    LlmCallFailed,
-    LlmCallStarted,
+    CallCompleted,
+    CallFailed,
+    CallStarted,
     LlmExchangeKept,
     LogPruned,
     MessageRecorded,
@@ -21,9 +21,9 @@ from dragoman.log import (
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
+    ProviderRecovered,
+    ProviderUnavailable,
     Routing,
-    RoutingProviderRecovered,
-    RoutingProviderUnavailable,
     RoutingSwitched,
     SessionFinished,
     SessionResumed,
@@ -54,9 +54,11 @@ INTENT = ToolIntent(
     "tu_01", "call_1", "bash", {"command": "make test"}, '{"command": "make test"}',
     IntentSource("acme", "large", "r1", 1), AssembledFrom(3, 10, 90),
 )  # fmt: skip
-COMPLETED = LlmCallCompleted(
-    "large", "acme", "tool_use", 812.5, "r1", 1200, 45, 1000, 0, 12, False, Decimal("0.00475"), "2026-11",
-    1, 1, "tool_calls", "large-2026", 210.0, 1, "key_1", "openai", "u1", "t1",
+COMPLETED = CallCompleted(
+    model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5, request_id="r1", input_tokens=1200,
+    output_tokens=45, cached_input_tokens=1000, cache_creation_input_tokens=0, reasoning_tokens=12,
+    cost_usd=Decimal("0.00475"), pricing_version="2026-11", produced_tool_calls=1, produced_thinking_blocks=1,
+    finish_reason="tool_calls", response_model="large-2026", first_event_ms=210.0, attempt=1,
 )  # fmt: skip
 LOSS = LossWarning("dropped", "messages[1].content[0]", "thinking of another issuer")
 
@@ -106,15 +108,35 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
     ("budget.exceeded", BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"), "system", "pseudonymous"),
     (
         "llm.call_started",
-        LlmCallStarted("large", "acme", "r1", 1200, config=RuntimeConfig(temperature=0.5, stop_sequences=["\n"])),
+        CallStarted(
+            model="large",
+            provider="acme",
+            request_id="r1",
+            estimated_input_tokens=1200,
+            config=RuntimeConfig(temperature=0.5, stop_sequences=["\n"]),
+        ),
         "agent",
         "private",
     ),
     ("llm.call_completed", COMPLETED, "agent", "pseudonymous"),
-    ("llm.call_completed", LlmCallCompleted("large", "acme", "end_turn", 1.0), "agent", "pseudonymous"),
+    (
+        "llm.call_completed",
+        CallCompleted(model="large", provider="acme", stop_reason="end_turn", latency_ms=1.0),
+        "agent",
+        "pseudonymous",
+    ),
     (
         "llm.call_failed",
-        LlmCallFailed("large", "acme", "rate_limit", "slow down", 1, 80.0, "r1", 429),
+        CallFailed(
+            model="large",
+            provider="acme",
+            error_class="rate_limit",
+            error_message_redacted="slow down",
+            retry_count=1,
+            latency_ms=80.0,
+            request_id="r1",
+            status=429,
+        ),
         "agent",
         "pseudonymous",
     ),
@@ -128,13 +150,13 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
     ),
     (
         "routing.provider_unavailable",
-        RoutingProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
+        ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
         "system",
         "pseudonymous",
     ),
     (
         "routing.provider_recovered",
-        RoutingProviderRecovered("acme", "model_specific", 31.5, ("large",)),
+        ProviderRecovered("acme", "model_specific", 31.5, ("large",)),
         "system",
         "pseudonymous",
     ),

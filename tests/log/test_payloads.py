@@ -6,29 +6,29 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from dragoman.calls import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    ProviderRecovered,
+    ProviderUnavailable,
+    RoutingSwitched,
+    Trigger,
+)
 from dragoman.log import (
     CATALOGUE,
     InvalidRecordError,
-    LlmCallCompleted,
-    LlmCallFailed,
-    LlmCallStarted,
     Payload,
-    RoutingProviderRecovered,
-    RoutingProviderUnavailable,
-    RoutingSwitched,
     SessionStarted,
     ToolObserved,
     ToolStarted,
     TurnStarted,
     UnknownTypeError,
     parse_payload,
-    to_payload,
 )
 from dragoman.log.payloads import decode_payload, encode_payload, find_actor
-from dragoman.messages import Text
-from dragoman.middleware.availability import ProviderRecovered, ProviderUnavailable, Trigger
-from dragoman.middleware.fallback import RoutingSwitched as Switched
-from dragoman.middleware.observe import CallCompleted, CallFailed, CallStarted, EventsDropped
+from dragoman.messages import Request, Text, User
+from dragoman.middleware.observe import EventsDropped
 
 from .samples import INTENT, SAMPLES
 
@@ -54,10 +54,13 @@ def test_a_payload_reads_back_as_itself(kind: str, payload: Any) -> None:
         (TurnStarted("1"), "payload of turn.started: number: Expected `int`, got `str`"),  # type: ignore[arg-type]
         (SessionStarted(tools=("a", 1)), "payload of session.started: tools[1]: Expected `str`, got `int`"),  # type: ignore[arg-type]
         (
-            LlmCallCompleted("m", "p", "stop", 1.0),  # type: ignore[arg-type]
+            CallCompleted(model="m", provider="p", stop_reason="stop", latency_ms=1.0),  # type: ignore[arg-type]
             "payload of llm.call_completed: stop_reason: Invalid enum value 'stop'",
         ),
-        (LlmCallFailed("m", "p", "auth", 3), "payload of llm.call_failed: error_message_redacted: Expected `str`"),  # type: ignore[arg-type]
+        (
+            CallFailed(model="m", provider="p", error_class="auth", error_message_redacted=3),  # type: ignore[arg-type]
+            "payload of llm.call_failed: error_message_redacted: Expected `str`",
+        ),
         (ToolStarted("i", "t", {"x": [float("nan")]}), "payload of tool.started: holds a number that JSON cannot"),
         (ToolStarted("i", "t", {"x": float("-inf")}), "payload of tool.started: holds a number that JSON cannot"),
         (ToolStarted("i", "t", {1: 2}), "payload of tool.started: the keys of an object must be text"),  # type: ignore[dict-item]
@@ -100,63 +103,72 @@ def test_plain_data_is_refused_by_field(kind: str, data: dict[str, Any], error: 
     assert words in str(caught.value)
 
 
-TOLD: list[tuple[Any, Any]] = [
-    (
-        CallStarted(model="m", provider="p", request_id="r", estimated_input_tokens=7, attempt=1, session_id="s"),
-        LlmCallStarted("m", "p", "r", 7, attempt=1),
+REQUEST = Request(messages=(User("a secret"),))
+CALL: dict[str, Any] = {"model": "m", "provider": "p", "request_id": "r", "session_id": "s", "request": REQUEST}
+OBSERVED: list[Any] = [
+    CallStarted(**CALL, estimated_input_tokens=7, attempt=1),
+    CallCompleted(
+        **CALL, stop_reason="tool_use", latency_ms=2.5, finish_reason="tool_calls", input_tokens=5,
+        cost_usd=Decimal("0.1"), pricing_version="v", produced_tool_calls=1, content=(Text("a secret"),),
     ),
-    (
-        CallCompleted(
-            model="m", provider="p", request_id="r", stop_reason="tool_use", latency_ms=2.5, finish_reason="tool_calls",
-            input_tokens=5, cost_usd=Decimal("0.1"), pricing_version="v", produced_tool_calls=1, response_model="m-1",
-        ),
-        LlmCallCompleted(
-            "m", "p", "tool_use", 2.5, "r", 5, cost_usd=Decimal("0.1"), pricing_version="v", produced_tool_calls=1,
-            finish_reason="tool_calls", response_model="m-1",
-        ),
+    CallFailed(
+        **CALL, error_class="network", error_message_redacted="reset", retry_count=2, latency_ms=9.0, status=502
     ),
-    (
-        CallFailed(
-            model="m", provider="p", request_id="r", error_class="network", error_message_redacted="reset",
-            retry_count=2, latency_ms=9.0, status=502,
-        ),
-        LlmCallFailed("m", "p", "network", "reset", 2, 9.0, "r", 502),
-    ),
-    (
-        Switched("p:m", "q:n", "rate_limit", "rate_limit", "r"),
-        RoutingSwitched("p:m", "q:n", "rate_limit", "rate_limit", "r"),
-    ),
-    (
-        ProviderUnavailable("p", "provider_wide", ("m",), "auth_error"),
-        RoutingProviderUnavailable("p", "provider_wide", "auth_error", ("m",)),
-    ),
-    (
-        ProviderRecovered("p", "model_specific", ("m",), 3.0),
-        RoutingProviderRecovered("p", "model_specific", 3.0, ("m",)),
-    ),
+    RoutingSwitched("p:m", "q:n", "rate_limit", "rate_limit", "r"),
+    *[ProviderUnavailable("p", "provider_wide", reason, ("m",)) for reason in get_args(Trigger)],
+    ProviderRecovered("p", "model_specific", 3.0, ("m",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("event", "payload"), TOLD)
-def test_what_the_middleware_tells_fits_the_log(event: Any, payload: Any) -> None:
-    assert to_payload(event) == payload
-    entry, data = encode_payload(payload)
-    assert (entry.type, decode_payload(entry.type, data)) == (event.type, payload)
+@pytest.mark.parametrize("event", OBSERVED, ids=lambda event: event.type)
+def test_the_log_stores_observed_events_without_content_and_envelope(event: Any) -> None:
+    entry, data = encode_payload(event)
+    stored = msgspec.json.decode(data)
+    assert entry.type == event.type
+    assert {"type", "session_id", "request", "content"} & set(stored) == set()
+    assert b"secret" not in data
+    left_out = {"session_id": None, "request": None, "content": None}
+    fields = {name: value for name, value in left_out.items() if name in event.__struct_fields__}
+    assert decode_payload(entry.type, data) == msgspec.structs.replace(event, **fields)
 
 
-def test_every_reason_to_call_a_provider_unavailable_fits() -> None:
-    for reason in get_args(Trigger):
-        event = ProviderUnavailable("p", "provider_wide", (), reason)
-        assert encode_payload(to_payload(event))[0].type == "routing.provider_unavailable"
+def test_an_event_that_is_not_in_the_catalogue_is_refused() -> None:
+    with pytest.raises(UnknownTypeError, match="EventsDropped is not the payload of any event type"):
+        encode_payload(EventsDropped(3))  # type: ignore[arg-type]
 
 
-def test_what_is_told_and_does_not_fit_is_refused() -> None:
-    with pytest.raises(UnknownTypeError, match=r"type: 'observe.events_dropped' is not in the catalogue"):
-        to_payload(EventsDropped(3))
-    with pytest.raises(UnknownTypeError, match="type: None"):
-        to_payload(Text("x"))
-    with pytest.raises(InvalidRecordError, match=r"payload of routing.switched: from_: Expected `str`, got `int`"):
-        to_payload(Switched(3, "b", "r", "other", "r"))  # type: ignore[arg-type]
+# What earlier versions stored: every field then, in its place, and some that are gone.
+STORED = {
+    "llm.call_started": (
+        b'{"attempt":1,"config":{"temperature":0.5},"estimated_input_tokens":7,"is_worker":true,"model":"m",'
+        b'"parent_session_id":"s0","provider":"p","request_id":"r","retry_reason":"transient","stream":true}',
+        CallStarted,
+    ),
+    "llm.call_completed": (
+        b'{"cost_usd":0.00475,"finish_reason":"stop","gateway_key_id":"k","inbound_shape":"openai","input_tokens":5,'
+        b'"latency_ms":2.5,"model":"m","provider":"p","stop_reason":"end_turn","team_id":"t","user_id":"u"}',
+        CallCompleted,
+    ),
+    "llm.call_failed": (
+        b'{"error_class":"other","error_message_redacted":"its end was not recorded","model":"m","provider":"p"}',
+        CallFailed,
+    ),
+    "routing.switched": (b'{"from":"p:m","reason":"the reply came from another provider","to":"q:n"}', RoutingSwitched),
+    "routing.provider_unavailable": (
+        b'{"provider":"p","scope":"provider_wide","trigger_reason":"auth_error"}',
+        ProviderUnavailable,
+    ),
+    "routing.provider_recovered": (
+        b'{"downtime_seconds":3.0,"provider":"p","scope":"provider_wide"}',
+        ProviderRecovered,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_records_of_earlier_versions_are_read(kind: str) -> None:
+    data, expected = STORED[kind]
+    assert isinstance(decode_payload(kind, data), expected)
 
 
 def test_reading_tolerates_what_a_newer_version_wrote() -> None:
@@ -165,24 +177,34 @@ def test_reading_tolerates_what_a_newer_version_wrote() -> None:
     assert decode_payload("turn.started", b'{"number":1,"colour":"red"}') == TurnStarted(1)
 
 
+ENDED: dict[str, Any] = {"model": "m", "provider": "p", "stop_reason": "end_turn", "latency_ms": 1.0}
+
+
 def test_a_cost_is_an_exact_number() -> None:
     cost = Decimal("0.004750000000000000000001")
-    _, data = encode_payload(LlmCallCompleted("m", "p", "end_turn", 1.0, cost_usd=cost))
+    _, data = encode_payload(
+        CallCompleted(model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, cost_usd=cost)
+    )
     assert b'"cost_usd":0.004750000000000000000001' in data
     read = decode_payload("llm.call_completed", data)
-    assert isinstance(read, LlmCallCompleted)
+    assert isinstance(read, CallCompleted)
     assert read.cost_usd == cost
 
 
 def test_a_key_in_an_error_message_is_hidden() -> None:
-    failed = LlmCallFailed("m", "p", "auth", "Incorrect API key provided: sk-proj-abcdefghijklmnop")
+    failed = CallFailed(
+        model="m", provider="p", error_class="auth",
+        error_message_redacted="Incorrect API key provided: sk-proj-abcdefghijklmnop",
+    )  # fmt: skip
     _, data = encode_payload(failed)
     assert b"sk-proj" not in data
     assert b"Incorrect API key provided: [hidden]" in data
 
 
 def test_unknown_counts_are_absent_and_not_zero() -> None:
-    _, data = encode_payload(LlmCallCompleted("m", "p", "end_turn", 1.0, input_tokens=0))
+    _, data = encode_payload(
+        CallCompleted(model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, input_tokens=0)
+    )
     assert msgspec.json.decode(data) == {
         "model": "m", "provider": "p", "stop_reason": "end_turn", "latency_ms": 1.0, "input_tokens": 0,
     }  # fmt: skip

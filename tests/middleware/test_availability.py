@@ -67,7 +67,7 @@ def test_five_failures_in_a_row_within_two_minutes(every: float, times: int, una
     machine.fails(times, every)
     assert machine.availability.is_available("p", "m") is not unavailable
     assert machine.availability.is_available("p", "other")
-    told = ProviderUnavailable("p", "model_specific", ("m",), "5_consecutive_failures")
+    told = ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))
     assert machine.events == ([told] if unavailable else [])
 
 
@@ -96,7 +96,7 @@ def test_three_models_within_two_minutes_take_the_provider_down(gap: float, wide
         machine.fails(5, 0.0, model)
     assert machine.availability.is_available("p", "never asked") is not wide
     if wide:
-        assert machine.events[-1] == ProviderUnavailable("p", "provider_wide", ("a", "b", "c"), "multi_model_failures")
+        assert machine.events[-1] == ProviderUnavailable("p", "provider_wide", "multi_model_failures", ("a", "b", "c"))
     assert len(machine.events) == 3 + wide
 
 
@@ -116,7 +116,7 @@ def test_an_authentication_error_takes_the_provider_down_at_once() -> None:
     machine = Machine()
     machine.succeed("other")
     machine.fail("m", AuthenticationError("no"))
-    assert machine.events == [ProviderUnavailable("p", "provider_wide", ("m", "other"), "auth_error")]
+    assert machine.events == [ProviderUnavailable("p", "provider_wide", "auth_error", ("m", "other"))]
     assert machine.availability.admit("p", "other") is None
     assert machine.availability.admit("q", "m") is not None
 
@@ -130,7 +130,7 @@ def test_two_network_errors_within_thirty_seconds_take_the_provider_down(
     machine.fail("a", error)
     machine.clock.now += gap
     machine.fail("b", error)
-    told = ProviderUnavailable("p", "provider_wide", ("a", "b"), "dns_error")
+    told = ProviderUnavailable("p", "provider_wide", "dns_error", ("a", "b"))
     assert machine.events == ([told] if wide else [])
 
 
@@ -146,7 +146,7 @@ def test_single_network_errors_count_towards_the_five() -> None:
     machine = Machine()
     machine.fail("m", NetworkError("x"))
     machine.fails(4, 0.0)
-    assert machine.events == [ProviderUnavailable("p", "model_specific", ("m",), "5_consecutive_failures")]
+    assert machine.events == [ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_one_probe_after_five_quiet_minutes_and_only_one() -> None:
     assert probe.is_probe
     assert machine.availability.admit("p", "m") is None
     probe.succeed()
-    assert machine.events[-1] == ProviderRecovered("p", "model_specific", ("m",), 300.0)
+    assert machine.events[-1] == ProviderRecovered("p", "model_specific", 300.0, ("m",))
     again = machine.availability.admit("p", "m")
     assert again is not None
     assert not again.is_probe
@@ -203,7 +203,7 @@ def test_a_probe_that_fails_costs_another_five_minutes_and_tells_nothing() -> No
     assert machine.availability.admit("p", "m") is None
     machine.clock.now = 600.0
     machine.succeed()
-    assert machine.events[-1] == ProviderRecovered("p", "model_specific", ("m",), 600.0)
+    assert machine.events[-1] == ProviderRecovered("p", "model_specific", 600.0, ("m",))
 
 
 def test_a_probe_that_was_cancelled_lets_the_next_one_through() -> None:
@@ -241,7 +241,7 @@ def test_a_provider_wide_probe_is_one_for_all_its_models() -> None:
     assert probe.is_probe
     assert machine.availability.admit("p", "a") is None
     probe.succeed()
-    assert machine.events[-1] == ProviderRecovered("p", "provider_wide", ("a", "b"), 300.0)
+    assert machine.events[-1] == ProviderRecovered("p", "provider_wide", 300.0, ("a", "b"))
     assert machine.availability.admit("p", "a") is not None
 
 
@@ -267,8 +267,8 @@ def test_a_success_clears_the_model_and_the_provider_but_not_other_models() -> N
     machine.clock.now = 300.0
     machine.succeed("a")
     assert machine.events[-2:] == [
-        ProviderRecovered("p", "model_specific", ("a",), 300.0),
-        ProviderRecovered("p", "provider_wide", ("a",), 300.0),
+        ProviderRecovered("p", "model_specific", 300.0, ("a",)),
+        ProviderRecovered("p", "provider_wide", 300.0, ("a",)),
     ]
     assert machine.availability.is_available("p", "a")
     assert not machine.availability.is_available("p", "b")

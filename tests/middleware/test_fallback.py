@@ -350,9 +350,9 @@ def test_events_are_written_with_the_contracts_names() -> None:
         "error_class": "rate_limit",
         "request_id": "r1",
     }
-    down = ProviderUnavailable("p", "model_specific", ("m",), "5_consecutive_failures")
+    down = ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))
     assert set(msgspec.to_builtins(down)) == {"type", "provider", "scope", "models_affected", "trigger_reason"}
-    up = ProviderRecovered("p", "model_specific", ("m",), 1.0)
+    up = ProviderRecovered("p", "model_specific", 1.0, ("m",))
     assert set(msgspec.to_builtins(up)) == {"type", "provider", "scope", "models_recovered", "downtime_seconds"}
     assert (switched.type, down.type, up.type) == (
         "routing.switched",

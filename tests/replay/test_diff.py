@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from dragoman.events import ToolIntent
-from dragoman.log import LlmCallCompleted, MessageRecorded, Payload, ToolObserved, ToolStarted
+from dragoman.log import CallCompleted, MessageRecorded, Payload, ToolObserved, ToolStarted
 from dragoman.log.record import draft_record, link_record
 from dragoman.messages import Assistant
 from dragoman.replay import ReplayStep, compare_runs, find_differences, to_steps
@@ -50,8 +50,8 @@ def rename(payload: Payload) -> Payload:
     """The same event of another run: other ids, other times."""
     if isinstance(payload, ToolIntent):
         return intent(int(payload.id[3:]) + 50, payload.tool_name, payload.input)
-    if isinstance(payload, LlmCallCompleted):
-        return LlmCallCompleted(**{
+    if isinstance(payload, CallCompleted):
+        return CallCompleted(**{
             **{name: getattr(payload, name) for name in payload.__struct_fields__}, "latency_ms": 1.0, "request_id": "x"
         })  # fmt: skip
     return payload

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from dragoman.errors import InvalidRequestError, ProviderError, RateLimitError
 from dragoman.events import FinishReason, MessageComplete, ToolUseEnd, ToolUseInputDelta, Usage, check_events
 from dragoman.log import (
+    CallFailed,
+    CallStarted,
     EventLog,
     InvalidRecordError,
-    LlmCallFailed,
-    LlmCallStarted,
     MessageRecorded,
     SessionResumed,
     SessionStarted,
@@ -36,6 +36,14 @@ TOOLS = [Tool("bash", "", {"type": "object"}), Tool("edit_file", "", {"type": "o
 MESSAGES: list[Message] = [
     payload.message for payload in STORY if isinstance(payload, MessageRecorded) and payload.in_context
 ]
+
+
+def started(request_id: str, attempt: int = 0) -> CallStarted:
+    return CallStarted(model="m", provider="p", request_id=request_id, attempt=attempt)
+
+
+def failed(error_class: Any, message: str, **facts: Any) -> CallFailed:
+    return CallFailed(model="m", provider="p", error_class=error_class, error_message_redacted=message, **facts)
 
 
 @pytest.fixture
@@ -123,13 +131,24 @@ async def test_what_failed_for_good_fails_again_and_what_was_retried_does_not(lo
     log.append_sync("s", SessionStarted("Hi", "m", "p"))
     log.append_sync("s", MessageRecorded(User("Hi")))
     for attempt in range(2):
-        log.append_sync("s", LlmCallStarted("m", "p", "r1", attempt=attempt))
-        log.append_sync("s", LlmCallFailed("m", "p", "rate_limit", "slow down", attempt, status=429, request_id="r1"))
-    log.append_sync("s", LlmCallStarted("m", "p", "r2"))
-    log.append_sync("s", LlmCallFailed("m", "p", "network", "gone", request_id="r2"))
-    log.append_sync("s", LlmCallStarted("m", "p", "r2", attempt=1))
+        log.append_sync("s", started("r1", attempt=attempt))
+        log.append_sync(
+            "s",
+            CallFailed(
+                model="m",
+                provider="p",
+                error_class="rate_limit",
+                error_message_redacted="slow down",
+                retry_count=attempt,
+                status=429,
+                request_id="r1",
+            ),
+        )
+    log.append_sync("s", started("r2"))
+    log.append_sync("s", failed("network", "gone", request_id="r2"))
+    log.append_sync("s", started("r2", attempt=1))
     log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
-    log.append_sync("s", LlmCallStarted("m", "p", "r3"))  # the process did not survive this one
+    log.append_sync("s", started("r3"))  # the process did not survive this one
     provider = ReplayProvider(log, "s")
     with pytest.raises(RateLimitError) as caught:
         await provider.complete("Hi")
@@ -144,13 +163,22 @@ async def test_what_failed_for_good_fails_again_and_what_was_retried_does_not(lo
 async def test_what_was_cut_off_from_outside_is_no_answer(log: EventLog, ended: Any) -> None:
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", TurnStarted(1))
-    log.append_sync("s", LlmCallStarted("m", "p", "r1"))
+    log.append_sync("s", started("r1"))
     log.append_sync("s", MessageRecorded(Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False))
     if ended == "other":  # the process was killed, and its successor says so
         log.append_sync("s", SessionResumed(3))
-    log.append_sync("s", LlmCallFailed("m", "p", ended, "its end was not recorded", request_id="r1"))
+    log.append_sync(
+        "s",
+        CallFailed(
+            model="m",
+            provider="p",
+            error_class=ended,
+            error_message_redacted="its end was not recorded",
+            request_id="r1",
+        ),
+    )
     log.append_sync("s", TurnStarted(2))
-    log.append_sync("s", LlmCallStarted("m", "p", "r2"))
+    log.append_sync("s", started("r2"))
     log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
     provider = ReplayProvider(log, "s")
     assert provider.remaining == 1
@@ -161,7 +189,12 @@ async def test_half_a_reply_is_half_a_reply_again(log: EventLog) -> None:
     half = Assistant([Text("I will"), ToolCall("c", "bash", None)])
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
-    log.append_sync("s", LlmCallFailed("m", "p", "invalid_request", "cut", request_id="r1"))
+    log.append_sync(
+        "s",
+        CallFailed(
+            model="m", provider="p", error_class="invalid_request", error_message_redacted="cut", request_id="r1"
+        ),
+    )
     events, error = await collect(ReplayProvider(log, "s").stream("Hi", TOOLS))
     check_events(events)
     assert isinstance(error, InvalidRequestError)

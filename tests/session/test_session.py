@@ -16,7 +16,7 @@ from dragoman.errors import MalformedToolCallError, ProviderError, RateLimitErro
 from dragoman.events import Usage
 from dragoman.log import LogFullError, SqliteLog
 from dragoman.messages import Assistant, System, ToolCall, ToolResult, User
-from dragoman.middleware import Fallback, Retry
+from dragoman.middleware import Fallback, Observe, Retry
 from dragoman.middleware.observe import CallStarted
 from dragoman.permission import Decision, Policy, Rule
 from dragoman.prices import Match, PriceRow, PriceTable, cost
@@ -430,6 +430,23 @@ async def test_a_swap_says_what_is_lost_or_refuses(log: SqliteLog) -> None:
     await session.swap(dragoman.connect("m", wire="anthropic", **settings))
     [swapped] = of(list(log.read(session.id)), "model.swapped")
     assert swapped.losses
+
+
+async def test_observer_and_session_record_the_same_stop_reason(log: SqliteLog) -> None:
+    def stopped(request: Any) -> Any:
+        out = dragoman.events.Assembler(request_id=request.request_id, model="m", provider="listed")
+        out.start()
+        out.text("one, two")
+        out.finish("stop", "stop_sequence", "three")
+        return [*out.take()]
+
+    observed: list[Any] = []
+    provider = Observe(Listed(stopped), observed.append)
+    session = Session(provider, (), ALL, log)
+    await session.run("Count.")
+    await provider.close()
+    [completed] = of(list(log.read(session.id)), "llm.call_completed")
+    assert completed.stop_reason == observed[-1].stop_reason == "stop_sequence"
 
 
 async def test_a_fallback_leaves_evidence(log: SqliteLog) -> None:

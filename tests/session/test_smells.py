@@ -14,7 +14,7 @@ import pytest
 
 import dragoman
 from dragoman import Assistant, Tool, ToolCall, ToolResult, User
-from dragoman.log import SqliteLog
+from dragoman.log import MessageRecorded, RoutingSwitched, SqliteLog
 from dragoman.permission import Policy, Rule
 from dragoman.session import Session
 from dragoman.tools import tool
@@ -82,12 +82,23 @@ async def test_5_an_adapter_does_not_cut_a_tool_result(wire: str) -> None:
     assert json.dumps(whole)[1:-1].encode() in transport.requests[0].body
 
 
-def test_6_a_fallback_keeps_the_evidence_of_its_choice() -> None:
-    """See ``test_a_fallback_leaves_evidence`` and the one after it."""
-    from . import test_session
+async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> None:
+    def reach(name: str, transport: FixtureTransport) -> dragoman.Provider:
+        return dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, name=name)
 
-    assert test_session.test_a_fallback_leaves_evidence
-    assert test_session.test_a_fallback_that_tells_nobody_leaves_evidence_too
+    full = FixtureTransport((429, {}, [b'{"error":{"message":"slow down"}}']))
+    notes: list[Any] = []
+    model = dragoman.Fallback(
+        [reach("full", full), reach("free", FixtureTransport((200, STREAM, [ANSWER])))], on_event=notes.append
+    )
+    session = Session(model, (), Policy(), log)
+    assert (await session.run("Go.")).text == "Done."
+    records = list(log.read(session.id))
+    [switched] = [record.payload for record in records if isinstance(record.payload, RoutingSwitched)]
+    replies = [record.payload for record in records if isinstance(record.payload, MessageRecorded)]
+    assert switched.to == "free:m"
+    assert replies[-1].provider == "free"
+    assert notes == [RoutingSwitched("full:m", "free:m", "rate_limit", "rate_limit", switched.request_id)]
 
 
 def test_7_no_private_field_of_a_provider_reaches_core_or_command() -> None:

@@ -11,7 +11,7 @@ import click
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolIntent
 from ..log import (
     BudgetExceeded,
-    LlmCallFailed,
+    CallFailed,
     LogRecord,
     MessageRecorded,
     ModelSwapped,
@@ -163,7 +163,7 @@ _LINES: dict[type, Callable[[Any], _Line]] = {
     ToolStarted: _started,
     ToolObserved: _observed,
     ToolFailed: lambda it: ("failed", "red", f"{it.tool_name}: {it.kind}: {it.message}"),
-    LlmCallFailed: lambda it: ("model", "red", f"{it.error_class}: {it.error_message_redacted}"),
+    CallFailed: lambda it: ("model", "red", f"{it.error_class}: {it.error_message_redacted}"),
     RoutingSwitched: lambda it: ("routing", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
     ModelSwapped: lambda it: ("model", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
     BudgetExceeded: lambda it: ("budget", "red", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}"),

@@ -16,6 +16,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..calls import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    ProviderRecovered,
+    ProviderUnavailable,
+    RoutingSwitched,
+    StopReason,
+)
 from .chain import Break, ChainReport
 from .errors import (
     InvalidRecordError,
@@ -37,9 +46,6 @@ from .payloads import (
     Actor,
     BudgetExceeded,
     Entry,
-    LlmCallCompleted,
-    LlmCallFailed,
-    LlmCallStarted,
     LlmExchangeKept,
     LogPruned,
     MessageRecorded,
@@ -49,15 +55,11 @@ from .payloads import (
     PermissionGranted,
     PermissionRequested,
     Routing,
-    RoutingProviderRecovered,
-    RoutingProviderUnavailable,
-    RoutingSwitched,
     Sensitivity,
     SessionFinished,
     SessionResumed,
     SessionStarted,
     SideEffect,
-    StopReason,
     ToolFailed,
     ToolIntentClosed,
     ToolIntentRejected,
@@ -66,7 +68,6 @@ from .payloads import (
     ToolStarted,
     TurnStarted,
     parse_payload,
-    to_payload,
 )
 from .postgres import PostgresLog
 from .record import ADMINISTRATION, MAX_PAYLOAD, LogRecord, genesis, hash_record
@@ -80,14 +81,14 @@ __all__ = [
     "Actor",
     "Break",
     "BudgetExceeded",
+    "CallCompleted",
+    "CallFailed",
+    "CallStarted",
     "ChainReport",
     "Entry",
     "EventLog",
     "ExportedLog",
     "InvalidRecordError",
-    "LlmCallCompleted",
-    "LlmCallFailed",
-    "LlmCallStarted",
     "LlmExchangeKept",
     "LogClosedError",
     "LogCorruptError",
@@ -107,9 +108,9 @@ __all__ = [
     "PermissionRequested",
     "PostgresLog",
     "Progress",
+    "ProviderRecovered",
+    "ProviderUnavailable",
     "Routing",
-    "RoutingProviderRecovered",
-    "RoutingProviderUnavailable",
     "RoutingSwitched",
     "Sensitivity",
     "SessionEntry",
@@ -134,7 +135,6 @@ __all__ = [
     "open_log",
     "parse_payload",
     "read_uses",
-    "to_payload",
 ]
 
 

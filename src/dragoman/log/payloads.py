@@ -18,20 +18,14 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
 
-from ..errors import scrub
+from ..calls import CallCompleted, CallFailed, CallStarted, ProviderRecovered, ProviderUnavailable, RoutingSwitched
 from ..events import FinishReason, ToolIntent, Usage
-from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolResult, User, UserBlock
+from ..messages import Assistant, LossWarning, Message, System, ToolResult, User, UserBlock
 from .errors import InvalidRecordError, UnknownTypeError
 
 Actor: TypeAlias = Literal["user", "agent", "system", "tool", "worker"]
 Sensitivity: TypeAlias = Literal["private", "user_controlled", "pseudonymous", "aggregatable"]
-StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
-ErrorClass: TypeAlias = Literal[
-    "auth", "rate_limit", "network", "server_error", "invalid_request", "context_overflow", "cancelled", "other"
-]
-Scope: TypeAlias = Literal["model_specific", "provider_wide"]
 SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
@@ -129,77 +123,6 @@ class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
 # --- model calls ------------------------------------------------------------------------------------
 
 
-class LlmCallStarted(Struct, frozen=True, omit_defaults=True):
-    """One attempt to call a model began."""
-
-    model: str
-    provider: str
-    request_id: str
-    estimated_input_tokens: int | None = None
-    is_worker: bool = False
-    parent_session_id: str | None = None
-    attempt: int = 0
-    retry_reason: str | None = None
-    stream: bool = False
-    config: RuntimeConfig = RuntimeConfig()
-
-
-class LlmCallCompleted(Struct, frozen=True, omit_defaults=True):
-    """An attempt succeeded. A count or a cost that is absent is unknown, which is not zero.
-
-    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``cost_usd`` is
-    written as an exact decimal number.
-    """
-
-    model: str
-    provider: str
-    stop_reason: StopReason
-    latency_ms: float
-    request_id: str | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    estimated: bool = False
-    cost_usd: Decimal | None = None
-    pricing_version: str | None = None
-    produced_tool_calls: int = 0
-    produced_thinking_blocks: int = 0
-    finish_reason: FinishReason | None = None
-    response_model: str | None = None
-    first_event_ms: float | None = None
-    attempt: int = 0
-    gateway_key_id: str | None = None
-    inbound_shape: str | None = None
-    user_id: str | None = None
-    team_id: str | None = None
-
-
-class LlmCallFailed(Struct, frozen=True, omit_defaults=True):
-    """An attempt failed, which says nothing about any tool. Keys are hidden from the message.
-
-    Tokens are there when the reply reported them before it failed: they may be billed.
-    """
-
-    model: str
-    provider: str
-    error_class: ErrorClass
-    error_message_redacted: str
-    retry_count: int = 0
-    latency_ms: float | None = None
-    request_id: str | None = None
-    status: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    first_event_ms: float | None = None
-    attempt: int = 0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.error_message_redacted, str):
-            force_setattr(self, "error_message_redacted", scrub(self.error_message_redacted))
-
-
 class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
     """What a provider sent in one call, as its own JSON, kept because the session was told to.
 
@@ -211,34 +134,6 @@ class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
     model: str
     reply: Any = None
     problem: str | None = None
-
-
-class RoutingSwitched(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
-    """A call went to another candidate, and why. Targets are named ``provider:model``."""
-
-    from_: str
-    to: str
-    reason: str
-    error_class: ErrorClass | None = None
-    request_id: str | None = None
-
-
-class RoutingProviderUnavailable(Struct, frozen=True, omit_defaults=True):
-    """A provider, or one model of it, is not asked for a while."""
-
-    provider: str
-    scope: Scope
-    trigger_reason: Literal["5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"]
-    models_affected: tuple[str, ...] = ()
-
-
-class RoutingProviderRecovered(Struct, frozen=True, omit_defaults=True):
-    """It is asked again."""
-
-    provider: str
-    scope: Scope
-    downtime_seconds: float
-    models_recovered: tuple[str, ...] = ()
 
 
 # --- tools ------------------------------------------------------------------------------------------
@@ -351,13 +246,13 @@ Payload: TypeAlias = (
     | MessageRecorded
     | ModelSwapped
     | BudgetExceeded
-    | LlmCallStarted
-    | LlmCallCompleted
-    | LlmCallFailed
+    | CallStarted
+    | CallCompleted
+    | CallFailed
     | LlmExchangeKept
     | RoutingSwitched
-    | RoutingProviderUnavailable
-    | RoutingProviderRecovered
+    | ProviderUnavailable
+    | ProviderRecovered
     | ToolIntent
     | ToolIntentValidated
     | ToolIntentRejected
@@ -395,13 +290,13 @@ _ENTRIES = (
     Entry("message.recorded", MessageRecorded, "agent", "private"),
     Entry("model.swapped", ModelSwapped, "system", "pseudonymous"),
     Entry("budget.exceeded", BudgetExceeded, "system", "pseudonymous"),
-    Entry("llm.call_started", LlmCallStarted, "agent", "private"),
-    Entry("llm.call_completed", LlmCallCompleted, "agent", "pseudonymous"),
-    Entry("llm.call_failed", LlmCallFailed, "agent", "pseudonymous"),
+    Entry("llm.call_started", CallStarted, "agent", "private"),
+    Entry("llm.call_completed", CallCompleted, "agent", "pseudonymous"),
+    Entry("llm.call_failed", CallFailed, "agent", "pseudonymous"),
     Entry("llm.exchange_kept", LlmExchangeKept, "agent", "private"),
     Entry("routing.switched", RoutingSwitched, "system", "pseudonymous"),
-    Entry("routing.provider_unavailable", RoutingProviderUnavailable, "system", "pseudonymous"),
-    Entry("routing.provider_recovered", RoutingProviderRecovered, "system", "pseudonymous"),
+    Entry("routing.provider_unavailable", ProviderUnavailable, "system", "pseudonymous"),
+    Entry("routing.provider_recovered", ProviderRecovered, "system", "pseudonymous"),
     Entry("tool_intent.proposed", ToolIntent, "agent", "private"),
     Entry("tool_intent.validated", ToolIntentValidated, "system", "private"),
     Entry("tool_intent.rejected", ToolIntentRejected, "system", "private"),
@@ -420,6 +315,10 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     entry.type: msgspec.json.Decoder(entry.payload) for entry in _ENTRIES
 }
 _SPEAKERS: dict[type, Actor] = {System: "system", User: "user", Assistant: "agent", ToolResult: "tool"}
+_OBSERVED = (CallStarted, CallCompleted, CallFailed, RoutingSwitched, ProviderUnavailable, ProviderRecovered)
+# The envelope of a record has the type and the session. Messages are records of their own: what a call
+# record may carry of them would bypass the sensitivity of its type.
+_NOT_STORED = ("type", "session_id", "request", "content")
 # Keys in order make the bytes a function of the value; a cost stays a number and stays exact.
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
@@ -430,7 +329,7 @@ def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
     if entry is None:
         raise UnknownTypeError(f"payload: {type(payload).__name__} is not the payload of any event type")
     try:
-        data = _encoder.encode(payload)
+        data = _encode(payload)
         # Structs take anything when they are built; reading back is what checks every field.
         _DECODERS[entry.type].decode(data)
     except UnicodeEncodeError:
@@ -442,6 +341,15 @@ def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
     if b"null" in data and _holds_nan(msgspec.to_builtins(payload)):
         raise InvalidRecordError(f"payload of {entry.type}: holds a number that JSON cannot (NaN or infinite)")
     return entry, data
+
+
+def _encode(payload: Payload) -> bytes:
+    if not isinstance(payload, _OBSERVED):
+        return _encoder.encode(payload)
+    fields = msgspec.to_builtins(payload, builtin_types=(Decimal,))
+    for name in _NOT_STORED:
+        fields.pop(name, None)
+    return _encoder.encode(fields)
 
 
 def find_actor(entry: Entry, payload: Payload) -> Actor:
@@ -470,21 +378,6 @@ def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:
         raise InvalidRecordError(f"payload of {kind}: has no field {unknown[0]!r}")
     try:
         return cast("Payload", msgspec.convert(dict(data), entry.payload))
-    except msgspec.ValidationError as error:
-        raise InvalidRecordError(f"payload of {kind}: {_name_field(error)}") from None
-
-
-def to_payload(event: Struct) -> Payload:
-    """Make the payload of an event that a middleware told, by its ``type``: a call or a change of route.
-
-    What the catalogue has no field for (the request itself, say) stays behind.
-    """
-    kind = getattr(event, "type", None)
-    entry = CATALOGUE.get(kind) if isinstance(kind, str) else None
-    if entry is None:
-        raise UnknownTypeError(f"type: {kind!r} is not in the catalogue of event types")
-    try:
-        return cast("Payload", msgspec.convert(event, entry.payload, from_attributes=True))
     except msgspec.ValidationError as error:
         raise InvalidRecordError(f"payload of {kind}: {_name_field(error)}") from None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..calls import CallCompleted, CallFailed
 from ..events import Usage
 from ..prices import PricedUse
 from .eventlog import EventLog
-from .payloads import LlmCallCompleted, LlmCallFailed
 
 _FIELDS = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
@@ -22,9 +22,9 @@ def read_uses(log: EventLog, session: str | None = None, *, failed: bool = False
     kind = "llm.call_failed" if failed else "llm.call_completed"
     for record in log.find(kind, session=session):
         call = record.payload
-        if isinstance(call, LlmCallCompleted):
+        if isinstance(call, CallCompleted):
             usage = Usage(**{field: getattr(call, field) for field in _FIELDS}, estimated=call.estimated)
             yield PricedUse(usage, f"{call.provider}:{call.model}", record.timestamp, call.cost_usd)
-        elif isinstance(call, LlmCallFailed) and (call.input_tokens or call.output_tokens):
+        elif isinstance(call, CallFailed) and (call.input_tokens or call.output_tokens):
             usage = Usage(call.input_tokens, call.output_tokens)
             yield PricedUse(usage, f"{call.provider}:{call.model}", record.timestamp)

@@ -5,21 +5,21 @@ remembers. ``describe`` prints a stack of them. Which goes around which: outermo
 ``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
 """
 
-from .availability import Admission, Availability, ProviderRecovered, ProviderUnavailable
-from .cassette import CassetteError, CassetteMiss, Record, request_key
-from .fallback import Fallback, NotConfigured, RoutingEvent, RoutingSwitched
-from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, describe, reading, walk
-from .observe import (
+from ..calls import (
     IS_WORKER,
     CallCompleted,
-    CallEvent,
     CallFailed,
     CallStarted,
-    EventsDropped,
-    Observe,
-    Subscriber,
+    ProviderRecovered,
+    ProviderUnavailable,
+    RoutingSwitched,
     redact,
 )
+from .availability import Admission, Availability
+from .cassette import CassetteError, CassetteMiss, Record, request_key
+from .fallback import Fallback, NotConfigured, RoutingEvent
+from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, describe, reading, walk
+from .observe import CallEvent, EventsDropped, Observe, Subscriber
 from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit
 from .redis import LimiterUnavailableError, RedisLimiter

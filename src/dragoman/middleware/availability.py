@@ -21,41 +21,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeAlias
 
-from msgspec import Struct
-
+from ..calls import ProviderRecovered, ProviderUnavailable, Scope, Trigger
 from ..errors import AuthenticationError, ProviderError
 
 log = logging.getLogger("dragoman")
-
-Scope: TypeAlias = Literal["model_specific", "provider_wide"]
-Trigger: TypeAlias = Literal["5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"]
 
 FAILURES, FAILURE_SPAN = 5, 120.0
 MODELS, MODEL_SPAN = 3, 120.0
 NETWORK_ERRORS, NETWORK_SPAN = 2, 30.0
 QUIET = 300.0
-
-
-class ProviderUnavailable(Struct, frozen=True, tag="routing.provider_unavailable"):
-    """A provider, or one model of it, is not asked for a while."""
-
-    provider: str
-    scope: Scope
-    models_affected: tuple[str, ...]
-    trigger_reason: Trigger
-    type: ClassVar[str] = "routing.provider_unavailable"
-
-
-class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered"):
-    """It answered, and is asked again."""
-
-    provider: str
-    scope: Scope
-    models_recovered: tuple[str, ...]
-    downtime_seconds: float
-    type: ClassVar[str] = "routing.provider_recovered"
 
 
 class _State:
@@ -215,7 +190,7 @@ class Availability:
             return False
         state.since, state.trigger = self._clock(), trigger
         affected = models or tuple(sorted([model for owner, model in self._models if owner == provider]))
-        self._tell(ProviderUnavailable(provider, scope, affected, trigger))
+        self._tell(ProviderUnavailable(provider, scope, trigger, affected))
         return True
 
     def _open(self, state: _State, provider: str, scope: Scope, models: tuple[str, ...]) -> None:
@@ -223,7 +198,7 @@ class Availability:
             return
         downtime = self._clock() - state.since
         state.since = state.trigger = None
-        self._tell(ProviderRecovered(provider, scope, models, downtime))
+        self._tell(ProviderRecovered(provider, scope, downtime, models))
 
     def _tell(self, event: ProviderUnavailable | ProviderRecovered) -> None:
         log.log(logging.WARNING if type(event) is ProviderUnavailable else logging.INFO, "%s", event)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from ..calls import ProviderRecovered, ProviderUnavailable, RoutingSwitched
 from ..errors import (
     AuthenticationError,
     ContextOverflowError,
@@ -25,7 +25,7 @@ from ..messages import Request
 from ..provider import Messages, Provider
 from ..validate import find_refusal
 from ..wire import SwapPlan
-from .availability import Admission, Availability, ProviderRecovered, ProviderUnavailable
+from .availability import Admission, Availability
 from .layer import Layer, reading, walk
 
 log = logging.getLogger("dragoman")
@@ -39,22 +39,6 @@ _LEADS_ON = (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-
-
-class RoutingSwitched(Struct, frozen=True, tag="routing.switched", rename={"from_": "from"}):
-    """A call went on to the next candidate, and why. Targets are named ``provider:model``.
-
-    ``reason`` is a refusal before dispatch (``not_configured``, ``provider_unavailable``,
-    ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``, ``no_system_prompt_support``,
-    ``no_structured_output_support``) or the kind of the error the candidate answered with.
-    """
-
-    from_: str
-    to: str
-    reason: str
-    error_class: str
-    request_id: str
-    type: ClassVar[str] = "routing.switched"
 
 
 RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecovered

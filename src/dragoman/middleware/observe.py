@@ -6,129 +6,33 @@ import asyncio
 import contextvars
 import inspect
 import logging
-import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import ProviderError, scrub
-from ..events import Event, FinishReason, MessageComplete, MessageStart, Usage
-from ..messages import AssistantBlock, Request, RuntimeConfig, Thinking, ToolCall
+from ..calls import IS_WORKER, STOP_REASONS, CallCompleted, CallFailed, CallStarted, find_stop_reason, redact
+from ..errors import ErrorClass, ProviderError
+from ..events import Event, MessageComplete, MessageStart, Usage
+from ..messages import Request, Thinking, ToolCall
 from ..provider import Provider
 from .layer import ATTEMPT, RETRY_REASON, Middleware, check_number, reading
 
 log = logging.getLogger("dragoman")
 
-IS_WORKER = "dragoman.is_worker"
-"""The key of ``Request.metadata`` that says ``"true"`` when a worker, not the main agent, is asking."""
-
-StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
-
-_STOP_REASONS: dict[str, StopReason] = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "content_filter": "content_filter",  # the contract has no word for it, and "end_turn" would be a lie
-}
 MAX_MESSAGE = 2000
 BATCH = 100
 FLUSH_SECONDS = 5.0
 
 
 # --- values ---------------------------------------------------------------------------------------
-
-
-class CallStarted(Struct, frozen=True, tag="llm.call_started", kw_only=True, omit_defaults=True):
-    """One attempt to call a model began.
-
-    ``at`` is the time of day in seconds, ``attempt`` counts from 0, and ``request`` is there only when
-    content was asked for. ``config`` is without its extras.
-    """
-
-    model: str
-    provider: str
-    request_id: str
-    estimated_input_tokens: int | None = None
-    is_worker: bool = False
-    at: float = 0.0
-    attempt: int = 0
-    retry_reason: str | None = None
-    session_id: str | None = None
-    stream: bool = False
-    config: RuntimeConfig = RuntimeConfig()
-    request: Request | None = None
-    type: ClassVar[str] = "llm.call_started"
-
-
-class CallCompleted(Struct, frozen=True, tag="llm.call_completed", kw_only=True, omit_defaults=True):
-    """An attempt succeeded. A count or cost that is absent is unknown, which is not zero.
-
-    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``. ``at`` is when the attempt
-    began; ``first_event_ms`` and ``latency_ms`` count from there.
-    """
-
-    model: str
-    provider: str
-    request_id: str
-    stop_reason: StopReason
-    latency_ms: float
-    finish_reason: FinishReason = "stop"
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    estimated: bool = False
-    cost_usd: Decimal | None = None
-    pricing_version: str | None = None
-    produced_tool_calls: int = 0
-    produced_thinking_blocks: int = 0
-    at: float = 0.0
-    attempt: int = 0
-    retry_reason: str | None = None
-    session_id: str | None = None
-    stream: bool = False
-    config: RuntimeConfig = RuntimeConfig()
-    first_event_ms: float | None = None
-    response_model: str | None = None
-    request: Request | None = None
-    content: tuple[AssistantBlock, ...] | None = None
-    type: ClassVar[str] = "llm.call_completed"
-
-
-class CallFailed(Struct, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
-    """An attempt failed or was cancelled. ``retry_count`` says how many went before it.
-
-    Tokens are there when the reply reported them before it failed: they may be billed.
-    """
-
-    model: str
-    provider: str
-    request_id: str
-    error_class: str
-    error_message_redacted: str
-    retry_count: int
-    latency_ms: float
-    status: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    at: float = 0.0
-    attempt: int = 0
-    retry_reason: str | None = None
-    session_id: str | None = None
-    stream: bool = False
-    config: RuntimeConfig = RuntimeConfig()
-    first_event_ms: float | None = None
-    request: Request | None = None
-    type: ClassVar[str] = "llm.call_failed"
 
 
 class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
@@ -141,38 +45,6 @@ class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
 CallEvent: TypeAlias = CallStarted | CallCompleted | CallFailed | EventsDropped
 Subscriber: TypeAlias = Callable[[CallEvent], object]
 Price: TypeAlias = Callable[[Usage, str], Any]
-
-
-# --- redaction ------------------------------------------------------------------------------------
-
-# Beyond what ``scrub`` knows: people, and secrets that are given away by the name in front of them.
-# Written so that no text, however long or odd, makes them slow.
-_PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
-_IS = (
-    r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"  # between a name and its value, in a header, a URL, JSON, JSON in a text
-)
-_NAMED = re.compile(
-    rf"(?i)((?:api[-_ ]?key|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
-    r"(?:(?:bearer|basic|digest|token)\s{1,9}[^\s\"',;&}\\]+|[^\s\"',;&}\\]{4,})"
-)
-# Tokens are counted more often than they are told, and a count is what one wants to read.
-_TOKEN = re.compile(rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}")
-# Shorter than what ``scrub`` takes for a key, and so only with a digit: "a bearer token is missing" says what is wrong.
-_BEARER = re.compile(r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}")
-_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@")
-_SHAPES = re.compile(
-    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bya29\.[\w.-]{20,}"
-    r"|\b[0-9a-fA-F]{32,}\b"
-)
-
-
-def redact(text: str) -> str:
-    """Remove keys, tokens, passwords and e-mail addresses from a message meant for a log."""
-    text = _IN_URL.sub(r"\1[hidden]@", text)
-    text = scrub(text)
-    for pattern in (_NAMED, _TOKEN, _BEARER):
-        text = pattern.sub(r"\1[hidden]", text)
-    return _PERSONAL.sub("[e-mail]", _SHAPES.sub("[hidden]", text))
 
 
 # --- the middleware -------------------------------------------------------------------------------
@@ -288,11 +160,11 @@ class _Call:
     def ended(self) -> None:
         latency = self._since_start(self.owner._clock())
         complete = self.complete
-        if complete is not None and complete.finish_reason in _STOP_REASONS:
+        if complete is not None and complete.finish_reason in STOP_REASONS:
             self._put(partial(self._completed_event, complete, latency))
             return
         reason = complete.finish_reason if complete is not None else "error"
-        word = "cancelled" if reason == "cancelled" else "other"
+        word: ErrorClass = "cancelled" if reason == "cancelled" else "other"
         self._put(partial(self._failed_event, word, f"the reply ended with finish_reason {reason!r}", None, latency))
 
     def failed(self, error: BaseException) -> None:
@@ -301,7 +173,8 @@ class _Call:
         if left and self.complete is not None:
             self.ended()  # it was all there; the reader went without asking for the end
             return
-        word, message, status = "other", f"{type(error).__name__}: {error}", None
+        word: ErrorClass = "other"
+        message, status = f"{type(error).__name__}: {error}", None
         if left:
             word, message = "cancelled", "the call was cancelled"
         elif isinstance(error, ProviderError):
@@ -341,10 +214,9 @@ class _Call:
     def _completed_event(self, complete: MessageComplete, latency: float) -> CallCompleted:
         facts, usage = self._facts(), complete.usage
         cost, version = self._cost(usage, f"{facts['provider']}:{facts['model']}")
-        stopped = complete.stop_sequence is not None and complete.finish_reason == "stop"
         kinds = [type(block) for block in complete.final_content]
         return CallCompleted(
-            stop_reason="stop_sequence" if stopped else _STOP_REASONS[complete.finish_reason],
+            stop_reason=find_stop_reason(complete.finish_reason, complete.stop_sequence),
             latency_ms=latency,
             finish_reason=complete.finish_reason,
             first_event_ms=self._first_event_ms(),
@@ -363,7 +235,7 @@ class _Call:
             **facts,
         )
 
-    def _failed_event(self, word: str, message: str, status: int | None, latency: float) -> CallFailed:
+    def _failed_event(self, word: ErrorClass, message: str, status: int | None, latency: float) -> CallFailed:
         facts = self._facts()
         usage = self.complete.usage if self.complete is not None else Usage()
         return CallFailed(

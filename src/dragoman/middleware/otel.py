@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..calls import CallCompleted, CallFailed
 from ..messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResult
-from .observe import CallCompleted, CallEvent, CallFailed
+from .observe import CallEvent
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -105,14 +106,14 @@ class OpenTelemetry:
         )
         if isinstance(event, CallFailed):
             span.set_status(self._failed, event.error_message_redacted)
-        span.end(began + int(event.latency_ms * 1e6))
+        span.end(began + int((event.latency_ms or 0.0) * 1e6))
         self._measure(event, common)
 
     def _measure(self, event: CallCompleted | CallFailed, common: dict[str, Any]) -> None:
         if isinstance(event, CallCompleted) and event.response_model:
             common = {**common, NAMES["response_model"]: event.response_model}
         failed = {NAMES["error"]: event.error_class} if isinstance(event, CallFailed) else {}
-        self._duration.record(event.latency_ms / 1000, common | failed)
+        self._duration.record((event.latency_ms or 0.0) / 1000, common | failed)
         for kind, count in (("input", event.input_tokens), ("output", event.output_tokens)):
             if count is not None:
                 self._tokens.record(count, {**common, NAMES["token_type"]: kind})

@@ -43,10 +43,10 @@ from ..events import (
     fold,
 )
 from ..log import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
     EventLog,
-    LlmCallCompleted,
-    LlmCallFailed,
-    LlmCallStarted,
     LogRecord,
     MessageRecorded,
     SessionFinished,
@@ -85,8 +85,8 @@ class _Call:
     def __init__(self, context: int) -> None:
         self.context = context
         self.reply: MessageRecorded | None = None
-        self.completed: LlmCallCompleted | None = None
-        self.failure: LlmCallFailed | None = None
+        self.completed: CallCompleted | None = None
+        self.failure: CallFailed | None = None
 
 
 class ReplayProvider(Provider):
@@ -125,24 +125,24 @@ class ReplayProvider(Provider):
                 interrupted = isinstance(payload, SessionResumed)
             elif isinstance(payload, SessionFinished):
                 _forget_cut(calls, payload)
-            elif isinstance(payload, LlmCallFailed) and (interrupted or payload.error_class == "cancelled"):
+            elif isinstance(payload, CallFailed) and (interrupted or payload.error_class == "cancelled"):
                 calls.pop(payload.request_id or "", None)  # it was cut off from outside, and was no answer
-            elif isinstance(payload, MessageRecorded | LlmCallStarted | LlmCallCompleted | LlmCallFailed):
+            elif isinstance(payload, MessageRecorded | CallStarted | CallCompleted | CallFailed):
                 self._read_call(payload, calls)
         # A call that was started and neither answered nor failed is one the process did not survive.
         self._recorded = [call for call in calls.values() if call.reply is not None or call.failure is not None]
 
     def _read_call(
-        self, payload: MessageRecorded | LlmCallStarted | LlmCallCompleted | LlmCallFailed, calls: dict[str, _Call]
+        self, payload: MessageRecorded | CallStarted | CallCompleted | CallFailed, calls: dict[str, _Call]
     ) -> None:
         is_reply = isinstance(payload, MessageRecorded) and isinstance(payload.message, Assistant)
         if payload.request_id and (is_reply or not isinstance(payload, MessageRecorded)):
             call = calls.setdefault(payload.request_id, _Call(len(self._messages)))
             if isinstance(payload, MessageRecorded):
                 call.reply = payload
-            elif isinstance(payload, LlmCallCompleted):
+            elif isinstance(payload, CallCompleted):
                 call.completed, call.failure = payload, None
-            elif isinstance(payload, LlmCallFailed):
+            elif isinstance(payload, CallFailed):
                 call.failure = payload
         if isinstance(payload, MessageRecorded) and payload.in_context:
             self._messages.append(payload.message)
@@ -209,7 +209,7 @@ def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return plain
 
 
-def _to_error(failure: LlmCallFailed | None, request: Request) -> ProviderError:
+def _to_error(failure: CallFailed | None, request: Request) -> ProviderError:
     if failure is None:
         return InvalidResponseError("the log does not say how this call ended", request_id=request.request_id)
     where, words = f"{failure.provider}/{failure.model}: ", failure.error_message_redacted
@@ -249,7 +249,7 @@ class _Address(Struct, frozen=True):
 
 def _say(
     reply: MessageRecorded,
-    completed: LlmCallCompleted | None,
+    completed: CallCompleted | None,
     intents: dict[str, ToolIntent],
     request: Request,
 ) -> Iterator[Event]:
@@ -316,7 +316,7 @@ def _reads_as(text: str, arguments: dict[str, Any]) -> bool:
         return False
 
 
-def _usage(reply: MessageRecorded, completed: LlmCallCompleted | None) -> Usage:
+def _usage(reply: MessageRecorded, completed: CallCompleted | None) -> Usage:
     if reply.usage is not None:
         return reply.usage
     if completed is None:

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from ..events import ToolIntent
 from ..log import (
+    CallCompleted,
+    CallFailed,
     EventLog,
-    LlmCallCompleted,
-    LlmCallFailed,
     LogRecord,
     PermissionDenied,
     PermissionGranted,
@@ -164,7 +164,7 @@ COUNTED = (
 _EXACT = Context(prec=100)
 _COUNTERS: dict[type, str] = {
     TurnStarted: "turns",
-    LlmCallFailed: "failed_calls",
+    CallFailed: "failed_calls",
     ToolIntent: "proposed",
     PermissionGranted: "allowed",
     PermissionDenied: "denied",
@@ -181,14 +181,14 @@ def count_totals(log: EventLog, session: str) -> Totals:
             found["goal"] = payload.goal
         elif isinstance(payload, SessionFinished):
             found["outcome"] = payload.outcome
-        elif isinstance(payload, LlmCallCompleted):
+        elif isinstance(payload, CallCompleted):
             _add_call(found, payload)
         elif type(payload) in _COUNTERS:
             found[_COUNTERS[type(payload)]] += 1
     return Totals(**{**found, "cost_usd": Decimal(found["cost_usd"])})
 
 
-def _add_call(found: dict[str, Any], call: LlmCallCompleted) -> None:
+def _add_call(found: dict[str, Any], call: CallCompleted) -> None:
     found["calls"] += 1
     for field in ("input_tokens", "output_tokens", "cached_input_tokens"):
         found[field] += getattr(call, field) or 0

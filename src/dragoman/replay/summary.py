@@ -10,9 +10,9 @@ import msgspec
 from ..events import ToolIntent
 from ..log import (
     BudgetExceeded,
-    LlmCallCompleted,
-    LlmCallFailed,
-    LlmCallStarted,
+    CallCompleted,
+    CallFailed,
+    CallStarted,
     LlmExchangeKept,
     LogPruned,
     LogRecord,
@@ -21,8 +21,8 @@ from ..log import (
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
-    RoutingProviderRecovered,
-    RoutingProviderUnavailable,
+    ProviderRecovered,
+    ProviderUnavailable,
     RoutingSwitched,
     SessionFinished,
     SessionResumed,
@@ -111,13 +111,13 @@ def _text(content: Any) -> str:
     )
 
 
-def _asked(it: LlmCallStarted) -> str:
+def _asked(it: CallStarted) -> str:
     about = f"about {it.estimated_input_tokens} tokens" if it.estimated_input_tokens is not None else None
     again = f"attempt {it.attempt + 1}" + (f" ({it.retry_reason})" if it.retry_reason else "") if it.attempt else None
     return _join(f"asked {it.provider}:{it.model}", about, again)
 
 
-def _answered(it: LlmCallCompleted) -> str:
+def _answered(it: CallCompleted) -> str:
     cached = f" ({it.cached_input_tokens} cached)" if it.cached_input_tokens else ""
     return _join(
         f"{it.provider}:{it.model} answered",
@@ -133,7 +133,7 @@ def _count(tokens: int | None) -> str:
     return "?" if tokens is None else str(tokens)
 
 
-def _call_failed(it: LlmCallFailed) -> str:
+def _call_failed(it: CallFailed) -> str:
     status = f" {it.status}" if it.status is not None else ""
     return f"{it.provider}:{it.model} failed: {it.error_class}{status}: {it.error_message_redacted}"
 
@@ -172,15 +172,15 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     MessageRecorded: _message,
     ModelSwapped: lambda it: f"model swapped from {it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)",
     BudgetExceeded: lambda it: f"budget of {it.budget} exceeded: {it.used} of {it.limit} {it.unit or ''}".rstrip(),
-    LlmCallStarted: _asked,
-    LlmCallCompleted: _answered,
-    LlmCallFailed: _call_failed,
+    CallStarted: _asked,
+    CallCompleted: _answered,
+    CallFailed: _call_failed,
     LlmExchangeKept: lambda it: (
         f"{it.provider}'s own reply {f'is not kept: {it.problem}' if it.problem else 'is kept'}"
     ),
     RoutingSwitched: lambda it: f"went from {it.from_} to {it.to}: {it.reason}",
-    RoutingProviderUnavailable: lambda it: f"{it.provider} is not asked for a while: {it.trigger_reason}",
-    RoutingProviderRecovered: lambda it: f"{it.provider} is asked again after {it.downtime_seconds:.0f} s",
+    ProviderUnavailable: lambda it: f"{it.provider} is not asked for a while: {it.trigger_reason}",
+    ProviderRecovered: lambda it: f"{it.provider} is asked again after {it.downtime_seconds:.0f} s",
     ToolIntent: _proposed,
     ToolIntentValidated: lambda it: f"{it.tool_name} checked: {_join(it.side_effect, *it.paths)}",
     ToolIntentRejected: lambda it: _join(f"{it.tool_name} rejected: {it.problem}", it.detail, by=": "),

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
-from ..errors import ProviderError
+from ..calls import CallCompleted, CallFailed, CallStarted, find_stop_reason, redact
+from ..errors import ErrorClass, ProviderError
 from ..events import Response, ToolUseEnd, Usage
-from ..log import LlmCallCompleted, LlmCallFailed, LlmCallStarted, MessageRecorded, Routing, StopReason
+from ..log import MessageRecorded, Routing
 from ..messages import Assistant, Thinking, ToolCall, new_ulid
-from ..middleware.observe import redact
 from ..prices import Cost, Unpriced
 
 Price: TypeAlias = Callable[[Usage, str], "Cost | Unpriced"]
-
-STOP_REASONS: dict[str, StopReason] = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "content_filter": "content_filter",
-}
 
 
 def new_message_id() -> str:
@@ -67,51 +60,50 @@ def can_be_said(response: Response) -> bool:
     return bool(response.tool_calls) and all(isinstance(call.arguments, dict) for call in response.tool_calls)
 
 
-def record_completed(said: MessageRecorded, attempt: int = 0) -> LlmCallCompleted:
-    """The end of a call, from the message it brought, which was that of the ``attempt`` of this number."""
+def record_completed(said: MessageRecorded, attempt: int = 0, stop_sequence: str | None = None) -> CallCompleted:
+    """Return the record of a call that ended, from the message it returned in its last ``attempt``."""
     usage = said.usage or Usage()
-    content = cast("Assistant", said.message).content
-    return LlmCallCompleted(
-        said.model or "",
-        said.provider or "",
-        STOP_REASONS[said.finish_reason or "stop"],
-        round(said.latency_ms or 0.0, 3),
-        said.request_id,
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cached_input_tokens,
-        usage.cache_creation_input_tokens,
-        usage.reasoning_tokens,
-        usage.estimated,
-        said.cost_usd,
-        said.pricing_version,
-        sum(isinstance(block, ToolCall) for block in content),
-        sum(isinstance(block, Thinking) for block in content),
-        said.finish_reason,
+    kinds = [type(block) for block in cast("Assistant", said.message).content]
+    return CallCompleted(
+        model=said.model or "",
+        provider=said.provider or "",
+        request_id=said.request_id or "",
         attempt=attempt,
+        stop_reason=find_stop_reason(said.finish_reason, stop_sequence),
+        finish_reason=said.finish_reason,
+        latency_ms=round(said.latency_ms or 0.0, 3),
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        cache_creation_input_tokens=usage.cache_creation_input_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        estimated=usage.estimated,
+        cost_usd=said.cost_usd,
+        pricing_version=said.pricing_version,
+        produced_tool_calls=kinds.count(ToolCall),
+        produced_thinking_blocks=kinds.count(Thinking),
     )
 
 
 def record_failed(
-    call: LlmCallStarted, partial: Response | None, error: ProviderError | str | None, attempt: int = 0
-) -> LlmCallFailed:
-    """The end of a call that failed in this ``attempt``, or, without an error, was cancelled."""
-    word, message, status = "cancelled", "the call was cancelled", None
+    call: CallStarted, partial: Response | None, error: ProviderError | str | None, attempt: int = 0
+) -> CallFailed:
+    """Return the record of a call that failed in this ``attempt``; without an error, it was cancelled."""
+    error_class: ErrorClass = "cancelled" if error is None else "other"
+    message, status = error or "the call was cancelled", None
     if isinstance(error, ProviderError):
-        word, message, status = error.error_class, str(error), error.status
-    elif error is not None:
-        word, message = "other", error
+        error_class, message, status = error.error_class, str(error), error.status
     usage = partial.usage if partial is not None else Usage()
-    return LlmCallFailed(
-        call.model,
-        call.provider,
-        word,  # type: ignore[arg-type]
-        redact(message[:2000]),
-        retry_count=attempt,
-        latency_ms=partial.latency_ms if partial is not None else None,
+    return CallFailed(
+        model=call.model,
+        provider=call.provider,
         request_id=call.request_id,
+        attempt=attempt,
+        retry_count=attempt,
+        error_class=error_class,
+        error_message_redacted=redact(str(message)[:2000]),
         status=status,
+        latency_ms=partial.latency_ms if partial is not None else None,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
-        attempt=attempt,
     )

@@ -15,12 +15,12 @@ from typing import Any, Literal, Self, TypeAlias
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from ..calls import STOP_REASONS, CallStarted, ProviderRecovered, ProviderUnavailable, RoutingSwitched, redact
 from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError
 from ..events import Event, Response, ToolIntent, ToolUseEnd, Usage
 from ..log import (
     EventLog,
     InvalidRecordError,
-    LlmCallStarted,
     LlmExchangeKept,
     LogCorruptError,
     LogError,
@@ -29,20 +29,15 @@ from ..log import (
     ModelSwapped,
     Payload,
     Routing,
-    RoutingProviderRecovered,
-    RoutingProviderUnavailable,
-    RoutingSwitched,
     SessionFinished,
     SessionResumed,
     SessionStarted,
     ToolIntentClosed,
     TurnStarted,
     open_log,
-    to_payload,
 )
 from ..messages import Assistant, LossWarning, Message, RuntimeConfig, System, ToolChoice, ToolResult, User, new_ulid
 from ..middleware.layer import ATTEMPTS
-from ..middleware.observe import redact
 from ..permission import Approver, Gate, Policy
 from ..prices import Unpriced
 from ..prices import cost as price_of
@@ -52,7 +47,7 @@ from ..wire import SwapPlan
 from .budget import Budget, Spending
 from .execution import Pipeline, describe_end
 from .journal import Journal, Watcher
-from .records import STOP_REASONS, Price, can_be_said, make_message, new_message_id, record_completed, record_failed
+from .records import Price, can_be_said, make_message, new_message_id, record_completed, record_failed
 from .state import OpenCall, State, reduce_records
 
 log = logging.getLogger("dragoman")
@@ -238,10 +233,9 @@ class Session:
 
     def note(self, event: Struct) -> None:
         """Take down a change of route that a middleware told of: ``Fallback(..., on_event=session.note)``."""
-        payload = to_payload(event)
-        if not isinstance(payload, RoutingSwitched | RoutingProviderUnavailable | RoutingProviderRecovered):
+        if not isinstance(event, RoutingSwitched | ProviderUnavailable | ProviderRecovered):
             raise ValueError(f"event: {type(event).__name__} is no change of route; the session records its own calls")
-        self._told.append(payload)
+        self._told.append(event)
 
     async def close(self) -> None:
         """Close the log, if the session opened it."""
@@ -464,11 +458,14 @@ class Session:
         """Call the model once. Its intents are recorded as they come, before anybody can act on them."""
         messages, tools = self.messages, self.tools.describe()
         request_id = new_ulid()
-        call = LlmCallStarted(
-            self.provider.model, self.provider.name, request_id,
-            self.provider.estimate_input_tokens(messages, tools or None), stream=True,
+        call = CallStarted(
+            model=self.provider.model,
+            provider=self.provider.name,
+            request_id=request_id,
+            estimated_input_tokens=self.provider.estimate_input_tokens(messages, tools or None),
+            stream=True,
             config=replace(self._config, extras={}),
-        )  # fmt: skip
+        )
         record = await self._write(call, parent=parent, turn=turn)
         heard: list[ToolUseEnd] = []
         stream: EventStream | None = None
@@ -516,7 +513,7 @@ class Session:
 
     # --- what was said ------------------------------------------------------------------------------
 
-    async def _record_reply(self, started: LlmCallStarted, response: Response, call: LogRecord, heard: _Heard) -> None:
+    async def _record_reply(self, started: CallStarted, response: Response, call: LogRecord, heard: _Heard) -> None:
         asked = self.provider.name, self.provider.model
         # Silence, and a reply that its provider calls an error, cannot be shown to anybody again.
         whole = bool(response.message.content) and response.finish_reason in STOP_REASONS
@@ -532,7 +529,7 @@ class Session:
         await self._keep(response, call)
         end: Payload
         if said.finish_reason in STOP_REASONS:
-            end = record_completed(said, self._attempts[-1])
+            end = record_completed(said, self._attempts[-1], response.stop_sequence)
         else:
             why = f"the reply ended with {response.finish_reason}"
             end = record_failed(started, response, why, self._attempts[-1])
@@ -540,7 +537,7 @@ class Session:
 
     async def _record_failure(
         self,
-        started: LlmCallStarted,
+        started: CallStarted,
         stream: EventStream | None,
         call: LogRecord,
         heard: _Heard,

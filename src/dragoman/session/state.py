@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from ..events import ToolIntent
 from ..log import (
-    LlmCallCompleted,
-    LlmCallFailed,
-    LlmCallStarted,
+    CallCompleted,
+    CallFailed,
+    CallStarted,
     LogRecord,
     MessageRecorded,
     ModelSwapped,
@@ -60,7 +60,7 @@ class IntentState(Struct):
 class OpenCall(Struct):
     """A call to a model whose end is not recorded yet."""
 
-    started: LlmCallStarted
+    started: CallStarted
     record: str
     turn: str | None
     reply: MessageRecorded | None = None
@@ -90,7 +90,7 @@ class State:
             self._hear(payload)
         elif isinstance(payload, ToolIntent):
             self.intents[payload.id] = IntentState(payload, record.id, record.turn)
-        elif isinstance(payload, LlmCallStarted | LlmCallCompleted | LlmCallFailed):
+        elif isinstance(payload, CallStarted | CallCompleted | CallFailed):
             self._follow_call(record, payload)
         elif isinstance(payload, SessionStarted):
             self.goal, self.root = payload.goal, record.id
@@ -117,16 +117,16 @@ class State:
                 for name in {asked, said.provider} - {None}:
                     self.ids.issue(name or "", call_id, intent_id)
 
-    def _follow_call(self, record: LogRecord, payload: LlmCallStarted | LlmCallCompleted | LlmCallFailed) -> None:
-        if isinstance(payload, LlmCallStarted):
+    def _follow_call(self, record: LogRecord, payload: CallStarted | CallCompleted | CallFailed) -> None:
+        if isinstance(payload, CallStarted):
             self.call = OpenCall(payload, record.id, record.turn)
             return
         guess = self.call.started.estimated_input_tokens if self.call is not None else None
-        failed = isinstance(payload, LlmCallFailed)
+        failed = isinstance(payload, CallFailed)
         self.call = None
         asked = payload.input_tokens if payload.input_tokens is not None else (0 if failed else guess or 0)
         self.spent.tokens += asked + (payload.output_tokens or 0)
-        if isinstance(payload, LlmCallCompleted):
+        if isinstance(payload, CallCompleted):
             if payload.cost_usd is None:
                 self.spent.cost_unknown = f"{payload.provider}:{payload.model}"
             else:

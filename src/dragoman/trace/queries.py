@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..log import EventLog, LlmCallStarted, LogRecord, MessageRecorded, SessionFinished, SessionStarted
+from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionFinished, SessionStarted
 from ..replay import Evidence, ReplayStep, count_totals, describe
 
 _TEXT = 4000  # characters of a text that a timeline shows
@@ -119,7 +119,7 @@ class Reader:
             payload = record.payload
             if not isinstance(payload, dict) and getattr(payload, "request_id", None) == request_id:
                 asked = asked or {"messages": list(messages)}
-                if isinstance(payload, LlmCallStarted):
+                if isinstance(payload, CallStarted):
                     asked = {**record.data, **asked}
                 else:
                     heard.append({"type": record.type, **record.data})

@@ -1,0 +1,206 @@
+"""Records of model calls: one family of values for ``Observe``, the log, the gateway and OpenTelemetry.
+
+Every attempt to call a model is a ``CallStarted``, then a ``CallCompleted`` or a ``CallFailed``. A change
+of route is a ``RoutingSwitched``; ``ProviderUnavailable`` and ``ProviderRecovered`` are the states of the
+circuit breaker. Each record has its ``type`` as JSON, and the log stores it under the same type.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from .errors import ErrorClass, scrub
+from .events import FinishReason
+from .messages import AssistantBlock, Request, RuntimeConfig
+
+__all__ = [
+    "IS_WORKER",
+    "STOP_REASONS",
+    "CallCompleted",
+    "CallFailed",
+    "CallStarted",
+    "ProviderRecovered",
+    "ProviderUnavailable",
+    "RoutingSwitched",
+    "Scope",
+    "StopReason",
+    "Trigger",
+    "find_stop_reason",
+    "redact",
+]
+
+IS_WORKER = "dragoman.is_worker"
+"""The key of ``Request.metadata`` whose value ``"true"`` marks a call by a worker, not by the main agent."""
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
+Scope: TypeAlias = Literal["model_specific", "provider_wide"]
+Trigger: TypeAlias = Literal["5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"]
+
+STOP_REASONS: dict[str, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "content_filter",  # the adapter contract has no such value; "end_turn" would be wrong
+}
+"""The stop reason of each ``finish_reason`` that ends a complete reply."""
+
+
+def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | None) -> StopReason:
+    """Return the stop reason of a complete reply."""
+    if finish_reason == "stop" and stop_sequence is not None:
+        return "stop_sequence"
+    return STOP_REASONS[finish_reason or "stop"]
+
+
+# --- calls ------------------------------------------------------------------------------------------
+
+
+class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every record of an attempt has.
+
+    ``at`` is when the attempt began, in seconds since 1970; ``attempt`` counts from 0. ``request`` is set
+    only by an ``Observe`` that includes content. ``config`` is without its extras.
+    """
+
+    model: str
+    provider: str
+    request_id: str = ""
+    at: float = 0.0
+    attempt: int = 0
+    retry_reason: str | None = None
+    session_id: str | None = None
+    stream: bool = False
+    config: RuntimeConfig = RuntimeConfig()
+    request: Request | None = None
+
+
+class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit_defaults=True):
+    """One attempt to call a model began."""
+
+    estimated_input_tokens: int | None = None
+    is_worker: bool = False
+    type: ClassVar[str] = "llm.call_started"
+
+
+class CallCompleted(_Call, frozen=True, tag="llm.call_completed", kw_only=True, omit_defaults=True):
+    """An attempt succeeded. A count or cost that is absent is unknown, which is not zero.
+
+    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``first_event_ms`` and
+    ``latency_ms`` count from ``at``. In the log ``cost_usd`` is an exact decimal number.
+    """
+
+    stop_reason: StopReason
+    latency_ms: float
+    finish_reason: FinishReason | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    estimated: bool = False
+    cost_usd: Decimal | None = None
+    pricing_version: str | None = None
+    produced_tool_calls: int = 0
+    produced_thinking_blocks: int = 0
+    first_event_ms: float | None = None
+    response_model: str | None = None
+    content: tuple[AssistantBlock, ...] | None = None
+    type: ClassVar[str] = "llm.call_completed"
+
+
+class CallFailed(_Call, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
+    """An attempt failed or was cancelled. ``retry_count`` is the number of attempts before it.
+
+    Tokens are set when the reply reported them before it failed: they may be billed. Keys in the message
+    are hidden.
+    """
+
+    error_class: ErrorClass
+    error_message_redacted: str
+    retry_count: int = 0
+    latency_ms: float | None = None
+    status: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    first_event_ms: float | None = None
+    type: ClassVar[str] = "llm.call_failed"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.error_message_redacted, str):
+            force_setattr(self, "error_message_redacted", scrub(self.error_message_redacted))
+
+
+# --- routing ----------------------------------------------------------------------------------------
+
+
+class RoutingSwitched(Struct, frozen=True, tag="routing.switched", omit_defaults=True, rename={"from_": "from"}):
+    """A call went on to the next candidate, and why. Targets are named ``provider:model``.
+
+    ``reason`` is a refusal before dispatch (``not_configured``, ``provider_unavailable``,
+    ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``, ``no_system_prompt_support``,
+    ``no_structured_output_support``) or the kind of the error the candidate answered with.
+    """
+
+    from_: str
+    to: str
+    reason: str
+    error_class: ErrorClass | None = None
+    request_id: str | None = None
+    type: ClassVar[str] = "routing.switched"
+
+
+class ProviderUnavailable(Struct, frozen=True, tag="routing.provider_unavailable", omit_defaults=True):
+    """A provider, or one model of it, receives no calls for a while."""
+
+    provider: str
+    scope: Scope
+    trigger_reason: Trigger
+    models_affected: tuple[str, ...] = ()
+    type: ClassVar[str] = "routing.provider_unavailable"
+
+
+class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", omit_defaults=True):
+    """A provider, or one model of it, answered and receives calls again."""
+
+    provider: str
+    scope: Scope
+    downtime_seconds: float
+    models_recovered: tuple[str, ...] = ()
+    type: ClassVar[str] = "routing.provider_recovered"
+
+
+# --- redaction --------------------------------------------------------------------------------------
+
+# What ``scrub`` does not find: e-mail addresses, and secrets that follow a telling name.
+# No text makes these patterns slow: repetitions are bounded or possessive.
+_PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
+_IS = (
+    r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"  # between a name and its value, in a header, a URL, JSON, JSON in a text
+)
+_NAMED = re.compile(
+    rf"(?i)((?:api[-_ ]?key|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
+    r"(?:(?:bearer|basic|digest|token)\s{1,9}[^\s\"',;&}\\]+|[^\s\"',;&}\\]{4,})"
+)
+# "token" is more often followed by a count than by a secret: a number stays.
+_TOKEN = re.compile(rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}")
+# Shorter than the keys ``scrub`` finds, so only with a digit: "a bearer token is missing" must stay readable.
+_BEARER = re.compile(r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}")
+_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@")
+_SHAPES = re.compile(
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bya29\.[\w.-]{20,}"
+    r"|\b[0-9a-fA-F]{32,}\b"
+)
+
+
+def redact(text: str) -> str:
+    """Remove keys, tokens, passwords and e-mail addresses from a message meant for a log."""
+    text = _IN_URL.sub(r"\1[hidden]@", text)
+    text = scrub(text)
+    for pattern in (_NAMED, _TOKEN, _BEARER):
+        text = pattern.sub(r"\1[hidden]", text)
+    return _PERSONAL.sub("[e-mail]", _SHAPES.sub("[hidden]", text))
