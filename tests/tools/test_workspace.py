@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,46 @@ async def test_a_second_name_of_a_file_outside_is_not_written_through(root: Path
     await call(root, "edit_file", path="hard.txt", old="secret", new="X")
     assert outside.read_text() == SECRET
     assert "X" in (root / "hard.txt").read_text()
+    os.link(root / "a.txt", root / "other.txt")
+    seen = await call(root, "edit_file", path="a.txt", old="two", new="2")
+    assert str(seen.content).endswith("[the file had 2 names (hard links): only this one has the new text]")
+    assert seen.details == {"hard_links": 2}
+    assert (await call(root, "edit_file", path="a.txt", old="2", new="3")).details == {}
+
+
+async def test_an_edit_drops_setuid_and_setgid(root: Path) -> None:
+    (root / "a.txt").chmod(0o6755)
+    await call(root, "edit_file", path="a.txt", old="two", new="2")
+    assert stat.S_IMODE((root / "a.txt").stat().st_mode) == 0o755
+
+
+async def test_a_file_name_of_255_bytes_can_be_edited(root: Path) -> None:
+    name = "語" * 85
+    for old, new in (("", "old"), ("old", "new")):
+        seen = await call(root, "edit_file", path=name, old=old, new=new)
+        assert not seen.is_error, seen.content
+    assert (root / name).read_text() == "new"
+
+
+async def test_files_below_a_thousand_nested_folders_are_found(root: Path) -> None:
+    here = os.open(root / "src" / "deep", os.O_RDONLY)
+    for _ in range(1010):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("bottom.txt", os.O_CREAT, dir_fd=here))
+    os.close(here)
+    try:
+        listed = await call(root, "list_files", path="src/deep")
+    finally:
+        subprocess.run(["rm", "-rf", str(root / "src/deep/d")], check=True)  # rmtree would recurse too deep
+    assert listed.content == f"src/deep/c.py\nsrc/deep/{'d/' * 1010}bottom.txt"
+
+
+async def test_folders_beyond_the_depth_are_named_and_not_entered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.tools.workspace.MAX_DEPTH", 1)
+    assert (await call(root, "list_files", path="src")).content == "src/b.py\nsrc/deep/ (not entered)"
 
 
 def test_the_side_effects_and_paths_are_declared(root: Path) -> None:

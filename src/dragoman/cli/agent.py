@@ -33,8 +33,11 @@ _SYSTEM = (
     "that does it, and check that it did. Not every action will be allowed: when one is refused, find another "
     "way or say what you would need. When you are done, say in a few sentences what you found and what you did."
 )
-# What is in the folder of version control can be a program that runs later, on somebody else's word.
-_HISTORY = Rule("deny", path="**/.git/**", side_effect=["write"], name="version control is not written")
+# A hook or a setting below .git runs programs later, outside of any sandbox. In worktrees .git is a file.
+_HISTORY = [
+    Rule("deny", path=path, side_effect=["write"], name="version control is not written")
+    for path in ("**/.git", "**/.git/**")
+]
 _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 
 
@@ -73,7 +76,7 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
 
     Reading is allowed, everything else is asked about, and what nobody can be asked about is denied. A RULE is a tool
     or a side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
-    "write", "bash:pytest*", "edit_file:src/**". Every step is recorded in the log before it is taken; see dragoman
+    "write", "bash:pytest *", "edit_file:src/**". Every step is recorded in the log before it is taken; see dragoman
     log and dragoman replay. Exit codes: 0 it came to an answer, 23 a budget was used up, 24 it failed, 130 interrupted.
     """
     policy = _read_policy(options["policy"], options["allowed"], options["denied"], options["mode"])
@@ -96,7 +99,7 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
     }
     with open_log_at(where, readonly=False) as log:
         view.warn_of_sandbox(find_sandbox())
-        work = _run(provider, workspace, policy, log, goal, settings, options)
+        work = _run(provider, workspace, policy, log, goal, settings, options, view)
         _leave(view, asyncio.run(work))
 
 
@@ -108,9 +111,12 @@ async def _run(
     goal: str | None,
     settings: dict[str, Any],
     options: dict[str, Any],
+    view: AgentView,
 ) -> Outcome:
     try:
         async with provider, _open_tools(workspace, options["servers"], network=options["network"]) as tools:
+            for rule in policy.find_idle([(tool.name, tool.side_effect, tool.names_paths) for tool in tools]):
+                view.note(f"the rule {rule.label!r} never matches: no tool that it is about names paths")
             if options["resume"] is not None:
                 session = await Session.resume(provider, tools, policy, log, options["resume"], **settings)
             else:
@@ -151,7 +157,7 @@ def _read_policy(path: str | None, allowed: tuple[str, ...], denied: tuple[str, 
         except ConfigError as error:
             raise WrongFile(str(error)) from error
     else:
-        given = Policy([_HISTORY] if mode == "ask" else [_HISTORY, _READING])
+        given = Policy(_HISTORY if mode == "ask" else [*_HISTORY, _READING])
     rules = [
         *[_read_rule("allow", text) for text in allowed],
         *[_read_rule("deny", text) for text in denied],
@@ -161,16 +167,18 @@ def _read_policy(path: str | None, allowed: tuple[str, ...], denied: tuple[str, 
 
 
 def _read_rule(action: Any, text: str) -> Rule:
-    """``write``, ``bash``, ``bash:pytest*`` or ``edit_file:src/**``."""
-    name, _, pattern = text.partition(":")
+    """Read ``write``, ``bash``, ``bash:pytest *`` or ``edit_file:src/**``."""
+    name, colon, pattern = text.partition(":")
     facts: dict[str, Any] = {"side_effect": [name]} if name in _EFFECTS else {"tool": name}
     if pattern and name in ("bash", "execute"):
         facts["arguments"] = {"command": pattern}
     elif pattern:
         facts["path"] = pattern
     try:
-        if not name:
+        if not name.strip():
             raise ValueError("names no tool")
+        if colon and not pattern.strip():
+            raise ValueError("nothing follows the colon; leave the colon out to match everything")
         return Rule(action, **facts, name=f"--{action} {text}")
     except ValueError as error:
         raise click.UsageError(f"--{action} {text}: {error}") from error

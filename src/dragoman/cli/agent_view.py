@@ -97,10 +97,17 @@ class AgentView:
         for line in text.expandtabs(4).split("\n"):
             click.echo(f"{'':>9}  {make_printable(line)}")
 
+    def note(self, text: str) -> None:
+        """Print a remark; with ``--json``, on standard error, because standard output holds records only."""
+        if self.as_json:
+            click.echo(legible(f"note: {text}"), err=True)
+        else:
+            self.say("note", text, "yellow")
+
     def warn_of_sandbox(self, sandbox: Sandbox) -> None:
-        """Say that commands are not confined, if they are not."""
+        """Print that commands are not confined, if they are not; with ``--json`` the records contain it."""
         if sandbox.program is None and not self.as_json:
-            self.say("note", f"commands are not confined: {sandbox.reason}", "yellow")
+            self.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
 
     def show_outcome(self, outcome: Outcome) -> None:
         """How it ended, and where to look."""

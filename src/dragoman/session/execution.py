@@ -65,7 +65,7 @@ class Pipeline:
         record = await self._journal.write(validated, parent=parent, turn=turn)
         allowed = await self._permit(intent, tool, paths, record.id, turn)
         if allowed is not None:
-            await self._run(intent, tool, allowed, turn)
+            await self._run(intent, tool, paths, allowed, turn)
 
     async def _permit(
         self, intent: ToolIntent, tool: ExecutableTool, paths: tuple[str, ...], parent: str, turn: str
@@ -89,12 +89,16 @@ class Pipeline:
         granted = PermissionGranted(*facts, decision.scope)
         return (await self._journal.write(granted, parent=parent, turn=turn, actor=actor)).id  # type: ignore[arg-type]
 
-    async def _run(self, intent: ToolIntent, tool: ExecutableTool, parent: str, turn: str) -> None:
+    async def _run(
+        self, intent: ToolIntent, tool: ExecutableTool, paths: tuple[str, ...], parent: str, turn: str
+    ) -> None:
         context = {"side_effect": tool.side_effect, "timeout": tool.timeout, "output_limit": tool.output_limit}
         started = ToolStarted(intent.id, tool.name, intent.input, {**context, **tool.context()})
         parent = (await self._journal.write(started, parent=parent, turn=turn)).id
+        proposal = Proposal(tool.name, intent.input, tool.side_effect, paths, intent.id)
         try:
-            observation = await self._tools.execute(tool.name, intent.input)
+            withheld = self._gate.policy.withheld(proposal)
+            observation = await self._tools.execute(tool.name, intent.input, withheld)
         except ToolFailure as failure:
             failed = ToolFailed(intent.id, tool.name, failure.kind, failure.message, failure.duration_ms)
             await self._journal.write(failed, parent=parent, turn=turn)

@@ -64,6 +64,10 @@ class FunctionTool(ExecutableTool):
     def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         return self._locate(arguments) if self._locate is not None else ()
 
+    @property
+    def names_paths(self) -> bool:
+        return self._locate is not None
+
     def context(self) -> dict[str, Any]:
         return dict(self._context)
 

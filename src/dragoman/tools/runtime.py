@@ -7,6 +7,7 @@ import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from msgspec import Struct, field
@@ -21,6 +22,9 @@ DEFAULT_TIMEOUT = 120.0
 DEFAULT_OUTPUT_LIMIT = 30_000  # characters; about 8,000 tokens, which a few results may cost without ruin
 
 FailureKind: TypeAlias = Literal["timeout", "cancelled", "not_started", "crashed", "lost", "unreadable"]
+# Returns whether a path of the workspace must not be shown in the call that is running: a tool that walks a
+# folder leaves such paths out and reports how many. The session sets it from the rules of its policy.
+WITHHELD: ContextVar[Callable[[str], bool] | None] = ContextVar("withheld", default=None)
 Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
 
 
@@ -89,8 +93,13 @@ class ExecutableTool(ABC):
         return None
 
     def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """The paths of the workspace that a call is about."""
+        """Return the paths of the workspace that a call is about."""
         return ()
+
+    @property
+    def names_paths(self) -> bool:
+        """Whether ``locate`` returns paths, so that a rule with a path can match a call."""
+        return type(self).locate is not ExecutableTool.locate
 
     def context(self) -> dict[str, Any]:
         """How it will run: folder, sandbox and the like, for the record."""
@@ -142,15 +151,23 @@ class Toolbox:
         found = [self._tools.get(name) for name in names]
         return all(tool is None or tool.side_effect in ("none", "read") for tool in found)
 
-    async def execute(self, name: str, arguments: Mapping[str, Any]) -> Observation:
-        """Run a tool within its time and its output limit; ``ToolFailure`` if it did not come to an end."""
+    async def execute(
+        self, name: str, arguments: Mapping[str, Any], withheld: Callable[[str], bool] | None = None
+    ) -> Observation:
+        """Run a tool within its timeout and output limit; raise ``ToolFailure`` if it does not finish.
+
+        ``withheld`` returns whether a path must not be shown by a tool that walks a folder.
+        """
         tool = self._tools[name]
         began = self._clock()
+        token = WITHHELD.set(withheld)
         try:
             observation = await self._run(tool, arguments)
         except ToolFailure as failure:
             failure.duration_ms = self._since(began)
             raise
+        finally:
+            WITHHELD.reset(token)
         return replace(limit_output(observation, tool.output_limit), duration_ms=self._since(began))
 
     async def _run(self, tool: ExecutableTool, arguments: Mapping[str, Any]) -> Observation:

@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from ..messages import Tool, new_ulid
 from .function import FunctionTool
 from .process import clean_environment, observe_process, run_process
-from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation
+from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, WITHHELD, ExecutableTool, Observation
 from .sandbox import Sandbox, find_sandbox
 
 MAX_FILE = 4 * 1024 * 1024
@@ -29,6 +29,7 @@ MAX_FILES = 2000
 MAX_MATCHES = 200
 MAX_LINES = 2000
 MAX_LINE = 300  # characters of a line that is found
+MAX_DEPTH = 2000  # folders inside folders
 _SKIPPED = {".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".ruff_cache"}
 
 
@@ -93,8 +94,14 @@ class Workspace:
         os.close(above)
         return below
 
+    def count_names(self, path: str) -> int:
+        """Return how many names (hard links) a file has; names other than this may be outside."""
+        where, _, name = self.locate(path).rpartition("/")
+        with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
+            return os.fstat(file).st_nlink
+
     def read(self, path: str) -> bytes:
-        """The bytes of an ordinary file."""
+        """Return the bytes of an ordinary file."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
             size = os.fstat(file).st_size
@@ -106,8 +113,9 @@ class Workspace:
         """Replace a file at once and whole, or make a ``new`` one where none is."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".", create=new) as above:
-            mode = 0o644 if new else stat.S_IMODE(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
-            draft = f".{name[:100]}.{new_ulid()}"
+            # Of the old mode only the permissions: new content does not inherit the rights of setuid and setgid.
+            mode = 0o644 if new else os.stat(name, dir_fd=above, follow_symlinks=False).st_mode & 0o777
+            draft = f".dragoman-{new_ulid()}"
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 file = os.open(draft, flags, mode, dir_fd=above)
@@ -126,16 +134,32 @@ class Workspace:
                     os.unlink(draft, dir_fd=above)
                 raise _explain(path, error) from None
 
-    def walk(self, path: str) -> Iterator[tuple[str, str]]:
-        """Every path below a folder, sorted, as (path, kind), without following links or entering folders of tools."""
+    def walk(self, path: str, withheld: Callable[[str], bool] | None = None) -> Iterator[tuple[str, str]]:
+        """Yield every path below a folder, sorted, as (path, kind).
+
+        Links are not followed. Folders of version control and caches, folders nested beyond
+        ``MAX_DEPTH`` and paths that are ``withheld`` (their kind) are yielded and not entered.
+        """
+        ahead = self._entries(self.locate(path))
+        while ahead:
+            name, kind = ahead.pop()
+            if withheld is not None and withheld(name):
+                kind = "withheld"
+            yield name, kind
+            if kind == "folder" and is_entered(name):
+                with contextlib.suppress(PathError):  # the folder was deleted or replaced meanwhile
+                    ahead += self._entries(name)
+
+    def _entries(self, path: str) -> list[tuple[str, str]]:
+        """Return what is in a folder as (path, kind), the last one first."""
+        prefix = "" if path == "." else f"{path}/"
         with self.folder(path) as opened, os.scandir(opened) as entries:
-            found = sorted([(entry.name, _kind(entry)) for entry in entries])
-        prefix = "" if (start := self.locate(path)) == "." else f"{start}/"
-        for name, kind in found:
-            yield prefix + name, kind
-            if kind == "folder" and name not in _SKIPPED:
-                with contextlib.suppress(PathError):  # gone, or replaced, meanwhile
-                    yield from self.walk(prefix + name)
+            return sorted([(prefix + entry.name, _kind(entry)) for entry in entries], reverse=True)
+
+
+def is_entered(folder: str) -> bool:
+    """Return whether ``walk`` goes into a folder."""
+    return folder.rpartition("/")[2] not in _SKIPPED and folder.count("/") < MAX_DEPTH
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -212,17 +236,18 @@ class _Files:
     ) -> Observation:
         """List the files below a folder, without those of version control and caches."""
         found: list[str] = []
-        for name, kind in self._workspace.walk(path):
-            last = name.rpartition("/")[2]
-            if kind == "folder":
-                if last in _SKIPPED:
-                    found.append(f"{name}/ (not entered)")
-            elif fnmatchcase(last, pattern):
+        withheld = 0
+        for name, kind in self._workspace.walk(path, WITHHELD.get()):
+            if kind == "withheld":
+                withheld += 1
+            elif kind == "folder":
+                found += [] if is_entered(name) else [f"{name}/ (not entered)"]
+            elif fnmatchcase(name.rpartition("/")[2], pattern):
                 found.append(f"{name} (link, not followed)" if kind == "link" else name)
             if len(found) > MAX_FILES:
                 found[-1] = f"[more than {MAX_FILES}: list a folder, or a pattern]"
-                return Observation("\n".join(found), truncated=True)
-        return Observation("\n".join(found) or "(none)")
+                return _report(found, withheld, truncated=True)
+        return _report(found, withheld)
 
     def search(
         self,
@@ -235,8 +260,11 @@ class _Files:
         if not text:
             return Observation("text: is empty", is_error=True)
         found: list[str] = []
-        skipped = cut = 0
-        for name in self._searched(path, pattern):
+        skipped = cut = withheld = 0
+        for name, kind in self._searched(path):
+            withheld += kind == "withheld"
+            if kind != "file" or not fnmatchcase(name.rpartition("/")[2], pattern):
+                continue
             try:
                 lines = _split_lines(self._workspace.read(name).decode("utf-8"))
             except (PathError, UnicodeDecodeError):  # too large, or not text
@@ -252,16 +280,14 @@ class _Files:
                 cut += 1
                 break
         details = {"skipped_files": skipped} if skipped else {}
-        return Observation("\n".join(found) or "(none)", truncated=bool(cut), details=details)
+        return _report(found, withheld, truncated=bool(cut), details=details)
 
-    def _searched(self, path: str, pattern: str) -> Iterator[str]:
+    def _searched(self, path: str) -> Iterator[tuple[str, str]]:
         try:
-            for name, kind in self._workspace.walk(path):
-                if kind == "file" and fnmatchcase(name.rpartition("/")[2], pattern):
-                    yield name
+            yield from self._workspace.walk(path, WITHHELD.get())
         except PathError:
-            self._workspace.read(path)  # a file, or the reason why it is neither
-            yield self._workspace.locate(path)
+            self._workspace.read(path)  # raises if it is neither a folder nor a file
+            yield self._workspace.locate(path), "file"
 
     def edit_file(
         self,
@@ -273,15 +299,29 @@ class _Files:
         if not old:
             self._workspace.write(path, new.encode(), new=True)
             return Observation(f"made {self._workspace.locate(path)}: {len(new.encode())} bytes")
-        before = _decode(path, self._workspace.read(path))
+        before, names = _decode(path, self._workspace.read(path)), self._workspace.count_names(path)
         count = before.count(old)
         if count != 1:
             return Observation(f"{path}: nothing was changed, for the old text occurs {count} times", is_error=True)
         after = before.replace(old, new)
         self._workspace.write(path, after.encode(), new=False)
-        names = f"a/{path}", f"b/{path}"
-        diff = difflib.unified_diff(_split_lines(before), _split_lines(after), *names, lineterm="")
-        return Observation("\n".join(diff))
+        shown = f"a/{path}", f"b/{path}"
+        diff = [*difflib.unified_diff(_split_lines(before), _split_lines(after), *shown, lineterm="")]
+        if names == 1:
+            return Observation("\n".join(diff))
+        diff.append(f"[the file had {names} names (hard links): only this one has the new text]")
+        return Observation("\n".join(diff), details={"hard_links": names})
+
+
+def _report(
+    found: list[str], withheld: int, *, truncated: bool = False, details: dict[str, Any] | None = None
+) -> Observation:
+    """Return the lines that were found, and how many paths a rule withheld."""
+    details = dict(details or {})
+    if withheld:
+        found.append(f"[{withheld} paths left out: a rule denies them, or asks when they are named]")
+        details["withheld_paths"] = withheld
+    return Observation("\n".join(found) or "(none)", truncated=truncated, details=details)
 
 
 def _split_lines(text: str) -> list[str]:
