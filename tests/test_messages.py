@@ -560,7 +560,7 @@ def test_ulids_are_26_letters_that_sort_by_time() -> None:
 
 
 def test_ulid_begins_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_millisecond", 0)
+    monkeypatch.setattr(messages, "_last", 0)
     monkeypatch.setattr(messages.time, "time_ns", lambda: 1_469_918_176_385_000_000)
     assert new_ulid().startswith("01ARYZ6S41")  # the ULID specification's own example
 
@@ -576,35 +576,29 @@ def test_ulid_of_a_clock_set_back_still_grows(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("last", "following"),
     [
-        ((5, 7, 7), "0000000005" + "000000000007" + "0008"),
-        ((5, 7, (1 << 20) - 1), "0000000005" + "000000000008" + "0000"),
-        ((5, (1 << 60) - 1, (1 << 20) - 1), "0000000006" + "000000000000" + "0000"),
-        ((1 << 48, (1 << 60) - 2, (1 << 20) - 2), "8000000000" + "ZZZZZZZZZZZY" + "ZZZZ"),
+        ((5 << 80) + 7, "0000000005" + "0000000000000008"),
+        ((6 << 80) - 1, "0000000006" + "0000000000000000"),
+        ((1 << 127) - 2, "3ZZZZZZZZZ" + "ZZZZZZZZZZZZZZZZ"),
     ],
 )
 def test_the_id_after_another_of_the_same_millisecond(
-    last: tuple[int, int, int], following: str, monkeypatch: pytest.MonkeyPatch
+    last: int, following: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages.time, "time_ns", lambda: 5_000_000)
-    with messages._lock:
-        messages._begin(*last)
-    try:
-        assert new_ulid() == following
-    finally:
-        messages._millisecond = 0
+    monkeypatch.setattr(messages, "_last", last)
+    assert new_ulid() == following
 
 
-def test_a_new_millisecond_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with messages._lock:
-        messages._begin(5, 0, 7)
-    monkeypatch.setattr(messages.time, "time_ns", lambda: 6_999_999)
+def test_a_new_millisecond_begins_a_new_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_last", (5 << 80) + 7)
+    monkeypatch.setattr(messages.time, "time_ns", lambda: 6_000_000)
     assert milliseconds(new_ulid()) == 6
 
 
 def test_two_ulids_of_different_milliseconds_differ_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = set()
     for moment in range(1, 6):
-        monkeypatch.setattr(messages, "_millisecond", 0)
+        monkeypatch.setattr(messages, "_last", 0)
         monkeypatch.setattr(messages.time, "time_ns", lambda now=moment: now * 1_000_000)
         ends.add(new_ulid()[10:])
     assert len(ends) == 5

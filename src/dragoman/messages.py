@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -501,38 +501,20 @@ class Request(Struct, frozen=True):
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as the ULID specification has it
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _lock = threading.Lock()
-# The last id: its millisecond, the random bits after it but for the last 20, both as letters, and those 20 bits.
-_millisecond, _chance, _stem, _count = 0, 0, "", 0
+_last = 0  # the last id, as a number: 48 bits of milliseconds, 80 of chance
 
 
 def new_ulid() -> str:
     """Mint a ULID: sortable by time, and strictly increasing within this process."""
-    global _count
-    now = time.time_ns() // 1_000_000
+    global _last
+    now = time.time_ns() // 1_000_000 << 80
     with _lock:
-        if now > _millisecond:
-            _begin(now, random.getrandbits(60), random.getrandbits(20))  # reseeded by Python after a fork
-        elif _count < 0xFFFFF:  # a second id in the same millisecond, or a clock set back, continues from the last one
-            _count += 1
-        elif _chance < (1 << 60) - 1:
-            _begin(_millisecond, _chance + 1, 0)
-        else:
-            _begin(_millisecond + 1, 0, 0)
-        return _stem + _PAIRS[_count >> 10] + _PAIRS[_count & 1023]
-
-
-def _begin(millisecond: int, chance: int, count: int) -> None:
-    global _millisecond, _chance, _stem, _count
-    _millisecond, _chance, _count = millisecond, chance, count
-    a, b = chance >> 30, chance & 0x3FFFFFFF  # small numbers are the faster ones
-    _stem = (
-        f"{_write_second(millisecond >> 10)}{_PAIRS[millisecond & 1023]}"
-        f"{_PAIRS[a >> 20]}{_PAIRS[a >> 10 & 1023]}{_PAIRS[a & 1023]}"
-        f"{_PAIRS[b >> 20]}{_PAIRS[b >> 10 & 1023]}{_PAIRS[b & 1023]}"
+        # Within a millisecond, or when the clock was set back, count on from the last id.
+        _last = number = now | random.getrandbits(80) if now > _last else _last + 1
+    # 26 letters are 13 pairs of ten bits each; shifting 40 bits at a time is twice as fast as shifting all 128.
+    a, b, c = number >> 80, number >> 40 & 0xFFFFFFFFFF, number & 0xFFFFFFFFFF
+    return (
+        f"{_PAIRS[a >> 40]}{_PAIRS[a >> 30 & 1023]}{_PAIRS[a >> 20 & 1023]}{_PAIRS[a >> 10 & 1023]}{_PAIRS[a & 1023]}"
+        f"{_PAIRS[b >> 30]}{_PAIRS[b >> 20 & 1023]}{_PAIRS[b >> 10 & 1023]}{_PAIRS[b & 1023]}"
+        f"{_PAIRS[c >> 30]}{_PAIRS[c >> 20 & 1023]}{_PAIRS[c >> 10 & 1023]}{_PAIRS[c & 1023]}"
     )
-
-
-@lru_cache(maxsize=1)
-def _write_second(number: int) -> str:
-    """The first eight letters, which stay the same for 1,024 milliseconds."""
-    return "".join([_PAIRS[number >> shift & 1023] for shift in (30, 20, 10, 0)])
