@@ -56,9 +56,9 @@ async def test_a_budget_ends_a_session_in_good_order(
 
 
 async def test_time_ends_whatever_is_going_on(log: SqliteLog) -> None:
-    session = Session(Listed([asyncio.Event()]), (), ALL, log, budget=Budget(seconds=0.02))
+    session = Session(Listed([asyncio.Event()]), (), ALL, log, budget=Budget(seconds=0.5))
     outcome = await session.run("Go.")
-    assert (outcome.outcome, outcome.detail) == ("exhausted", "the time of 0.02 s is used up")
+    assert (outcome.outcome, outcome.detail) == ("exhausted", "the time of 0.5 s is used up")
     records = list(log.read(session.id))
     assert types(records)[-3:] == ["llm.call_failed", "budget.exceeded", "session.finished"]
     assert of(records, "budget.exceeded")[0].budget == "time"

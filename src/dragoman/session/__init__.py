@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from .budget import Budget, Spending
 from .ids import ToolIds
-from .session import Outcome, Session, SessionError, Step
+from .outcome import Outcome, SessionError, Step
+from .session import Session
 from .state import IntentState, State, reduce_records
 
 __all__ = [

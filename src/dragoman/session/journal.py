@@ -27,7 +27,11 @@ class Journal:
     async def write(
         self, payload: Payload, *, parent: str | None = None, turn: str | None = None, actor: Actor | None = None
     ) -> LogRecord:
-        """Append and wait until it is durable. A cancellation waits too: a record half known would be worse."""
+        """Append and wait until it is durable. A cancellation waits too: a record half known would be worse.
+
+        Without a ``parent``, the record follows from the start of the session.
+        """
+        parent = parent or self.state.root
         appending = asyncio.ensure_future(
             self.log.append(self.session, payload, turn=turn, parent=parent, actor=actor)
         )  # fmt: skip

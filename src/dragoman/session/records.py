@@ -55,8 +55,8 @@ def make_message(
     )
 
 
-def can_be_said(response: Response) -> bool:
-    """Could a reply with unsound calls be shown to the model again? Not if their arguments are unreadable."""
+def is_repeatable(response: Response) -> bool:
+    """Return whether a reply with invalid calls can be sent to a model again: their arguments are objects."""
     return bool(response.tool_calls) and all(isinstance(call.arguments, dict) for call in response.tool_calls)
 
 

@@ -146,6 +146,12 @@ class State:
     # what the records mean
 
     @property
+    def has_answered(self) -> bool:
+        """Whether the conversation ends with a reply of the model that calls no tool."""
+        last = self.messages[-1].message if self.messages else None
+        return isinstance(last, Assistant) and not last.tool_calls
+
+    @property
     def open_intents(self) -> list[IntentState]:
         """The intents of which nobody has said what became of them, in the order they were proposed."""
         return [kept for kept in self.intents.values() if kept.is_open]

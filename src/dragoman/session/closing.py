@@ -1,0 +1,59 @@
+"""Ends of what is still open: a call whose end is not recorded, intents without a result, unanswered calls."""
+
+from __future__ import annotations
+
+from ..calls import STOP_REASONS
+from ..log import MessageRecorded, ToolIntentClosed
+from ..messages import ToolResult
+from .execution import describe_end
+from .journal import Journal
+from .records import new_message_id, record_completed, record_failed
+
+
+async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
+    """Close the open call and every open intent, answer the model's calls, and return the intents' ids."""
+    await _close_call(journal, reason)
+    closed = await close_intents(journal, reason)
+    await answer_calls(journal)
+    return closed
+
+
+async def close_intents(journal: Journal, reason: str) -> tuple[str, ...]:
+    """Record that every open intent will not run, and return their ids."""
+    found = journal.state.open_intents
+    for kept in found:
+        closed = ToolIntentClosed(kept.intent.id, reason, kept.intent.tool_name)
+        await journal.write(closed, parent=kept.record, turn=kept.turn)
+    return tuple([kept.intent.id for kept in found])
+
+
+async def answer_calls(journal: Journal, problem: str | None = None) -> None:
+    """Add a tool result to the conversation for every call of the last reply, in order.
+
+    A call whose intent is still open gets none. ``problem`` answers the calls that never became intents.
+    """
+    state = journal.state
+    for call, intent_id in state.unanswered():
+        kept = state.intents.get(intent_id or "")
+        if kept is not None and kept.is_open:
+            continue
+        content, is_error = describe_end(kept) if kept is not None or problem is None else (problem, True)
+        result = MessageRecorded(
+            ToolResult(call.id, content, is_error),  # type: ignore[arg-type]
+            message_id=new_message_id(),
+            tool_ids={call.id: intent_id} if intent_id else {},
+        )
+        await journal.write(result, parent=kept.record if kept else None, turn=state.turn)
+
+
+async def _close_call(journal: Journal, reason: str) -> None:
+    """Record what is known of a call during which the session was stopped."""
+    call = journal.state.call
+    if call is None:
+        return
+    reply = call.reply
+    if reply is not None and reply.finish_reason in STOP_REASONS:
+        await journal.write(record_completed(reply), parent=call.record, turn=call.turn)
+        return
+    failed = record_failed(call.started, None, f"its end was not recorded: {reason}")
+    await journal.write(failed, parent=call.record, turn=call.turn)

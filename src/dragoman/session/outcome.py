@@ -1,0 +1,54 @@
+"""How turns and sessions end."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..events import Response, ToolIntent
+from ..messages import Assistant
+from .budget import Spending
+from .state import State
+
+Ending: TypeAlias = Literal["completed", "failed", "cancelled", "exhausted"]
+
+
+class SessionError(RuntimeError):
+    """The session cannot do this in its present state."""
+
+
+class Outcome(Struct, frozen=True):
+    """How a session ended: ``text`` is the model's last text, ``exhausted`` means that a budget ended it."""
+
+    session: str
+    outcome: Ending
+    text: str
+    detail: str | None
+    spent: Spending
+
+
+class Step(Struct, frozen=True):
+    """One turn: the model's reply, its intents, and the outcome if it was the last turn."""
+
+    number: int
+    response: Response | None
+    intents: tuple[ToolIntent, ...] = ()
+    outcome: Outcome | None = None
+
+
+def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
+    """Return how a session ends with a reply that proposes nothing to run, and the detail of it."""
+    if finish_reason == "stop":
+        return "completed", None
+    if finish_reason == "length":
+        return "exhausted", "the model's reply was cut off at its token limit"
+    return "failed", f"the reply ended with {finish_reason}"
+
+
+def make_outcome(session: str, state: State, ending: Ending, detail: str | None) -> Outcome:
+    """Return the outcome of a session in this state."""
+    last = state.messages[-1].message if state.messages else None
+    text = last.text if isinstance(last, Assistant) else ""
+    return Outcome(session, ending, text, detail, replace(state.spent))

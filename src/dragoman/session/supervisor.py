@@ -1,0 +1,84 @@
+"""Runs the work of a session in a task of its own, so that any cancellation is recorded before it takes effect."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from .outcome import Ending, SessionError
+
+log = logging.getLogger("dragoman")
+T = TypeVar("T")
+
+
+class Stop(Struct, frozen=True):
+    """Why running work is stopped: ``cancel()`` was called, or the time is used up."""
+
+    ending: Ending
+    reason: str
+
+
+class Supervisor:
+    """Runs one piece of work at a time; ``stop`` is set once that was asked to stop."""
+
+    def __init__(self, session: str) -> None:
+        self.stop: Stop | None = None
+        self._session = session
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """Return the result of ``work``, which is stopped after ``seconds``."""
+        if self._task is not None:
+            work.close()
+            raise SessionError("the session is running already")
+        self.stop = None
+        task = asyncio.create_task(work)
+        self._task = task
+        timer: asyncio.TimerHandle | None = None
+        if seconds is not None:
+            stop = Stop("exhausted", f"the time of {seconds:g} s is used up")
+            timer = asyncio.get_running_loop().call_later(seconds, self._halt, stop)
+        try:
+            await self._wait_for(task)
+        finally:
+            self._task = None
+            if timer is not None:
+                timer.cancel()
+        return task.result()
+
+    async def cancel(self, reason: str) -> bool:
+        """Stop the work and wait until it has ended; return ``False`` if there is none, or it is stopping."""
+        task = self._task
+        if task is None or self.stop is not None:
+            return False
+        self._halt(Stop("cancelled", reason))
+        await asyncio.wait([task])
+        return True
+
+    def refuse_running(self) -> None:
+        """Raise ``SessionError`` while work is running."""
+        if self._task is not None:
+            raise SessionError("the session is running; cancel() it first")
+
+    def _halt(self, stop: Stop) -> None:
+        if self._task is not None and self.stop is None:
+            self.stop = stop
+            self._task.cancel()
+
+    async def _wait_for(self, task: asyncio.Task[Any]) -> None:
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                if cancelled is None:  # a second cancellation does not interrupt the recording of the first
+                    task.cancel()
+                cancelled = error
+        if cancelled is not None:
+            if not task.cancelled() and task.exception() is not None:
+                log.warning("session %s: failed while it was cancelled", self._session, exc_info=task.exception())
+            raise cancelled

@@ -1,0 +1,208 @@
+"""One turn: call the model, record its reply, and bring every intent of it to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..calls import STOP_REASONS, CallStarted, RoutingSwitched
+from ..errors import MalformedToolCallError, ProviderError
+from ..events import Event, Response, ToolIntent, ToolUseEnd
+from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
+from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
+from ..middleware.layer import ATTEMPTS
+from ..prices import cost as price_of
+from ..provider import EventStream, Provider
+from ..tools import Toolbox
+from .closing import answer_calls, close_intents
+from .execution import Pipeline
+from .journal import Journal
+from .records import Price, is_repeatable, make_message, new_message_id, record_completed, record_failed
+
+log = logging.getLogger("dragoman")
+
+RUNNABLE = ("tool_calls", "stop", "length")  # not what was filtered, nor what ended as an error
+
+
+class TurnSettings(Struct, frozen=True):
+    """What stays the same for all turns of a session."""
+
+    config: RuntimeConfig = RuntimeConfig()
+    tool_choice: ToolChoice | None = None
+    price: Price = price_of
+    keep_raw: bool = False
+    on_event: Callable[[Event], object] | None = None
+
+
+class Turn:
+    """One turn of a session, with the provider it calls and the route by which that was chosen."""
+
+    def __init__(
+        self,
+        number: int,
+        provider: Provider,
+        routing: Routing,
+        tools: Toolbox,
+        journal: Journal,
+        settings: TurnSettings,
+        notes: list[Payload],
+    ) -> None:
+        self.number = number
+        self._id = f"t{number}"
+        self._provider = provider
+        self._routing = routing
+        self._tools = tools
+        self._journal = journal
+        self._settings = settings
+        self._notes = notes  # changes of route that were reported since the last call
+        self._ends: list[ToolUseEnd] = []
+        self._attempts = [0]
+
+    async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
+        """Call the model and process the intents of its reply, unless the reply ended as an error."""
+        record = await self._write(TurnStarted(self.number, self._provider.model, self._provider.name))
+        response = await self._call(record.id)
+        intents = tuple([end.intent for end in self._ends if end.intent is not None])
+        if intents and response.finish_reason in RUNNABLE:
+            await pipeline.process(intents, self._id)
+            await answer_calls(self._journal)
+        return response, intents
+
+    async def correct(self, error: MalformedToolCallError) -> None:
+        """Tell the model that its calls cannot be used. Nothing of that reply runs."""
+        await close_intents(self._journal, "another call of the same reply could not be used")
+        problem = f"Not run: {error.message}"
+        if self._journal.state.unanswered():
+            await answer_calls(self._journal, problem)
+            return
+        text = f"{problem}. Propose it again with arguments that fit the tool's schema, or answer without it."
+        await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
+
+    # --- the call -----------------------------------------------------------------------------------
+
+    async def _call(self, parent: str) -> Response:
+        """Call the model once. Its intents are recorded as they come, before any of them can run."""
+        provider, config = self._provider, self._settings.config
+        messages = self._journal.state.project(provider.name)
+        tools = self._tools.describe() or None
+        started = CallStarted(
+            model=provider.model,
+            provider=provider.name,
+            request_id=new_ulid(),
+            estimated_input_tokens=provider.estimate_input_tokens(messages, tools),
+            stream=True,
+            config=replace(config, extras={}),
+        )
+        call = await self._write(started, parent)
+        stream: EventStream | None = None
+        token = ATTEMPTS.set(self._attempts)
+        try:
+            stream = provider.stream(
+                messages, tools, config, None, self._settings.tool_choice, request_id=started.request_id
+            )
+            async with stream:
+                await self._read(stream, call.id)
+        except asyncio.CancelledError:
+            await self._record_failure(started, call, stream, None)
+            raise
+        except ProviderError as error:
+            await self._record_failure(started, call, stream, error)
+            raise
+        finally:
+            ATTEMPTS.reset(token)
+        assert stream.response is not None
+        await self._record_reply(started, call, stream.response)
+        return stream.response
+
+    async def _read(self, stream: EventStream, parent: str) -> None:
+        try:
+            async for event in stream:
+                self._report(event)
+                if isinstance(event, ToolUseEnd):
+                    await self._record_end(event, parent)
+        except asyncio.CancelledError:
+            # Close the message: what had arrived is evidence too.
+            await stream.cancel()
+            async for _ in stream:
+                pass
+            raise
+
+    async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
+        """Record the intent of a call. An id that was used before, as a replayed one is, is replaced."""
+        if end.intent is not None and end.intent.id in self._journal.state.intents:
+            end = replace(end, intent=replace(end.intent, id=f"tu_{new_ulid()}"))
+        self._ends.append(end)
+        if end.intent is not None:
+            await self._write(end.intent, parent)
+
+    def _report(self, event: Event) -> None:
+        if self._settings.on_event is None:
+            return
+        try:
+            self._settings.on_event(event)
+        except Exception:
+            log.warning("a listener of session %s failed", self._journal.session, exc_info=True)
+
+    # --- its end ------------------------------------------------------------------------------------
+
+    async def _record_reply(self, started: CallStarted, call: LogRecord, response: Response) -> None:
+        # An empty reply, and one that its provider calls an error, cannot be sent to a model again.
+        usable = bool(response.message.content) and response.finish_reason in STOP_REASONS
+        reply = self._message(response, in_context=usable)
+        switched = await self._write_notes(call.id)
+        if reply.provider != self._provider.name and not switched:
+            switch = RoutingSwitched(
+                f"{self._provider.name}:{self._provider.model}", f"{reply.provider}:{reply.model}",
+                "the reply came from another provider", request_id=response.request_id,
+            )  # fmt: skip
+            await self._write(switch, call.id)
+        await self._write(reply, call.id)
+        await self._keep_raw(response, call.id)
+        if reply.finish_reason in STOP_REASONS:
+            await self._write(record_completed(reply, self._attempts[-1], response.stop_sequence), call.id)
+            return
+        problem = f"the reply ended with {response.finish_reason}"
+        await self._write(record_failed(started, response, problem, self._attempts[-1]), call.id)
+
+    async def _record_failure(
+        self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
+    ) -> None:
+        """Keep what had arrived as evidence, and record how the call ended."""
+        partial = (stream.response if stream is not None else None) or getattr(error, "response", None)
+        await self._write_notes(call.id)
+        if partial is not None and partial.message.content:
+            again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
+            await self._write(self._message(partial, in_context=again), call.id)
+        if partial is not None:
+            await self._keep_raw(partial, call.id)
+        await self._write(record_failed(started, partial, error, self._attempts[-1]), call.id)
+
+    def _message(self, response: Response, *, in_context: bool) -> MessageRecorded:
+        asked = self._provider.name, self._provider.model
+        return make_message(response, self._ends, self._routing, asked, self._settings.price, in_context=in_context)
+
+    async def _keep_raw(self, response: Response, parent: str) -> None:
+        """Record the provider's own JSON, if the session keeps it and there is any."""
+        if not self._settings.keep_raw or response.raw is None:
+            return
+        names = response.provider or self._provider.name, response.model or self._provider.model
+        try:
+            await self._write(LlmExchangeKept(response.request_id or "", *names, response.raw), parent)
+        except InvalidRecordError as error:
+            await self._write(LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent)
+
+    async def _write_notes(self, parent: str) -> bool:
+        """Record the changes of route during the call; return whether it went to another provider."""
+        notes: Sequence[Payload] = tuple(self._notes)
+        self._notes.clear()
+        for payload in notes:
+            await self._write(payload, parent)
+        return any(isinstance(payload, RoutingSwitched) for payload in notes)
+
+    async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:
+        return await self._journal.write(payload, parent=parent, turn=self._id, **place)
