@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from dragoman.gateway.header_timeout import HeaderTimeoutProtocol
+from dragoman.gateway.http_protocol import BoundedHttpProtocol
 
 
 @contextlib.asynccontextmanager
@@ -25,7 +25,7 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=5,
-        http=HeaderTimeoutProtocol,
+        http=BoundedHttpProtocol,
         **settings,
     )
     # As ``Server.serve`` does it, without its loop, which looks for the end ten times a second.

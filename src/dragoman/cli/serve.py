@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import sys
 from typing import Any
 
 import click
@@ -18,6 +19,8 @@ from .errors import WrongFile, report_errors
 
 _ACCESS = logging.getLogger("dragoman.access")
 _MIB = 1024 * 1024
+_BOUNDS = Bounds()
+_OTHER_FILES = 64  # open files besides connections: the log, the ledger, the event loop's own
 
 
 @click.command("serve")
@@ -31,6 +34,8 @@ _MIB = 1024 * 1024
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="How many processes.")
 @click.option("--max-body", default=32, show_default=True, type=click.IntRange(1, 1024), metavar="MIB", help="The longest body taken.")  # fmt: skip # noqa: E501
 @click.option("--timeout", default=900.0, show_default=True, type=click.FloatRange(min=1), metavar="SECONDS", help="The longest reply.")  # fmt: skip # noqa: E501
+@click.option("--max-connections", default=_BOUNDS.connections, show_default=True, type=click.IntRange(1, 1_000_000), metavar="N", help="The most connections of one worker at a time; lowered to what the limit of open files allows.")  # fmt: skip # noqa: E501
+@click.option("--max-connections-per-peer", type=click.IntRange(1, 1_000_000), metavar="N", help="The most connections from one address; half of --max-connections unless given. Behind a proxy, give as many.")  # fmt: skip # noqa: E501
 @click.option("--drain", default=30, show_default=True, type=click.IntRange(0, 3600), metavar="SECONDS", help="How long replies may go on after SIGTERM.")  # fmt: skip # noqa: E501
 @click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
 @click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
@@ -45,6 +50,8 @@ def command(
     workers: int,
     max_body: int,
     timeout: float,
+    max_connections: int,
+    max_connections_per_peer: int | None,
     drain: int,
     *,
     access_log: bool,
@@ -65,7 +72,13 @@ def command(
         ring = _check(config, named, keys)
         if workers > 1 and state is None and any(key.is_limited for key in ring.keys if ring):
             raise click.UsageError("--workers: keys with limits are counted together in a file; give --state FILE")
-        bounds = Bounds(body_bytes=max_body * _MIB, reply_seconds=timeout)
+        connections = _fit_open_files(max_connections)
+        bounds = {
+            "body_bytes": max_body * _MIB,
+            "reply_seconds": timeout,
+            "connections": connections,
+            "connections_per_peer": max_connections_per_peer or max(1, connections // 2),
+        }
         told = {
             "config": config,
             "models": named,
@@ -74,9 +87,27 @@ def command(
             "workers": workers,
             "check_host": is_loopback(host) and keys is None,
             "access_log": access_log,
-            "bounds": {"body_bytes": bounds.body_bytes, "reply_seconds": bounds.reply_seconds},
+            "bounds": bounds,
         }
         _run(told, host, port, workers, drain)
+
+
+def _fit_open_files(connections: int) -> int:
+    """Raise the limit of open files as far as it goes; return the number of connections that fit under it.
+
+    A call has two: the client's connection and the one to the model's server.
+    """
+    if sys.platform == "win32":  # has no such limit
+        return connections
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, min(connections, (soft - _OTHER_FILES) // 2))
+    return connections
 
 
 def _show_new_key(name: str, *, as_json: bool) -> None:
@@ -138,5 +169,5 @@ def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int) -
         log_level="warning",
         server_header=False,
         ws="none",
-        http="dragoman.gateway.header_timeout:HeaderTimeoutProtocol",
+        http="dragoman.gateway.http_protocol:BoundedHttpProtocol",
     )

@@ -15,12 +15,23 @@ from .models import Models
 
 
 class Bounds(Struct, frozen=True):
-    """What a request may take: bytes and seconds for its body, seconds for its reply, and how many at a time."""
+    """What one process allows its clients: bytes, seconds and numbers of requests and connections.
+
+    The fields from ``head_bytes`` on are kept by ``dragoman serve``; another ASGI server has its own.
+    """
 
     body_bytes: int = 32 * 1024 * 1024
     body_seconds: float = 30.0
     reply_seconds: float = 900.0
     in_flight: int = 10_000
+    head_bytes: int = 64 * 1024
+    head_seconds: float = 15.0
+    headers: int = 100
+    trailer_bytes: int = 8 * 1024
+    pipelined: int = 8  # requests that wait on one connection while another is answered
+    write_seconds: float = 20.0  # in which a client must take 64 KiB of its reply, or the rest of it
+    connections: int = 4096
+    connections_per_peer: int = 2048
 
 
 class Service:

@@ -60,13 +60,14 @@ def create_app(
     service = Service(Models(models), keys, ledger, bounds or Bounds(), counts=counts, check_host=check_host)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         service.draining = False  # an application may be run again
-        yield
+        yield {"bounds": service.bounds}  # for ``BoundedHttpProtocol``, which keeps those of connections
         service.draining = True
         await service.models.close()
 
     app = Starlette(routes=_routes(service), lifespan=lifespan)
+    app.router.redirect_slashes = False  # it would answer before the key is checked, with the client's own Host
     app.state.service = service
     return app
 
@@ -104,6 +105,7 @@ class _Pages:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._openapi: Response | None = None
 
     async def health(self, asked: HttpAsked) -> Response:
         """The process is alive."""
@@ -167,8 +169,10 @@ class _Pages:
         return JSONResponse(record(name))
 
     async def openapi(self, asked: HttpAsked) -> Response:
-        """The description of all this."""
-        return JSONResponse(document())
+        """Return the description of all routes; made once, because a client without a key may ask for it."""
+        if self._openapi is None:
+            self._openapi = JSONResponse(document())
+        return self._openapi
 
     def _names(self, asked: HttpAsked) -> list[str]:
         key = self._identify(asked)

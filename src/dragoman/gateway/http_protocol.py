@@ -1,0 +1,374 @@
+"""The HTTP server's side of a connection, with bounds: uvicorn's protocol on httptools has few of its own.
+
+A client that has not presented a key can cost the gateway only what ``Bounds`` allows: bytes and seconds
+of a request's head, bytes of trailers, requests queued on one connection, connections in number, and
+seconds in which it must take the reply. What exceeds a bound is answered with 431, 408 or 503 where a
+reply can still be sent, and the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import ipaddress
+import json
+from collections import Counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from .access import Bounds
+
+# A closed connection is read for this long and this far, so that a client that is still sending
+# receives the reply: the kernel resets a connection that is closed with unread bytes in it. Reading
+# what is thrown away must not take the loop's time, so it is done in steps, and for so many at most.
+_LINGER_SECONDS = 2.0
+_LINGER_BYTES = 4 * 1024 * 1024
+_LINGER_STEP = 0.02
+_LINGERING = 64
+_LEAST_TAKEN = 64 * 1024  # bytes of a reply that a client must take within ``write_seconds``
+_PROBE_SECONDS = 0.05
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Server:
+    """What the connections of one server share."""
+
+    def __init__(self) -> None:
+        self.peers: Counter[str] = Counter()
+        self.lingering = 0
+
+
+_servers: WeakKeyDictionary[ServerState, _Server] = WeakKeyDictionary()
+
+
+class _RefusedError(Exception):
+    """Stops httptools from inside one of its callbacks."""
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One connection. ``Bounds`` arrive in the state of the application's lifespan."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.bounds: Bounds = app_state.get("bounds") or Bounds()
+        self._server = _servers.setdefault(server_state, _Server())
+        self._peer = ""
+        self._inner: asyncio.Transport
+        self._running: RequestResponseCycle | None = None
+        self._keep_alive = False  # of the request that is being received
+        self._in_head = False
+        self._unread = 0  # bytes received since the last header block or piece of a body was complete
+        self._field_bytes = 0
+        self._refusal = (400, "the request is not valid HTTP")
+        self._is_deaf = False  # further requests on this connection are not read
+        self._is_closing = False
+        self._is_lingering = False
+        self._unsent = 0
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
+
+    # the connection
+
+    def connection_made(self, transport: Any) -> None:
+        self._inner = transport
+        super().connection_made(_ClosingTransport(transport, self))  # type: ignore[arg-type]
+        self._peer = _network_of(self.client[0]) if self.client else ""
+        peers, bounds = self._server.peers, self.bounds
+        peers[self._peer] += 1
+        if len(self.connections) > bounds.connections or peers[self._peer] > bounds.connections_per_peer:
+            self._refuse(503, "the gateway has too many connections", expects_data=True)
+        else:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._server.lingering -= self._is_lingering
+        self._server.peers[self._peer] -= 1
+        if self._server.peers[self._peer] <= 0:
+            del self._server.peers[self._peer]
+        for timer in (self._read_timer, self._write_timer, self._probe_timer):
+            if timer is not None:
+                timer.cancel()
+        self._unset_keepalive_if_required()
+        self._disconnect()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Go on with a reply if the client only closed its sending side, as ``shutdown(SHUT_WR)`` does.
+
+        A client that is gone looks the same until bytes are sent to it, so interim responses are: a
+        closed socket answers them with a reset. After the reply began, the end of input is a hang-up.
+        """
+        cycle = self._running
+        is_request_whole = cycle is not None and not cycle.more_body and not cycle.response_started
+        if self._is_closing or not is_request_whole or self.scheme == "https":
+            return False  # asyncio closes the transport
+        self.cycle.keep_alive = False
+        self._probe(_PROBE_SECONDS)
+        return True
+
+    def shutdown(self) -> None:
+        self._keep_alive = False
+        if self._is_closing:
+            self._inner.close()  # without waiting for what the client may still send
+        else:
+            super().shutdown()
+
+    # bytes from the client
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
+        if self._is_closing:
+            self._discard()
+            return
+        if self._is_deaf:
+            self.flow.pause_reading()
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # answered as a plain request, after which the connection ends
+            self._stop_parsing()
+        except httptools.HttpParserError:
+            self._refuse(*self._refusal)
+        else:
+            self._check_unread()
+
+    def _check_unread(self) -> None:
+        """Bound what the parser holds without reporting it: half a header, half a trailer, a chunk's extension."""
+        if self._in_head and self._unread > self.bounds.head_bytes:
+            self._refuse(431, "the head of the request is too large")
+        elif self.cycle is not None and self.cycle.more_body and self._unread > self.bounds.trailer_bytes:
+            self._refuse(431, "the trailers of the request are too large")
+
+    def on_message_begin(self) -> None:
+        self._unset_keepalive_if_required()
+        self._in_head = True
+        self._unread = self._field_bytes = 0
+        self._wait_for_head()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_field(len(url), self.bounds.head_bytes)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        size = len(name) + len(value) + 4
+        if not self._in_head:  # a trailer: read and dropped, because it is not among the headers that were checked
+            self._count_field(size, self.bounds.trailer_bytes)
+            return
+        self._count_field(size, self.bounds.head_bytes)
+        if len(self.headers) >= self.bounds.headers:
+            raise self._refused(431, f"the request has more than {self.bounds.headers} headers")
+        super().on_header(name, value)
+
+    def _count_field(self, size: int, limit: int) -> None:
+        self._field_bytes += size
+        if self._field_bytes > limit:
+            where = "head" if self._in_head else "trailers"
+            raise self._refused(431, f"the {where} of the request must have at most {limit} bytes")
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= self.bounds.pipelined:
+            raise self._refused(503, "too many requests are queued on this connection")
+        self._in_head = False
+        self._unread = self._field_bytes = 0
+        self._stop_waiting()
+        self._unset_keepalive_if_required()
+        super().on_headers_complete()
+        # Until the body has arrived, a reply announces ``connection: close``: its refusal does not wait for the body,
+        # and the rest of the body must not be taken for the next request.
+        self._keep_alive = self.cycle.keep_alive
+        self.cycle.keep_alive = False
+        if self.scope["http_version"] == "1.0":
+            self.cycle.chunked_encoding = False
+            self.cycle.expected_content_length = _UntilClose()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._keep_alive
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    # refusals and endings
+
+    def _refused(self, status: int, message: str) -> _RefusedError:
+        self._refusal = (status, message)
+        return _RefusedError(message)
+
+    def _refuse(self, status: int, message: str, *, expects_data: bool = False) -> None:
+        """Answer what exceeds a bound or is not HTTP, and close the connection.
+
+        While an earlier request of the connection is being answered, its reply is finished first.
+        """
+        if self._is_replying() and self._running is not None and not self._running.more_body:
+            self._stop_parsing()
+            return
+        is_untouched = not self._is_replying() or (self._running is not None and not self._running.response_started)
+        self._disconnect()
+        if is_untouched:
+            self.transport.write(_refusal(status, message))
+        self._close(expects_data=expects_data)
+
+    def _stop_parsing(self) -> None:
+        self._is_deaf = True
+        self._keep_alive = False
+        self.cycle.keep_alive = False
+        self.flow.pause_reading()
+
+    def _is_replying(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def _disconnect(self) -> None:
+        """Report the end of the connection to the request that is running; uvicorn knows the newest one only."""
+        cycle = self._running
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _close(self, *, expects_data: bool = False) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._stop_waiting()
+        is_sending = self._in_head or self._is_deaf or (self.cycle is not None and self.cycle.more_body)
+        if (expects_data or is_sending) and not self._inner.is_closing() and self._server.lingering < _LINGERING:
+            self._linger()
+            return
+        self._inner.close()
+        if self._inner.get_write_buffer_size():
+            self._watch_writing()
+
+    def _linger(self) -> None:
+        self._is_lingering = True
+        self._server.lingering += 1
+        if self._inner.can_write_eof():
+            self._inner.write_eof()
+        self._unread = 0
+        self.flow.resume_reading()
+        self._read_timer = self.loop.call_later(_LINGER_SECONDS, self._inner.abort)
+
+    def _discard(self) -> None:
+        if self._unread > _LINGER_BYTES:
+            self._inner.abort()
+        elif not self._inner.is_closing():
+            self.flow.pause_reading()
+            self.loop.call_later(_LINGER_STEP, self._resume)
+
+    def _resume(self) -> None:
+        if not self._inner.is_closing():
+            self.flow.resume_reading()
+
+    # clocks
+
+    def _wait_for_head(self) -> None:
+        self._stop_waiting()
+        self._read_timer = self.loop.call_later(self.bounds.head_seconds, self._head_is_late)
+
+    def _stop_waiting(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _head_is_late(self) -> None:
+        if self._is_replying():  # reading may be paused meanwhile, so the client need not be at fault
+            self._wait_for_head()
+        elif self._in_head:
+            self._refuse(408, f"the head of the request did not arrive within {self.bounds.head_seconds:g} seconds")
+        else:
+            self._close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None and not self._is_closing:
+            self._write_timer.cancel()
+            self._write_timer = None
+        super().resume_writing()
+
+    def _watch_writing(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        self._write_timer = self.loop.call_later(self.bounds.write_seconds, self._check_writing)
+
+    def _check_writing(self) -> None:
+        if self._unsent - self.transport.get_write_buffer_size() < _LEAST_TAKEN:
+            self.transport.abort()
+        else:
+            self._watch_writing()
+
+    def _probe(self, seconds: float) -> None:
+        cycle = self._running
+        if self._is_closing or cycle is None or cycle.response_started or self.scope["http_version"] == "1.0":
+            return
+        self.transport.write(_INTERIM)
+        self._probe_timer = self.loop.call_later(seconds, self._probe, seconds * 4)
+
+
+class _ClosingTransport:
+    """A transport whose ``close`` is the protocol's: uvicorn closes it as soon as the last byte is written."""
+
+    def __init__(self, inner: asyncio.Transport, protocol: BoundedHttpProtocol) -> None:
+        self.write = inner.write
+        self.close = protocol._close
+        self._inner = inner
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self._protocol._is_closing or self._inner.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _UntilClose(int):
+    """The length of a reply that ends with its connection: HTTP/1.0 has no chunks."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: object) -> _UntilClose:
+        return self
+
+
+def _network_of(host: str) -> str:
+    """Return the unit that is counted as one peer: an IPv4 address, or the /64 that one IPv6 host usually has."""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+
+
+def _refusal(status: int, message: str) -> bytes:
+    body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": status}}).encode()
+    lines = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}", "content-type: application/json"]
+    lines += [f"content-length: {len(body)}", "connection: close"]
+    if status == 503:
+        lines.append("retry-after: 1")
+    return "\r\n".join([*lines, "", ""]).encode() + body
