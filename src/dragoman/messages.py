@@ -24,11 +24,13 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 __all__ = [
+    "EFFORTS",
     "NO_CONFIG",
     "Assistant",
     "AssistantBlock",
     "Continuity",
     "Document",
+    "Effort",
     "ForceTool",
     "Image",
     "Inline",
@@ -425,6 +427,10 @@ ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ForceTool
 # --- settings and request -------------------------------------------------------------------------
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+
+
 class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     """Settings for one call. ``None`` means not set, and is never sent.
 
@@ -439,7 +445,7 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     stop_sequences: tuple[str, ...] | None = None
-    reasoning: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | int | None = None
+    reasoning: Effort | int | None = None
     extras: dict[str, Any] = field(default_factory=dict)
 
     if TYPE_CHECKING:
@@ -453,7 +459,7 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
             frequency_penalty: float | None = None,
             presence_penalty: float | None = None,
             stop_sequences: Sequence[str] | None = None,
-            reasoning: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | int | None = None,
+            reasoning: Effort | int | None = None,
             extras: dict[str, Any] = ...,
         ) -> None: ...
 

@@ -61,8 +61,8 @@ from dragoman.wire.gemini import GeminiCodec, Quirks
 from dragoman.wire.gemini.arguments import StreamedArguments
 from dragoman.wire.gemini.errors import ROWS
 from dragoman.wire.gemini.schema import project_schema
+from dragoman.wire.ids import IdRule
 from dragoman.wire.plan import make_plan
-from dragoman.wire.projection import IdRule
 from tests import strategies as some
 from tests.wire.cases import SHARED, Case, Heard, bytewise, check_case, decode, find_cases
 

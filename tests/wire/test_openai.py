@@ -67,11 +67,11 @@ from dragoman.sse import Frame, LineDecoder, SseDecoder
 from dragoman.transport import FixtureTransport
 from dragoman.wire import Decoder, Encoded, HttpReply
 from dragoman.wire.errors import read_failure
+from dragoman.wire.ids import IdRule
 from dragoman.wire.openai import OpenAICodec, Quirks
 from dragoman.wire.openai.errors import ROWS
 from dragoman.wire.openai.reply import OpenAIDecoder
 from dragoman.wire.openai.request import is_strict
-from dragoman.wire.projection import IdRule
 
 from .cases import (
     BASE_URL,

@@ -52,8 +52,8 @@ from dragoman.messages import (
 )
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
+from dragoman.wire.ids import IdRule
 from dragoman.wire.plan import make_plan
-from dragoman.wire.projection import IdRule
 from dragoman.wire.responses import Quirks, ResponsesCodec
 from dragoman.wire.responses.errors import ROWS
 

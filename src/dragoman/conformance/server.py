@@ -17,7 +17,7 @@ from ..messages import Request, RuntimeConfig, User
 from ..provider import HttpProvider
 from ..transport import HttpTransport, Reply, Secret, Timeouts, Transport
 from ..wire import CODECS, Codec, HttpReply, HttpRequest
-from ..wire.projection import join_url, root_of
+from ..wire.urls import join_url, root_of
 from .report import RecordedExchange
 
 _SENT, _GOT = 600, 800  # characters of a request and of a reply that are kept

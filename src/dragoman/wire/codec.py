@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Raw, read_json
-from ..messages import LossWarning, Request
+from ..messages import Issuer, LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
+from .json import to_bytes
 
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 64 * 1024 * 1024
@@ -87,6 +88,20 @@ class Encoded(Struct, frozen=True):
     structured_path: Literal["native", "tool", "prompt"] | None = None
 
 
+_JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+
+
+def encode_post(
+    url: str,
+    body: dict[str, Any],
+    notes: Notes,
+    path: Literal["native", "tool", "prompt"] | None,
+    headers: Mapping[str, str] = _JSON,
+) -> Encoded:
+    """Return a body as a ``POST``, with the notes made while it was written."""
+    return Encoded(HttpRequest("POST", url, dict(headers), to_bytes(body)), tuple(notes.items), notes.warnings, path)
+
+
 Q = TypeVar("Q", bound=Struct)
 
 
@@ -144,6 +159,10 @@ class Endpoint(Generic[Q]):
         if capabilities.known("supports_structured_output") is False:
             return replace(quirks, structured="prompt")
         return quirks
+
+    def home(self, request: Request) -> Issuer:
+        """Return who answers a request: opaque state made by it may go back to it."""
+        return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
     def taught(self, quirks: Q) -> Self:
         """The same codec with other quirks."""

@@ -54,6 +54,12 @@ class Row(Struct, frozen=True):
         return (self.statuses is None or status in self.statuses) and bool(self.pattern.search(failure.words))
 
 
+def row(statuses: str, pattern: str, error: type[ProviderError], proof: str = "") -> Row:
+    """Return a row of a table; ``statuses`` is a list such as ``"400 404"``, or empty for all."""
+    numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
+    return Row(numbers, re.compile(pattern, re.IGNORECASE), error, proof)
+
+
 def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
     """Read an error body: objects and texts under ``error``, ``detail``, ``message``; arrays; HTML."""
     data: Any = body

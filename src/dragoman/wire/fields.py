@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import msgspec
 
 from ..errors import InvalidRequestError
-from ..messages import Inline, LossWarning, Url
-from .projection import schema_name
-
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+from ..messages import EFFORTS, Effort, Inline, LossWarning, Url
+from .schema import schema_name
+from .urls import read_data_url
 
 
 class Losses:
@@ -156,8 +154,19 @@ def _reason(error: Exception) -> str:
 
 def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
     """A source, and its media type where the URL holds the media itself."""
-    found = _DATA_URL.fullmatch(url)
-    return (Url(url), None) if found is None else (Inline(found[2]), found[1])
+    found = read_data_url(url)
+    return (Url(url), None) if found is None or found[0] is None else (Inline(found[1]), found[0])
+
+
+def read_effort(fields: Fields, name: str) -> Effort | None:
+    """Return a field that must be an effort of reasoning."""
+    effort = fields.text(name)
+    if effort is None:
+        return None
+    known = next((each for each in EFFORTS if each == effort), None)
+    if known is None:
+        fields.refuse(name, f"must be one of {', '.join(EFFORTS)}")
+    return known
 
 
 def read_schema(schema: Any, name: str | None, path: str, losses: Losses) -> dict[str, Any]:

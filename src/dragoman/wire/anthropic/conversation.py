@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,10 +32,12 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Note, Notes
-from ..conversation import Call, Pairs, is_ours, is_welcome, note_state
-from ..projection import IdRule, sorted_json
+from ..continuity import is_ours, is_welcome, note_state
+from ..ids import IdRule
+from ..json import sorted_json
+from ..pairing import Call, Pairs
+from ..urls import read_data_url
 
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
@@ -176,10 +177,10 @@ def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
         return {"type": "base64", "media_type": block.media_type, "data": source.base64_data}
     if not source.url.startswith("data:"):
         return {"type": "url", "url": source.url}
-    found = _DATA_URL.fullmatch(source.url)  # the wire fetches web addresses and nothing else
-    if found is None:
-        raise UnsupportedContentError(f"{path}: this wire takes data: URLs in base64 only")
-    return {"type": "base64", "media_type": found[1], "data": found[2]}
+    found = read_data_url(source.url)  # the server fetches only http URLs
+    if found is None or found[0] is None:
+        raise UnsupportedContentError(f"{path}: this wire takes data: URLs in base64 with a media type only")
+    return {"type": "base64", "media_type": found[0], "data": found[1]}
 
 
 def _write_document(block: Document, path: str) -> dict[str, Any]:

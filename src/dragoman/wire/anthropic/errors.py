@@ -20,7 +20,7 @@ from ...errors import (
     UnavailableError,
     UnsupportedContentError,
 )
-from ..errors import Failure, Row, build_error
+from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
@@ -43,53 +43,48 @@ _STATUSES = {
 }
 
 
-def _row(statuses: str, pattern: str, error: type[ProviderError], proof: str = "") -> Row:
-    numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
-    return Row(numbers, re.compile(pattern, re.IGNORECASE), error, proof)
-
-
 def _kind(word: str, error: type[ProviderError], proof: str = "") -> Row:
     """A row for ``error.type``, which stands between the code and the message."""
-    return _row("", rf"^\S* {word} ", error, proof)
+    return row("", rf"^\S* {word} ", error, proof)
 
 
 ROWS: tuple[Row, ...] = (
     # the context window, before the general word for a bad request
-    _row(
+    row(
         "",
         r"^\S* exceed_context_size_error |context_length_exceeded",
         ContextOverflowError,
         "llamaserver_smollm2__err_context_too_long",
     ),
-    _row("", r"prompt is too long|exceed context limit", ContextOverflowError, "206c7415-d54e8679"),
-    _row("400 413 422 500", r"maximum context length|context (window|length|size)", ContextOverflowError),
+    row("", r"prompt is too long|exceed context limit", ContextOverflowError, "206c7415-d54e8679"),
+    row("400 413 422 500", r"maximum context length|context (window|length|size)", ContextOverflowError),
     # credit: no type of its own in the field, only the one of a bad request
     _kind("billing_error", QuotaExceededError),
-    _row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),
+    row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),
     # error.type decides
     _kind("(authentication_error|permission_error)", AuthenticationError, "84e4e5ef-d42a4c1b"),
     _kind("rate_limit_error", RateLimitError, "aimock__an_err_429"),
     _kind("overloaded_error", OverloadedError),
     _kind("request_too_large", InvalidRequestError),
-    _row("404", r"^\S* not_found_error file not found", InvalidRequestError, "llamaserver_smollm2__err_get_on_post"),
+    row("404", r"^\S* not_found_error file not found", InvalidRequestError, "llamaserver_smollm2__err_get_on_post"),
     _kind("not_found_error", InvalidModelError, "a6631e4d-a6cbb10e"),
     _kind("(api_error|timeout_error)", UnavailableError),
     # the model, in the words of imitators
-    _row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError, "llamaserver__loading_msg_503"),
-    _row("400 404 409 500", r"model.{0,80}not (currently )?loaded|no models? (is )?loaded", ModelNotLoadedError),
-    _row("400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError),
+    row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError, "llamaserver__loading_msg_503"),
+    row("400 404 409 500", r"model.{0,80}not (currently )?loaded|no models? (is )?loaded", ModelNotLoadedError),
+    row("400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError),
     # content: an unknown kind of block, or one the model cannot read; llama.cpp says so with a 500
-    _row("400", r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)", UnsupportedContentError),
-    _row(
+    row("400", r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)", UnsupportedContentError),
+    row(
         "400 415 422 500 501",
         r"(image|document|pdf|audio|vision).{0,60}(not support|unsupported|not allowed)",
         UnsupportedContentError,
     ),
-    _row(
+    row(
         "400 415 422 500 501",
         r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal|content block)",
         UnsupportedContentError,
     ),
     # load, also where a proxy wraps its upstream's refusal
-    _row("429 500 503", r"overloaded|at capacity", OverloadedError),
+    row("429 500 503", r"overloaded|at capacity", OverloadedError),
 )

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..projection import IdRule
+from ..ids import IdRule
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thi
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..json import read_count
 from .errors import inband_error
 
 
@@ -91,7 +92,7 @@ class _Block:
         return "".join(self.pieces.get(name, ()))
 
 
-_REASONS: dict[str, FinishReason] = {
+FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
@@ -148,7 +149,7 @@ class AnthropicDecoder(Decoder):
         blocks = body.content if isinstance(body.content, list) else []
         for at, block in enumerate(blocks):
             opened = self._open(at, block)
-            if opened.kind == "call" and at == len(blocks) - 1 and _REASONS.get(str(body.stop_reason)) == "length":
+            if opened.kind == "call" and at == len(blocks) - 1 and FINISH.get(str(body.stop_reason)) == "length":
                 opened.data["input"] = None  # cut while it wrote this call: a body, unlike a stream, hides where
             self._close(opened)
         self._finish()
@@ -208,7 +209,7 @@ class AnthropicDecoder(Decoder):
         self.out.finish(self._reason(raw), raw, sequence)
 
     def _reason(self, raw: str | None) -> FinishReason:
-        reason: FinishReason = "stop" if raw is None else _REASONS.get(raw, "error")
+        reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
         return "tool_calls" if self.out.has_calls else "stop"  # end_turn beside a call [66f16e2b-2501b9e6]
@@ -372,22 +373,18 @@ def _as_input(value: Any) -> str:
     return msgspec.json.encode(value).decode() if value else ""
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
 def _read_usage(record: dict[str, Any]) -> Usage:
     """Three disjoint counters make the input; a cache that is not mentioned was not used."""
     parts = [record.get("input_tokens"), record.get("cache_read_input_tokens", 0)]
-    counts = [_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
+    counts = [read_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
     asked = None if None in counts else sum(count or 0 for count in counts)
-    made = _count(record.get("output_tokens"))
+    made = read_count(record.get("output_tokens"))
     details = record.get("output_tokens_details")
     return Usage(
         asked,
         made,
-        _count(record.get("cache_read_input_tokens")),
-        _count(record.get("cache_creation_input_tokens")),
-        _count(details.get("thinking_tokens")) if isinstance(details, dict) else None,
+        read_count(record.get("cache_read_input_tokens")),
+        read_count(record.get("cache_creation_input_tokens")),
+        read_count(details.get("thinking_tokens")) if isinstance(details, dict) else None,
         None if asked is None or made is None else asked + made,
     )

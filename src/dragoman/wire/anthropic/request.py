@@ -3,20 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ...messages import ForceTool, Request, RuntimeConfig, Tool, ToolChoice
+from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..codec import Notes
-from ..projection import merge_extras, schema_name, sorted_json
+from ..json import merge_extras, sorted_json
+from ..schema import schema_directive, schema_name
+from .conversation import write_turns
 from .quirks import Quirks
-from .schema import project_input
+from .schema import fits_format, project_format, project_input
 
+_Path = Literal["native", "tool", "prompt"]
 _CACHED = {"type": "ephemeral"}
-_EFFORTS = ("low", "medium", "high", "xhigh")
+EFFORTS = ("low", "medium", "high", "xhigh")
 
 
-def write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None) -> None:
+def write_request(
+    request: Request, home: Issuer, quirks: Quirks, path: _Path | None, limit: int | None, notes: Notes
+) -> dict[str, Any]:
+    """Return the body of a request: settings first and messages last, so that a longer turn extends the bytes.
+
+    ``limit`` is the model's own for a reply, if it is known: the wire requires one.
+    """
+    body: dict[str, Any] = {"model": home.model}
+    _write_config(body, request.config, limit)
+    _write_reasoning(body, request.config, quirks)
+    system, rest = join_system(request.messages)
+    system = _write_structure(body, request, quirks, path, system, notes)
+    _write_system(body, system, quirks)
+    if request.stream:
+        body["stream"] = True
+    body["messages"] = write_turns(rest, len(request.messages) - len(rest), home, quirks.id_rule, notes)
+    _add_extras(body, request)
+    body["messages"] = body.pop("messages")
+    return body
+
+
+def structured_path(request: Request, quirks: Quirks) -> _Path | None:
+    """Return how the response schema is asked for: by the wire's own field, by a forced tool, or in words."""
+    schema = request.response_schema
+    if schema is None:
+        return None
+    if quirks.structured == "native" and fits_format(schema):
+        return "native"
+    tools = bool(request.tools) or "tools" in request.config.extras
+    return "prompt" if quirks.structured == "prompt" or tools or _thinks(request.config, quirks) else "tool"
+
+
+def _write_structure(
+    body: dict[str, Any], request: Request, quirks: Quirks, path: _Path | None, system: str | None, notes: Notes
+) -> str | None:
+    """Write the tools and the response schema; return the system prompt, extended where words must do."""
+    schema = request.response_schema
+    if schema is not None and path == "native":
+        form = {"type": "json_schema", "schema": sorted_json(project_format(schema, notes))}
+        body["output_config"] = {**body.get("output_config", {}), "format": form}
+    if schema is not None and path == "tool":
+        _answer_tool(body, schema, quirks, notes)
+        return system
+    _write_tools(body, request, quirks, notes)
+    if schema is not None and path == "prompt":
+        return "\n\n".join([*([system] if system else []), schema_directive(schema, "anthropic")])
+    return system
+
+
+def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None) -> None:
     """The settings the caller made; ``limit`` is the model's own for a reply, if it is known."""
     for name in ("seed", "frequency_penalty", "presence_penalty"):
         if getattr(config, name) is not None:
@@ -33,7 +85,7 @@ def write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None)
         body["stop_sequences"] = list(config.stop_sequences)
 
 
-def write_reasoning(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
     """A budget in tokens, an effort where the model has it, or no thinking."""
     reasoning = config.reasoning
     if reasoning is None:
@@ -48,15 +100,15 @@ def write_reasoning(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks)
         raise UnsupportedFeatureError(
             "config.reasoning: this model is not known to take an effort; give a budget in tokens, or quirks.effort"
         )
-    elif reasoning not in _EFFORTS:
-        raise UnsupportedFeatureError(f"config.reasoning: this wire has the efforts {', '.join(_EFFORTS)}")
+    elif reasoning not in EFFORTS:
+        raise UnsupportedFeatureError(f"config.reasoning: this wire has the efforts {', '.join(EFFORTS)}")
     else:
         if quirks.adaptive:
             body["thinking"] = {"type": "adaptive"}
         body["output_config"] = {"effort": reasoning}
 
 
-def thinks(config: RuntimeConfig, quirks: Quirks) -> bool:
+def _thinks(config: RuntimeConfig, quirks: Quirks) -> bool:
     """Will the model be asked to think? Then no tool can be forced."""
     asked = config.extras.get("thinking")
     if isinstance(asked, Mapping):
@@ -64,7 +116,7 @@ def thinks(config: RuntimeConfig, quirks: Quirks) -> bool:
     return bool(config.reasoning) and config.reasoning != "none" and (type(config.reasoning) is int or quirks.adaptive)
 
 
-def write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:
+def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:
     """The tools, and which of them is to be called."""
     tools = [_write_tool(tool, notes, f"tools[{at}].parameters") for at, tool in enumerate(request.tools)]
     if tools:
@@ -72,7 +124,7 @@ def write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: N
     if request.tool_choice is None:
         return
     if tools or "tools" in request.config.extras:
-        body["tool_choice"] = write_tool_choice(request.tool_choice)
+        body["tool_choice"] = _write_tool_choice(request.tool_choice)
     else:
         notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose, and the wire refuses a choice")
 
@@ -88,14 +140,14 @@ def _mark_last(tools: list[dict[str, Any]], quirks: Quirks) -> list[dict[str, An
     return tools
 
 
-def write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
+def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
     """The four modes of choosing a tool."""
     if isinstance(choice, ForceTool):
         return {"type": "tool", "name": choice.name}
     return {"type": "any" if choice == "required" else choice}
 
 
-def answer_tool(body: dict[str, Any], schema: Mapping[str, Any], quirks: Quirks, notes: Notes) -> None:
+def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], quirks: Quirks, notes: Notes) -> None:
     """Ask for the answer as the input of a tool that must be called, once."""
     name = schema_name(schema)
     tool = {
@@ -107,7 +159,7 @@ def answer_tool(body: dict[str, Any], schema: Mapping[str, Any], quirks: Quirks,
     body["tool_choice"] = {"type": "tool", "name": name, "disable_parallel_tool_use": True}
 
 
-def write_system(body: dict[str, Any], system: str | None, quirks: Quirks) -> None:
+def _write_system(body: dict[str, Any], system: str | None, quirks: Quirks) -> None:
     """The instructions, marked for the cache where that was asked for."""
     if not system:
         return
@@ -117,13 +169,7 @@ def write_system(body: dict[str, Any], system: str | None, quirks: Quirks) -> No
         body["system"] = system
 
 
-def schema_directive(schema: Mapping[str, Any]) -> str:
-    """How to ask for JSON in words."""
-    written = bytes(sorted_json(dict(schema))).decode()
-    return f"Answer with one JSON value and nothing else: no code fences, no comment. It must satisfy:\n{written}"
-
-
-def add_extras(body: dict[str, Any], request: Request) -> None:
+def _add_extras(body: dict[str, Any], request: Request) -> None:
     """The caller's extras, beside what this call sets by itself.
 
     ``stop_sequences`` and ``tools`` are lists and are joined, ours first (so a tool that the provider runs

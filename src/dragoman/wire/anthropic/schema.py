@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..codec import Notes
-from ..projection import sorted_json
+from ..json import json_text
 
 _FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
 _KEPT = frozenset(
@@ -110,7 +110,7 @@ def _is_kept(word: str, value: Any) -> bool:
 def _tell(written: dict[str, Any], removed: dict[str, Any]) -> dict[str, Any]:
     """Say in words what the schema no longer says."""
     if removed:
-        told = f"It must also satisfy {bytes(sorted_json(removed)).decode()}"
+        told = f"It must also satisfy {json_text(removed)}"
         written["description"] = f"{written['description']} {told}" if "description" in written else told
     return written
 

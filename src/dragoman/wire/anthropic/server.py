@@ -22,7 +22,6 @@ from ...errors import (
 )
 from ...events import (
     Event,
-    FinishReason,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -37,6 +36,7 @@ from ..codec import HttpReply
 from ..seal import seal
 from ..server import Asked, ReplyEncoder
 from ..server_errors import find_class, headers_of, message_of, status_of
+from .reply import FINISH
 from .server_request import read_request
 
 
@@ -67,16 +67,6 @@ class AnthropicServer:
 # --- writing --------------------------------------------------------------------------------------
 
 _encode = msgspec.json.Encoder().encode
-_WORDS: dict[str, FinishReason] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
-    "compaction": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -258,7 +248,7 @@ def _is_ours(block: AssistantBlock) -> bool:
 
 
 def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
-    word = encoder.finish_word(complete, _WORDS)
+    word = encoder.finish_word(complete, FINISH)
     return "stop_sequence" if word == "end_turn" and complete.stop_sequence is not None else word
 
 

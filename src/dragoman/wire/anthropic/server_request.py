@@ -38,11 +38,11 @@ from ...messages import (
 from ..fields import Fields, Losses, read_body
 from ..seal import unseal
 from ..server import Asked
+from .request import EFFORTS
 
 _ISSUER = Issuer("anthropic")
 _HINTS = ("cache_control",)
 _WHY = "a hint for a provider's prompt cache, which each endpoint sets for itself"
-_EFFORTS = ("low", "medium", "high", "xhigh")
 _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -85,7 +85,7 @@ def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | Non
             form.refuse("schema", "must be a JSON Schema")
         form.done()
     effort = output.text("effort")
-    if effort is not None and effort not in _EFFORTS:
+    if effort is not None and effort not in EFFORTS:
         output.put("effort", effort)
         effort = None
     if output.rest():

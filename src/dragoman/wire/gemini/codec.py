@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 from msgspec.structs import replace
 
 from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ProviderError
-from ...events import Assembler, read_json
-from ...messages import Issuer, Request, join_system
-from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
+from ...events import Assembler
+from ...messages import Request
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error
-from ..projection import join_url, to_bytes
-from .contents import write_contents
+from ..readiness import get_json, read_success
+from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
 from .reply import GeminiDecoder
-from .request import add_root, schema_directive, write_config, write_tools
+from .request import structured_path, write_request
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
 _UNSIGNED = "skip_thought_signature_validator"  # the documented word for calls of another model
@@ -46,25 +46,13 @@ class GeminiCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and contents last, so that a longer turn extends the bytes."""
         notes = Notes()
-        model = request.model or self.model
-        path = self._structured_path(request)
-        system, rest = join_system(request.messages)
-        directive = schema_directive(request.response_schema or {}) if path == "prompt" else None
-        body: dict[str, Any] = {}
-        if texts := [text for text in (system, directive) if text]:
-            body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
-        body |= write_tools(request, self.quirks, notes)
-        schema = request.response_schema if path == "native" else None
-        if config := write_config(request.config, self.quirks, schema):
-            body["generationConfig"] = config
-        add_root(body, self.quirks.body)
-        target = Issuer(self.wire, self.issuer_vendor, model)
-        first = len(request.messages) - len(rest)
-        body["contents"] = write_contents(rest, first, target, self.quirks, notes)
-        url = self._address(model, ":streamGenerateContent" if request.stream else ":generateContent")
+        home, path = self.home(request), structured_path(request, self.quirks)
+        body = write_request(request, home, self.quirks, path, notes)
+        verb = ":streamGenerateContent" if request.stream else ":generateContent"
+        url = self._address(home.model or self.model, verb)
         if request.stream:
             url += "&alt=sse" if "?" in url else "?alt=sse"
-        return Encoded(HttpRequest("POST", url, dict(_JSON), to_bytes(body)), tuple(notes.items), notes.warnings, path)
+        return encode_post(url, body, notes, path)
 
     def decoder(self, request: Request, out: Assembler) -> GeminiDecoder:
         """A decoder for the reply, whole or streamed."""
@@ -87,13 +75,8 @@ class GeminiCodec(Endpoint[Quirks]):
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask for the model's own record, which costs nothing."""
-        reply = yield HttpRequest("GET", self._address(self.model, ""), {"accept": "application/json"})
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        try:
-            record = read_json(reply.body)
-        except ValueError as error:
-            raise InvalidResponseError("the model's record is not JSON", status=reply.status) from error
+        reply = yield get_json(self._address(self.model, ""))
+        record = read_success(self, reply)
         if not isinstance(record, dict):
             raise InvalidResponseError("the model's record has an unknown form", status=reply.status)
         methods = record.get("supportedGenerationMethods")
@@ -102,16 +85,9 @@ class GeminiCodec(Endpoint[Quirks]):
 
     # inside
 
-    def _structured_path(self, request: Request) -> Literal["native", "prompt"] | None:
-        if request.response_schema is None:
-            return None
-        quirks = self.quirks
-        asked = quirks.structured == "prompt" or (request.tools and quirks.structured_with_tools == "prompt")
-        return "prompt" if asked else "native"
-
     def _lesson(self, said: str, request: Request) -> Quirks | None:
         quirks = self.quirks
-        if self._structured_path(request) == "native" and _NAMES_SCHEMA.search(said):
+        if structured_path(request, self.quirks) == "native" and _NAMES_SCHEMA.search(said):
             if request.tools and _NAMES_PAIR.search(said):
                 return replace(quirks, structured_with_tools="prompt")
             return replace(quirks, structured="prompt")
@@ -132,8 +108,6 @@ _NAMES_PAIR = re.compile(r"function calling with a response mime type", re.IGNOR
 _NAMES_PARAMETERS = re.compile(r"parameters_?json_?schema", re.IGNORECASE)
 _NAMES_ID = re.compile(r"""unknown name \W*id\W+ at '?[^']*function_?(call|response)""", re.IGNORECASE)
 _NAMES_SIGNATURE = re.compile(r"missing a\W+thought_?signature", re.IGNORECASE)
-
-_JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
 def _segment(model: str) -> str:

@@ -7,11 +7,9 @@ never answered (a cancelled turn's) is left out.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import unquote, unquote_to_bytes
 
 from ...errors import UnsupportedContentError
 from ...messages import (
@@ -32,8 +30,11 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Notes
-from ..conversation import Call, Pairs, is_ours, is_welcome, note_state
-from ..projection import IdMap, sorted_json
+from ..continuity import is_ours, is_welcome, note_state
+from ..ids import IdMap
+from ..json import sorted_json
+from ..pairing import Call, Pairs
+from ..urls import read_data_url
 from .quirks import Quirks
 
 # An id the assembler minted because the reply had none: a word of ours and a ULID. The provider never
@@ -181,7 +182,6 @@ class _Writer:
 
 # --- media ------------------------------------------------------------------------------------------
 
-_DATA_URL = re.compile(r"data:([^;,]*)([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
 _SUFFIXES = {
     "avif": "image/avif",
     "bmp": "image/bmp",
@@ -205,24 +205,15 @@ def _write_media(block: Image | Document, path: str, notes: Notes) -> dict[str, 
         return _inline(block.media_type, block.source.base64_data, path)
     url = block.source.url
     if url[:5].lower() == "data:":
-        return _read_data_url(url, block.media_type, path)
+        found = read_data_url(url, percent_encoded=True)
+        if found is None:
+            raise UnsupportedContentError(f"{path}.source.url is not a data: URL that can be read")
+        return _inline(found[0] or block.media_type, found[1], path)
     suffix = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
     media_type = block.media_type or _SUFFIXES.get(suffix)
     if not media_type:
         raise UnsupportedContentError(f"{path}.media_type is required on this wire: the URL does not show it")
     return {"fileData": {"mimeType": media_type, "fileUri": url}}
-
-
-def _read_data_url(url: str, media_type: str | None, path: str) -> dict[str, Any]:
-    match = _DATA_URL.fullmatch(url)
-    if match is None:
-        raise UnsupportedContentError(f"{path}.source.url is not a data: URL that can be read")
-    own, marks, data = match.groups()
-    if marks.lower().endswith(";base64"):
-        data = unquote(data)
-    else:
-        data = base64.b64encode(unquote_to_bytes(data)).decode("ascii")
-    return _inline(own or media_type, data, path)
 
 
 def _inline(media_type: str | None, data: str, path: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ...errors import (
     UnsupportedContentError,
 )
 from ...events import read_json
-from ..errors import Failure, Row, build_error, read_failure, read_retry_after
+from ..errors import Failure, Row, build_error, read_failure, read_retry_after, row
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
@@ -81,31 +81,26 @@ _STATUSES = (
 )
 
 
-def _row(statuses: str, pattern: str, error: type[ProviderError], proof: str = "") -> Row:
-    numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
-    return Row(numbers, re.compile(pattern, re.IGNORECASE), error, proof)
-
-
 ROWS: tuple[Row, ...] = (
-    _row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError, "7679d99b-2c93d770"),
+    row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError, "7679d99b-2c93d770"),
     # The key is refused with a 400; only the reason among the details, or the words, tell.
-    _row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError, "148e0c23-a869cd15"),
+    row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError, "148e0c23-a869cd15"),
     # Every 429 speaks of quota and billing, also one that is over in seconds; the limit's own name tells the time.
-    _row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
+    row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
     # A limit of nothing: the plan does not include the model, and no waiting changes that.
-    _row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
-    _row("429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError),
+    row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
+    row("429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError),
     # Cancelled, and not by us: we would not be there to read it [6681045c-f405b842, inside a 200].
-    _row("499", r"", UnavailableError),
-    _row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
+    row("499", r"", UnavailableError),
+    row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
     # The model, and what else may not be found. A page of HTML means the address is wrong.
-    _row("400", r"unexpected model name format", InvalidModelError, "09cc7caa-bf79d176"),
-    _row("404", r"cached?[ _]?content|requested URL", InvalidRequestError, "668b1e9f-a721e685"),
-    _row("404", r"", InvalidModelError, "2b87580e-a24cf082"),
+    row("400", r"unexpected model name format", InvalidModelError, "09cc7caa-bf79d176"),
+    row("404", r"cached?[ _]?content|requested URL", InvalidRequestError, "668b1e9f-a721e685"),
+    row("404", r"", InvalidModelError, "2b87580e-a24cf082"),
     # Content: of a kind the model cannot read, or behind a URL the server cannot.
-    _row("400", r"cannot fetch content from the provided URL", UnsupportedContentError, "29b43558-84e3c174"),
-    _row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),
-    _row("400", r"unsupported mime ?type|mime ?type.{0,80}not supported", UnsupportedContentError),
-    _row("400", r"unable to process input (image|video|audio)", UnsupportedContentError),
-    _row("400 403", r"\b(inline_?data|file_?data)\b|access the File", UnsupportedContentError),
+    row("400", r"cannot fetch content from the provided URL", UnsupportedContentError, "29b43558-84e3c174"),
+    row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),
+    row("400", r"unsupported mime ?type|mime ?type.{0,80}not supported", UnsupportedContentError),
+    row("400", r"unable to process input (image|video|audio)", UnsupportedContentError),
+    row("400 403", r"\b(inline_?data|file_?data)\b|access the File", UnsupportedContentError),
 )

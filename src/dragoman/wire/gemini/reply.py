@@ -16,6 +16,7 @@ from ...messages import Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..json import read_count
 from .arguments import StreamedArguments
 from .errors import inband_error
 
@@ -107,7 +108,7 @@ _REASONS = (
 )  # fmt: skip
 _BLOCKS = ("BLOCK_REASON_UNSPECIFIED", "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY")
 
-_FINISH: dict[str, FinishReason] = {
+FINISH: dict[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     "SAFETY": "content_filter",
@@ -343,7 +344,7 @@ class GeminiDecoder(Decoder):
 
     def _finish(self) -> None:
         self._abandon_call()
-        if self._empty is not None and _FINISH.get(self._finish_raw or "") == "length":
+        if self._empty is not None and FINISH.get(self._finish_raw or "") == "length":
             self._cut = True  # the limit came before its arguments
         else:
             self._close_empty()
@@ -353,7 +354,7 @@ class GeminiDecoder(Decoder):
             self.out.finish(self._reason(), self._finish_raw)
 
     def _reason(self) -> FinishReason:
-        reason = "stop" if self._finish_raw is None else _FINISH.get(self._finish_raw, "error")
+        reason = "stop" if self._finish_raw is None else FINISH.get(self._finish_raw, "error")
         if self.out.has_calls and not (self._cut and reason == "length"):
             return "tool_calls"  # the wire itself says STOP when the model calls
         return reason
@@ -370,27 +371,23 @@ def _encode(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
 def _read_usage(record: dict[str, Any]) -> Usage:
     get = record.get
     prompt, total, tools = (
-        _count(get("promptTokenCount")),
-        _count(get("totalTokenCount")),
+        read_count(get("promptTokenCount")),
+        read_count(get("totalTokenCount")),
         get("toolUsePromptTokenCount"),
     )
     output = _add(get("candidatesTokenCount"), get("thoughtsTokenCount"))
     if tools and prompt is not None and total != prompt + (output or 0):
         prompt = _add(prompt, tools)  # what their own tools put before the model was read as well, and is in the total
-    cached, thoughts = _count(get("cachedContentTokenCount")), _count(get("thoughtsTokenCount"))
+    cached, thoughts = read_count(get("cachedContentTokenCount")), read_count(get("thoughtsTokenCount"))
     return Usage(prompt, output, cached, None, thoughts, total)
 
 
 def _add(one: Any, other: Any) -> int | None:
     """The sum of two counters. One that is absent is zero beside one that is not: this wire leaves zeros out."""
     if one is None or other is None:
-        return _count(one if other is None else other)
-    counts = _count(one), _count(other)
+        return read_count(one if other is None else other)
+    counts = read_count(one), read_count(other)
     return None if None in counts else one + other

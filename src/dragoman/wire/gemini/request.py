@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ...messages import ForceTool, Request, RuntimeConfig, Tool, ToolChoice
+from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..codec import Notes
-from ..projection import merge_extras, sorted_json
+from ..json import merge_extras, sorted_json
+from ..schema import schema_directive
+from .contents import write_contents
 from .quirks import Quirks
 from .schema import project_schema
 
@@ -21,11 +23,36 @@ _NAMES = {
     "frequency_penalty": "frequencyPenalty",
     "presence_penalty": "presencePenalty",
 }
-_LEVELS = ("minimal", "low", "medium", "high")
+LEVELS = ("minimal", "low", "medium", "high")
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
 
-def write_config(config: RuntimeConfig, quirks: Quirks, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+def write_request(
+    request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
+) -> dict[str, Any]:
+    """Return the body of a request: settings first and contents last, so that a longer turn extends the bytes."""
+    system, rest = join_system(request.messages)
+    directive = schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None
+    body: dict[str, Any] = {}
+    if texts := [text for text in (system, directive) if text]:
+        body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
+    body |= _write_tools(request, quirks, notes)
+    if config := _write_config(request.config, quirks, request.response_schema if path == "native" else None):
+        body["generationConfig"] = config
+    _add_root(body, quirks.body)
+    body["contents"] = write_contents(rest, len(request.messages) - len(rest), home, quirks, notes)
+    return body
+
+
+def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
+    """Return how the response schema is asked for: by the wire's own field, or in words."""
+    if request.response_schema is None:
+        return None
+    in_words = quirks.structured == "prompt" or (request.tools and quirks.structured_with_tools == "prompt")
+    return "prompt" if in_words else "native"
+
+
+def _write_config(config: RuntimeConfig, quirks: Quirks, schema: Mapping[str, Any] | None) -> dict[str, Any]:
     """``generationConfig``: the settings the caller made, the schema to keep to, and the extras beside them."""
     written: dict[str, Any] = {
         theirs: list(value) if isinstance(value, tuple) else value
@@ -52,12 +79,12 @@ def _write_reasoning(reasoning: str | int, quirks: Quirks) -> dict[str, Any]:
         return {"thinkingBudget": quirks.effort_budgets[reasoning]}
     if reasoning == "none":
         return {"thinkingBudget": 0}
-    if reasoning in _LEVELS:
+    if reasoning in LEVELS:
         return {"thinkingLevel": reasoning}
     raise UnsupportedFeatureError(f"config.reasoning: this wire has no effort {reasoning!r}; its highest is 'high'")
 
 
-def write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
+def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
     """The tools and how to choose among them, or nothing."""
     if not request.tools:
         if request.tool_choice is not None:
@@ -90,7 +117,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
     return {"mode": _MODES[choice]}
 
 
-def add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
+def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
     """The endpoint's own fields at the root of the body; its tools come after the caller's."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
@@ -99,9 +126,3 @@ def add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
             raise InvalidRequestError(f"quirks.body[{name!r}] contradicts a field that this call sets by itself")
         else:
             body[name] = sorted_json(fields[name])
-
-
-def schema_directive(schema: Mapping[str, Any]) -> str:
-    """How to ask for JSON in words."""
-    written = bytes(sorted_json(schema)).decode()
-    return f"Answer with one JSON value and nothing around it. It must satisfy this JSON Schema:\n{written}"

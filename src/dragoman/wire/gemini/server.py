@@ -23,7 +23,6 @@ from ...errors import (
 )
 from ...events import (
     Event,
-    FinishReason,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -38,6 +37,7 @@ from ..codec import HttpReply
 from ..seal import seal
 from ..server import Asked, ReplyEncoder
 from ..server_errors import find_class, headers_of, message_of, status_of
+from .reply import FINISH
 from .server_request import read_request
 
 
@@ -64,15 +64,6 @@ class GeminiServer:
 
 
 _encode = msgspec.json.Encoder().encode
-_WORDS: dict[str, FinishReason] = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    "SAFETY": "content_filter",
-    "RECITATION": "content_filter",
-    "BLOCKLIST": "content_filter",
-    "PROHIBITED_CONTENT": "content_filter",
-    "SPII": "content_filter",
-}
 
 
 class _Encoder(ReplyEncoder):
@@ -122,7 +113,7 @@ class _Encoder(ReplyEncoder):
 
     def _reason(self) -> str:
         assert self._complete is not None
-        return "STOP" if self._complete.finish_reason == "tool_calls" else self.finish_word(self._complete, _WORDS)
+        return "STOP" if self._complete.finish_reason == "tool_calls" else self.finish_word(self._complete, FINISH)
 
     def _is_unreadable(self) -> bool:
         """Is there a call whose input cannot be shown, in a reply that was not too long?"""

@@ -35,13 +35,13 @@ from ...messages import (
     UserBlock,
 )
 from ..fields import Fields, Losses, read_body
-from ..projection import sorted_json
+from ..json import json_text
 from ..seal import unseal
 from ..server import Asked
+from .request import LEVELS
 
 _ISSUER = Issuer("gemini")
 _PATH = re.compile(r".*/models/(.+):(streamGenerateContent|generateContent)", re.DOTALL)
-_LEVELS = ("minimal", "low", "medium", "high")
 _MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
 
 
@@ -91,8 +91,8 @@ def _read_thinking(inner: Fields) -> str | int | None:
     if thinking is None:
         return None
     budget, level = thinking.whole("thinkingBudget"), thinking.text("thinkingLevel")
-    if level is not None and level.lower() not in _LEVELS:
-        thinking.refuse("thinkingLevel", f"must be one of {', '.join(_LEVELS)}")
+    if level is not None and level.lower() not in LEVELS:
+        thinking.refuse("thinkingLevel", f"must be one of {', '.join(LEVELS)}")
     if thinking.rest():
         inner.put("thinkingConfig", thinking.rest())
     if budget is not None:
@@ -255,7 +255,7 @@ def _response_text(response: Any) -> str:
         only = response.get("result", response.get("error", response.get("output")))
         if isinstance(only, str):
             return only
-    return bytes(sorted_json(response)).decode()
+    return json_text(response)
 
 
 def _user(blocks: list[UserBlock]) -> User:

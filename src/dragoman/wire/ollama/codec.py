@@ -7,16 +7,19 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
-from ...events import Assembler, read_json
+from ...errors import InvalidModelError, ModelNotLoadedError, ProviderError
+from ...events import Assembler
 from ...messages import Request
-from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error, read_failure
 from ..openai.errors import ROWS
-from ..projection import root_of, to_bytes
+from ..readiness import entries_of, get_json, read_success
+from ..urls import root_of
 from .quirks import Quirks
 from .reply import OllamaDecoder
 from .request import write_request
+
+_HEADERS = {"content-type": "application/json", "accept": "application/x-ndjson, application/json"}
 
 
 class OllamaCodec(Endpoint[Quirks]):
@@ -34,9 +37,7 @@ class OllamaCodec(Endpoint[Quirks]):
         notes = Notes()
         path = None if request.response_schema is None else self.quirks.structured
         body = write_request(request, request.model or self.model, self.quirks, path, notes)
-        headers = {"content-type": "application/json", "accept": "application/x-ndjson, application/json"}
-        http = HttpRequest("POST", f"{self._root}/api/chat", headers, to_bytes(body))
-        return Encoded(http, tuple(notes.items), notes.warnings, path)
+        return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS)
 
     def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:
         """A decoder for the reply, whole or streamed."""
@@ -61,24 +62,15 @@ class OllamaCodec(Endpoint[Quirks]):
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Is the model there, and is it in memory?"""
-        tags = yield HttpRequest("GET", f"{self._root}/api/tags", {"accept": "application/json"})
-        if not _lists(self._checked(tags), self.model):
+        tags = yield get_json(f"{self._root}/api/tags")
+        if not _lists(read_success(self, tags), self.model):
             raise InvalidModelError(f"the server does not have the model {self.model!r}", status=tags.status)
-        loaded = yield HttpRequest("GET", f"{self._root}/api/ps", {"accept": "application/json"})
-        if not _lists(self._checked(loaded), self.model):
+        loaded = yield get_json(f"{self._root}/api/ps")
+        if not _lists(read_success(self, loaded), self.model):
             raise ModelNotLoadedError("the server has the model and has not loaded it", status=loaded.status)
-
-    def _checked(self, reply: HttpReply) -> Any:
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        try:
-            return read_json(reply.body)
-        except ValueError as error:
-            raise InvalidResponseError("the server's list of models is not JSON", status=reply.status) from error
 
 
 def _lists(data: Any, model: str) -> bool:
     names = {model, f"{model}:latest"}
-    models = data.get("models") if isinstance(data, dict) else None
-    entries = [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+    entries = entries_of(data.get("models") if isinstance(data, dict) else None)
     return any(entry.get("name") in names or entry.get("model") in names for entry in entries)

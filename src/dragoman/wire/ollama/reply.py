@@ -13,8 +13,8 @@ from ...messages import Request
 from ...sse import Frame, LineDecoder
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..json import json_text, read_count
 from ..openai.errors import inband_error
-from ..projection import sorted_json
 
 
 class _Function(Struct):
@@ -44,7 +44,7 @@ class _Line(Struct):
 
 
 _lines = msgspec.json.Decoder(_Line)
-_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"}
+FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"}
 
 
 class OllamaDecoder(Decoder):
@@ -99,7 +99,7 @@ class OllamaDecoder(Decoder):
             if arguments is None:
                 self._empty = key
                 continue
-            written = arguments if isinstance(arguments, str) else bytes(sorted_json(arguments)).decode()
+            written = arguments if isinstance(arguments, str) else json_text(arguments)
             self.out.tool_input(key, written)
             self.out.block_end(key)
 
@@ -110,17 +110,13 @@ class OllamaDecoder(Decoder):
             self._empty = None
 
     def _finish(self, line: _Line) -> None:
-        prompt, made = _count(line.prompt_eval_count), _count(line.eval_count)
+        prompt, made = read_count(line.prompt_eval_count), read_count(line.eval_count)
         total = prompt + made if prompt is not None and made is not None else None
         self.out.usage(Usage(prompt, made, total_tokens=total))
         word = line.done_reason if isinstance(line.done_reason, str) and line.done_reason else None
-        reason: FinishReason = "stop" if word is None else _FINISH.get(word, "error")
+        reason: FinishReason = "stop" if word is None else FINISH.get(word, "error")
         if reason != "length":
             self._close_empty()
         # It says "stop" with calls, too [aa280a39-2f03790c].
         self.out.finish("tool_calls" if reason == "stop" and self._calls else reason, word)
         self.done = True
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -22,9 +22,10 @@ from ...messages import (
     join_system,
 )
 from ..codec import Notes
-from ..conversation import note_state
-from ..openai.request import schema_directive, write_tool
-from ..projection import merge_extras, sorted_json
+from ..continuity import note_state
+from ..json import merge_extras, sorted_json
+from ..openai.request import write_tool
+from ..schema import schema_directive
 from .quirks import Quirks
 
 _OPTIONS = {

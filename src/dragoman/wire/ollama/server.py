@@ -28,7 +28,6 @@ from ...errors import (
 )
 from ...events import (
     Event,
-    FinishReason,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -40,6 +39,7 @@ from ...events import (
 from ...messages import (
     Assistant,
     AssistantBlock,
+    Effort,
     Image,
     Inline,
     Message,
@@ -55,9 +55,10 @@ from ...messages import (
 )
 from ...validate import parse_tools
 from ..codec import HttpReply
-from ..fields import Fields, Losses, read_body
+from ..fields import Fields, Losses, read_body, read_effort
 from ..server import Asked, ReplyEncoder
 from ..server_errors import find_class, headers_of, message_of, status_of
+from .reply import FINISH
 
 
 class OllamaServer:
@@ -107,18 +108,18 @@ def _read_config(fields: Fields) -> RuntimeConfig:
         inner.number("frequency_penalty"),
         inner.number("presence_penalty"),
         inner.texts("stop"),
-        _read_effort(fields),  # type: ignore[arg-type]
+        _read_think(fields),
         inner.rest(),
     )
 
 
-def _read_effort(fields: Fields) -> str | None:
+def _read_think(fields: Fields) -> Effort | None:
+    """Return the effort; ``think`` is an effort, or a switch for models without efforts."""
     think = fields.take("think")
-    if think is None or think in ("minimal", "low", "medium", "high", "xhigh"):
-        return think if isinstance(think, str) else None
-    if not isinstance(think, bool):
-        fields.refuse("think", "must be true, false or an effort")
-    return "medium" if think else "none"  # a mere switch, for models without efforts
+    if isinstance(think, bool):
+        return "medium" if think else "none"
+    fields.put("think", think)
+    return read_effort(fields, "think")
 
 
 def _read_format(fields: Fields) -> dict[str, Any] | None:
@@ -213,8 +214,6 @@ def _read_image(data: Any, path: str) -> Image:
 
 # --- writing --------------------------------------------------------------------------------------
 
-_WORDS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
-
 
 class _Encoder(ReplyEncoder):
     """Messages of a reply, as a body gathers them and a stream sends them."""
@@ -254,7 +253,7 @@ class _Encoder(ReplyEncoder):
         called = complete.finish_reason == "tool_calls" or isinstance(self._unsound, MalformedToolCallError)
         counts = {"prompt_eval_count": complete.usage.input_tokens, "eval_count": complete.usage.output_tokens}
         cut = complete.finish_reason == "length"
-        word = "stop" if called and not cut else self.finish_word(complete, _WORDS)
+        word = "stop" if called and not cut else self.finish_word(complete, FINISH)
         return {"done_reason": word, **{name: count for name, count in counts.items() if count is not None}}
 
     def _flaw(self) -> ProviderError | None:

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ...events import FinishReason
-from ..projection import IdRule
+from ..ids import IdRule
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from ...messages import Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..projection import sorted_json
+from ..json import json_text
 from .errors import inband_error
 from .quirks import Quirks
 
@@ -83,15 +83,17 @@ class _OpenCall:
         self.fragments: list[tuple[int, str]] = []  # that came before the name, and where
 
 
-_FINISH: dict[str, FinishReason] = {
-    "error": "error",
+FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
-    "tool_call": "tool_calls",  # Azure's DeepSeek [38d68380-106fefa5]
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
+"""Finish reasons of this wire; the one that a server sends for each of ours comes first."""
+
+# Words of imitators, which are read and never sent. ``tool_call``: Azure's DeepSeek [38d68380-106fefa5].
+_READ: dict[str, FinishReason] = {**FINISH, "error": "error", "tool_call": "tool_calls"}
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 
@@ -249,7 +251,7 @@ class OpenAIDecoder(Decoder):
             for part in content:
                 self._read_content_part(part)
         else:  # Cloudflare answers JSON mode with the object itself
-            self._text(bytes(sorted_json(content)).decode())
+            self._text(json_text(content))
 
     def _read_content_part(self, part: Any) -> None:
         if isinstance(part, str):
@@ -282,7 +284,7 @@ class OpenAIDecoder(Decoder):
             held.name = name
             self._say_call(held)
         if arguments is not None and arguments != "":
-            fragment = arguments if type(arguments) is str else bytes(sorted_json(arguments)).decode()
+            fragment = arguments if type(arguments) is str else json_text(arguments)
             if held.said:
                 self.out.tool_input(held.key, fragment)
             else:
@@ -325,7 +327,7 @@ class OpenAIDecoder(Decoder):
 
     def _note_finish(self, choice: _Choice) -> None:
         # Said twice and differently (OpenRouter): the first word that says more than "stop" is the truer one.
-        if _FINISH.get(self._finish_raw or "", "stop") == "stop":
+        if _READ.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
         if isinstance(choice.native_finish_reason, str):
             self._native = choice.native_finish_reason.lower()
@@ -356,7 +358,7 @@ class OpenAIDecoder(Decoder):
         said = self._finish_raw
         reason: FinishReason = "stop"
         if said is not None:
-            reason = self._quirks.finish_words.get(said) or _FINISH.get(said, "error")
+            reason = self._quirks.finish_words.get(said) or _READ.get(said, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
         if not self.out.has_calls:
@@ -370,7 +372,7 @@ class OpenAIDecoder(Decoder):
         value = read_object(text)
         if value is not None and isinstance(value.get("tool"), str) and isinstance(value.get("arguments"), dict):
             self.out.tool_start("coerced", None, value["tool"])
-            self.out.tool_input("coerced", bytes(sorted_json(value["arguments"])).decode())
+            self.out.tool_input("coerced", json_text(value["arguments"]))
         elif value is not None and isinstance(value.get("answer"), str):
             self.out.text(value["answer"])
         else:

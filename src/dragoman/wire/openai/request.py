@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -11,7 +11,6 @@ from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedF
 from ...messages import (
     NO_CONFIG,
     Assistant,
-    Document,
     ForceTool,
     Image,
     Inline,
@@ -19,6 +18,7 @@ from ...messages import (
     Message,
     Request,
     RuntimeConfig,
+    System,
     Text,
     Thinking,
     Tool,
@@ -29,12 +29,80 @@ from ...messages import (
     join_system,
 )
 from ..codec import Notes
-from ..conversation import is_ours, note_state
-from ..projection import IdMap, merge_extras, schema_name, sorted_json
+from ..continuity import is_ours, note_state
+from ..ids import IdMap
+from ..json import json_text, merge_extras, sorted_json
+from ..schema import schema_directive, schema_name
+from ..urls import media_url
 from .quirks import Quirks
 
 
-def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+def write_request(
+    request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
+) -> dict[str, Any]:
+    """Return the body of a request: settings first and messages last, so that a longer turn extends the bytes.
+
+    State made by ``home`` goes back to it; ``path`` is how the response schema is asked for.
+    """
+    body: dict[str, Any] = {"model": home.model}
+    messages = request.messages
+    if request.tools or request.tool_choice is not None or request.response_schema is not None:
+        _write_structure(body, request, quirks, path)
+        messages = _add_directives(request, quirks, path)
+    _write_config(body, request.config, quirks)
+    if request.stream:
+        body["stream"] = True
+        if quirks.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+    written = _write_messages(messages, quirks, notes, home if quirks.reasoning_details else None)
+    if request.config.extras:
+        body["messages"] = written  # compared with the caller's own, if the extras hold any
+        _add_extras(body, request)
+        del body["messages"]
+    body["messages"] = written
+    return body
+
+
+def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
+    """Return how the response schema is asked for: by the wire's own field, or in words."""
+    if request.response_schema is None:
+        return None
+    # A schema for calls takes the place of a schema for the text.
+    return "prompt" if quirks.structured == "prompt" or coerces(request, quirks) else "native"
+
+
+def coerces(request: Request, quirks: Quirks) -> bool:
+    """Return whether calls are asked for through a JSON Schema."""
+    return quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
+
+
+def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, path: str | None) -> None:
+    if coerces(request, quirks):
+        body["response_format"] = _response_format(_calls_schema(request), strict=False)
+    elif quirks.tools == "native":
+        if request.tools:
+            body["tools"] = [write_tool(tool) for tool in request.tools]
+        if request.tool_choice is not None:
+            body["tool_choice"] = _write_tool_choice(request.tool_choice)
+    if path == "native" and request.response_schema is not None:
+        schema = request.response_schema
+        body["response_format"] = _response_format(schema, strict=is_strict(schema))
+
+
+def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
+    """Return the messages, with directives added to a copy where the wire's own fields cannot be used."""
+    directives = []
+    if coerces(request, quirks):
+        directives.append(_calls_directive(request.tools))
+    if path == "prompt" and request.response_schema is not None:
+        directives.append(schema_directive(request.response_schema))
+    if not directives:
+        return request.messages
+    system, rest = join_system(request.messages)
+    return (System("\n\n".join([*([system] if system else []), *directives])), *rest)
+
+
+def _write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
     """The settings the caller made, under this wire's names."""
     if config is NO_CONFIG:
         return
@@ -51,7 +119,7 @@ def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) ->
         raise UnsupportedFeatureError("config.reasoning: this wire takes an effort, not a budget in tokens")
 
 
-def add_extras(body: dict[str, Any], request: Request) -> None:
+def _add_extras(body: dict[str, Any], request: Request) -> None:
     """The caller's extras, beside what this call sets by itself."""
     extras = request.config.extras
     if "stream" in extras and not request.stream:
@@ -67,12 +135,12 @@ def write_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def write_tool_choice(choice: Any) -> Any:
+def _write_tool_choice(choice: Any) -> Any:
     """The four modes of choosing a tool."""
     return {"type": "function", "function": {"name": choice.name}} if isinstance(choice, ForceTool) else choice
 
 
-def response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
     """A schema as this wire asks for it."""
     inner = {"name": schema_name(schema), "schema": sorted_json(schema), "strict": strict}
     return {"type": "json_schema", "json_schema": inner}
@@ -95,7 +163,7 @@ def is_strict(schema: Any) -> bool:
     return all(is_strict(part) for part in [*named, *nested])
 
 
-def write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None) -> list[Any]:
+def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None) -> list[Any]:
     """Return the conversation in this wire's form; state made by ``home`` goes back to it."""
     system, rest = join_system(messages)
     first = len(messages) - len(rest)
@@ -158,19 +226,13 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, Image):
-        image: dict[str, Any] = {"url": _url_of(block)}
+        image: dict[str, Any] = {"url": media_url(block)}
         if block.detail is not None:
             image["detail"] = block.detail
         return {"type": "image_url", "image_url": image}
     if isinstance(block.source, Inline):
-        return {"type": "file", "file": {"filename": block.name or "document", "file_data": _url_of(block)}}
+        return {"type": "file", "file": {"filename": block.name or "document", "file_data": media_url(block)}}
     raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
-
-
-def _url_of(block: Image | Document) -> str:
-    if isinstance(block.source, Inline):
-        return f"data:{block.media_type};base64,{block.source.base64_data}"
-    return block.source.url
 
 
 def _write_assistant(
@@ -181,7 +243,7 @@ def _write_assistant(
         notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
         return None
     if quirks.tools == "schema":
-        texts += [_call_as_text(call) for call in calls]
+        texts += [_call_text(call) for call in calls]
     written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     if thoughts and quirks.send_reasoning:
         written[quirks.send_reasoning] = "".join(thoughts)
@@ -239,7 +301,7 @@ def _may_return(block: Thinking) -> bool:
 
 
 def _write_call(call: ToolCall, ids: IdMap) -> dict[str, Any]:
-    arguments = _as_text(call.arguments)
+    arguments = json_text(call.arguments)
     return {"id": ids[call.id], "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
@@ -264,7 +326,7 @@ def _write_result(message: ToolResult, path: str, quirks: Quirks, ids: IdMap, no
 # --- tools by way of a schema -----------------------------------------------------------------------
 
 
-def calls_schema(request: Request) -> dict[str, Any]:
+def _calls_schema(request: Request) -> dict[str, Any]:
     """A schema whose every instance is a call of one of the tools, or a plain answer where one is allowed."""
     chosen = request.tool_choice
     tools = [tool for tool in request.tools if not isinstance(chosen, ForceTool) or tool.name == chosen.name]
@@ -283,9 +345,9 @@ def calls_schema(request: Request) -> dict[str, Any]:
     return options[0] if len(options) == 1 else {"anyOf": options}
 
 
-def calls_directive(tools: Sequence[Tool]) -> str:
+def _calls_directive(tools: Sequence[Tool]) -> str:
     """How to ask for a call in words, where the chat template ignores tools."""
-    listed = "\n".join([f"- {tool.name}: {tool.description} Arguments: {_as_text(tool.parameters)}" for tool in tools])
+    listed = "\n".join([f"- {tool.name}: {tool.description} Arguments: {json_text(tool.parameters)}" for tool in tools])
     return (
         f"You can use these tools:\n{listed}\n"
         'Reply with JSON only: {"tool": NAME, "arguments": {...}} to use a tool, '
@@ -293,16 +355,6 @@ def calls_directive(tools: Sequence[Tool]) -> str:
     )
 
 
-def schema_directive(schema: Mapping[str, Any]) -> str:
-    """How to ask for JSON in words."""
-    written = _as_text(dict(schema))
-    return f"Reply with nothing but one JSON value that satisfies this JSON Schema, without code fences:\n{written}"
-
-
-def _call_as_text(call: Mapping[str, Any]) -> str:
+def _call_text(call: Mapping[str, Any]) -> str:
     function = call["function"]
-    return f'{{"tool": {_as_text(function["name"])}, "arguments": {function["arguments"]}}}'
-
-
-def _as_text(value: Any) -> str:
-    return bytes(sorted_json(value)).decode()
+    return f'{{"tool": {json_text(function["name"])}, "arguments": {function["arguments"]}}}'

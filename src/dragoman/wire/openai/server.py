@@ -24,7 +24,6 @@ from ...errors import (
 )
 from ...events import (
     Event,
-    FinishReason,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -37,11 +36,10 @@ from ...events import (
 from ...messages import Image, Message, Request, RuntimeConfig, Url, User
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ..codec import HttpReply
-from ..fields import Fields, Losses, read_body, read_media_url, read_schema
+from ..fields import Fields, Losses, read_body, read_effort, read_media_url, read_schema
 from ..server import Asked, ReplyEncoder
 from ..server_errors import find_class, headers_of, message_of, status_of
-
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+from .reply import FINISH
 
 
 class OpenAIServer:
@@ -144,9 +142,6 @@ def _read_config(fields: Fields) -> RuntimeConfig:
     limit, newer = fields.whole("max_tokens"), fields.whole("max_completion_tokens")
     if limit is not None and newer is not None and limit != newer:
         fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
-    effort = fields.text("reasoning_effort")
-    if effort is not None and effort not in _EFFORTS:
-        fields.refuse("reasoning_effort", f"must be one of {', '.join(_EFFORTS)}")
     return RuntimeConfig(
         fields.number("temperature"),
         newer if limit is None else limit,
@@ -155,7 +150,7 @@ def _read_config(fields: Fields) -> RuntimeConfig:
         fields.number("frequency_penalty"),
         fields.number("presence_penalty"),
         fields.texts("stop"),
-        effort,  # type: ignore[arg-type]
+        read_effort(fields, "reasoning_effort"),
         fields.rest(),
     )
 
@@ -164,13 +159,6 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
-_WORDS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-}
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -213,7 +201,7 @@ class _StreamEncoder(ReplyEncoder):
         assert self._complete is not None
         if self._complete.finish_reason == "cancelled":
             return self.broken(CallCancelledError("the call was cancelled"))
-        return self._chunk({}, self.finish_word(self._complete, _WORDS)) + self._usage() + _DONE
+        return self._chunk({}, self.finish_word(self._complete, FINISH)) + self._usage() + _DONE
 
     def broken(self, error: ProviderError) -> bytes:
         return self._usage() + _frame({"error": error_record(error)})
@@ -282,7 +270,7 @@ class _BodyEncoder(ReplyEncoder):
             message["reasoning_content"] = thoughts
         if self._calls:
             message["tool_calls"] = self._calls
-        finish = self.finish_word(self._complete, _WORDS)
+        finish = self.finish_word(self._complete, FINISH)
         body: dict[str, Any] = {
             "id": _reply_id(self._complete.message_id),
             "object": "chat.completion",

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
 from ...errors import ProviderError
 from ...events import Assembler
-from ...messages import Issuer, Request, join_system
-from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes
+from ...messages import Request
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
-from ..openai.request import is_strict, schema_directive
-from ..projection import join_url, to_bytes
+from ..openai.request import is_strict
+from ..urls import join_url
 from .errors import ROWS, read_error_body
-from .items import write_input
 from .quirks import Quirks
 from .reply import ResponsesDecoder
-from .request import add_extras, text_format, write_config, write_tool, write_tool_choice
+from .request import structured_path, write_request
 
 
 class ResponsesCodec(Endpoint[Quirks]):
@@ -45,24 +44,8 @@ class ResponsesCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and input last, so that a longer turn extends the bytes."""
         notes = Notes()
-        path = self._structured_path(request)
-        model = request.model or self.model
-        system, rest = join_system(request.messages)
-        body: dict[str, Any] = {"model": model, "store": False}
-        self._write_structure(body, request, path, system)
-        write_config(body, request.config, self.quirks)
-        if request.stream:
-            body["stream"] = True
-        first = len(request.messages) - len(rest)
-        body["input"] = write_input(rest, first, Issuer(self.wire, self.issuer_vendor, model), self.quirks, notes)
-        add_extras(body, request)
-        body["input"] = body.pop("input")
-        return Encoded(
-            HttpRequest("POST", self._url, dict(_JSON), to_bytes(body)),
-            tuple(notes.items),
-            notes.warnings,
-            path,
-        )
+        path = structured_path(request, self.quirks)
+        return encode_post(self._url, write_request(request, self.home(request), self.quirks, path, notes), notes, path)
 
     def decoder(self, request: Request, out: Assembler) -> ResponsesDecoder:
         """A decoder for the reply, whole or streamed."""
@@ -87,7 +70,7 @@ class ResponsesCodec(Endpoint[Quirks]):
             quirks = replace(quirks, encrypted_reasoning=False)
         elif self._has_strict_tools(request) and _NAMES_TOOL.search(said):
             quirks = replace(quirks, strict_tools=False)
-        elif self._structured_path(request) == "native" and _NAMES_FORMAT.search(said):
+        elif structured_path(request, self.quirks) == "native" and _NAMES_FORMAT.search(said):
             quirks = replace(quirks, structured="prompt")
         else:
             return None
@@ -100,28 +83,9 @@ class ResponsesCodec(Endpoint[Quirks]):
 
     # inside
 
-    def _structured_path(self, request: Request) -> Literal["native", "prompt"] | None:
-        return None if request.response_schema is None else self.quirks.structured
-
     def _has_strict_tools(self, request: Request) -> bool:
         return self.quirks.strict_tools and any(is_strict(tool.parameters) for tool in request.tools)
 
-    def _write_structure(self, body: dict[str, Any], request: Request, path: str | None, system: str | None) -> None:
-        schema = request.response_schema
-        said = [system] if system else []
-        if schema is not None and path == "prompt":
-            said.append(schema_directive(schema))
-        if said:
-            body["instructions"] = "\n\n".join(said)
-        if request.tools:
-            body["tools"] = [write_tool(tool, self.quirks) for tool in request.tools]
-        if request.tool_choice is not None:
-            body["tool_choice"] = write_tool_choice(request.tool_choice)
-        if schema is not None and path == "native":
-            body["text"] = text_format(schema)
-
-
-_JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 # "could not be verified" also speaks of encrypted content, and is about an item of the conversation.
 _REFUSED = r"(?:un(?:supported|known|recogni[sz]ed)|not (?:supported|permitted|allowed)|invalid|extra)"

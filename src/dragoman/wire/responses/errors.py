@@ -6,21 +6,14 @@ import re
 from typing import Any
 
 from ...errors import ProviderError, UnsupportedContentError
-from ..errors import Failure, Row, build_error, read_failure
+from ..errors import Failure, Row, build_error, read_failure, row
 from ..openai.errors import ROWS as OPENAI_ROWS
 from ..openai.errors import inband_error
 
-_400 = frozenset({400})
-
-
-def _row(pattern: str, error: type[ProviderError], proof: str = "") -> Row:
-    return Row(_400, re.compile(pattern, re.IGNORECASE), error, proof)
-
-
 ROWS: tuple[Row, ...] = (
     # content: files are refused by their type
-    _row(r"^unsupported_(file|image_media_type)\b", UnsupportedContentError, "9ab7e66f-914c8140"),
-    _row(r"'input_(file|image|audio)' is not supported", UnsupportedContentError),  # llama.cpp
+    row("400", r"^unsupported_(file|image_media_type)\b", UnsupportedContentError, "9ab7e66f-914c8140"),
+    row("400", r"'input_(file|image|audio)' is not supported", UnsupportedContentError),  # llama.cpp
     *OPENAI_ROWS,
 )
 

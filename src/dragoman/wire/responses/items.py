@@ -16,7 +16,6 @@ from ...messages import (
     AssistantBlock,
     Document,
     Image,
-    Inline,
     Issuer,
     Message,
     Opaque,
@@ -28,8 +27,11 @@ from ...messages import (
     UserBlock,
 )
 from ..codec import Note, Notes
-from ..conversation import Call, Pairs, is_ours, note_state
-from ..projection import IdRule, sorted_json
+from ..continuity import is_ours, note_state
+from ..ids import IdRule
+from ..json import json_text
+from ..pairing import Call, Pairs
+from ..urls import media_url
 from .quirks import Quirks
 
 # Calls that run on the caller's side, under names of their own; the server wants an output for each.
@@ -166,7 +168,12 @@ class _Writer:
             return None
         if call_id != block.id:
             self._notes.rewrite(path, "id_projected", "the wire does not take this id; call and result get another")
-        item = {"type": "function_call", "call_id": call_id, "name": block.name, "arguments": _as_text(block.arguments)}
+        item = {
+            "type": "function_call",
+            "call_id": call_id,
+            "name": block.name,
+            "arguments": json_text(block.arguments),
+        }
         return {**self._own_fields(block, path), **item}
 
     def _thinking(self, block: Thinking, path: str) -> dict[str, Any] | None:
@@ -212,7 +219,7 @@ def _write_parts(content: Any, path: str, notes: Notes) -> list[dict[str, Any]]:
 def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "input_text", "text": block.text}
-    url = _url_of(block)
+    url = media_url(block)
     if isinstance(block, Image):
         detail = {} if block.detail is None else {"detail": block.detail}
         return {"type": "input_image", "image_url": url, **detail}
@@ -223,15 +230,5 @@ def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     return {"type": "input_file", "file_url": url}
 
 
-def _url_of(block: Image | Document) -> str:
-    if isinstance(block.source, Inline):
-        return f"data:{block.media_type};base64,{block.source.base64_data}"
-    return block.source.url
-
-
 def _name_of(block: Document) -> str:
     return "document.pdf" if block.media_type == "application/pdf" else "document"
-
-
-def _as_text(value: Any) -> str:
-    return bytes(sorted_json(value)).decode()

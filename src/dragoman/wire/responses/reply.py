@@ -19,7 +19,7 @@ from ...messages import Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure
-from ..projection import sorted_json
+from ..json import json_text, read_count
 from .errors import reply_error
 
 
@@ -90,13 +90,15 @@ class _Item:
         self.started = False  # has the call begun?
 
 
-_ENDS: dict[str, FinishReason] = {
+FINISH: dict[str, FinishReason] = {
     "completed": "stop",
-    "complete": "stop",  # mistral.rs
     "max_output_tokens": "length",
-    "max_tokens": "length",
     "content_filter": "content_filter",
 }
+"""Ends of this wire: the status of a reply, or the reason why it is incomplete."""
+
+# Words of imitators, which are read and never sent. ``complete``: mistral.rs.
+_READ: dict[str, FinishReason] = {**FINISH, "complete": "stop", "max_tokens": "length"}
 _TERMINAL = {
     "response.completed": "completed",
     "response.done": "completed",
@@ -403,7 +405,7 @@ class ResponsesDecoder(Decoder):
             self.out.block_end(item.key)
 
     def _end_arguments(self, item: _Item, final: Any) -> None:
-        text = final if isinstance(final, str) else "" if final is None else bytes(sorted_json(final)).decode()
+        text = final if isinstance(final, str) else "" if final is None else json_text(final)
         said = "".join(item.said)
         if text.startswith(said):
             if text != said:
@@ -465,7 +467,7 @@ class ResponsesDecoder(Decoder):
     def _reason(self, word: str) -> FinishReason:
         if self._refused:
             return "content_filter"
-        reason = _ENDS.get(word, "error")
+        reason = _READ.get(word, "error")
         if reason == "stop" and self._limit is not None and (self._usage.output_tokens or 0) >= self._limit:
             return "length"
         if reason != "stop" or not self.out.has_calls:
@@ -547,10 +549,6 @@ def _rest(pieces: Iterable[str], final: str) -> str:
     return final[len(said) :] if final.startswith(said) else ""
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
 def _read_usage(record: Any) -> Usage | None:
     if not isinstance(record, dict):
         return None
@@ -558,10 +556,10 @@ def _read_usage(record: Any) -> Usage | None:
     asked = asked if isinstance(asked, dict) else {}
     made = made if isinstance(made, dict) else {}
     return Usage(
-        _count(record.get("input_tokens")),
-        _count(record.get("output_tokens")),
-        _count(asked.get("cached_tokens")),
-        _count(asked.get("cache_write_tokens")),
-        _count(made.get("reasoning_tokens")),
-        _count(record.get("total_tokens")),
+        read_count(record.get("input_tokens")),
+        read_count(record.get("output_tokens")),
+        read_count(asked.get("cached_tokens")),
+        read_count(asked.get("cache_write_tokens")),
+        read_count(made.get("reasoning_tokens")),
+        read_count(record.get("total_tokens")),
     )

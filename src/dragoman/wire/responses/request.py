@@ -3,19 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ...messages import ForceTool, Request, RuntimeConfig, Tool
+from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, join_system
+from ..codec import Notes
+from ..json import merge_extras, sorted_json
 from ..openai.request import is_strict
-from ..projection import merge_extras, schema_name, sorted_json
+from ..schema import schema_directive, schema_name
+from .items import write_input
 from .quirks import Quirks
 
 _NO_PLACE = ("stop_sequences", "seed", "frequency_penalty", "presence_penalty")
 _STATE = ("previous_response_id", "conversation", "background")
 
 
-def write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+def write_request(
+    request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
+) -> dict[str, Any]:
+    """Return the body of a request: settings first and input last, so that a longer turn extends the bytes."""
+    system, rest = join_system(request.messages)
+    body: dict[str, Any] = {"model": home.model, "store": False}
+    _write_structure(body, request, quirks, path, system)
+    _write_config(body, request.config, quirks)
+    if request.stream:
+        body["stream"] = True
+    body["input"] = write_input(rest, len(request.messages) - len(rest), home, quirks, notes)
+    _add_extras(body, request)
+    body["input"] = body.pop("input")
+    return body
+
+
+def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
+    """Return how the response schema is asked for: by the wire's own field, or in words."""
+    return None if request.response_schema is None else quirks.structured
+
+
+def _write_structure(
+    body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, system: str | None
+) -> None:
+    schema = request.response_schema
+    instructions = [system] if system else []
+    if schema is not None and path == "prompt":
+        instructions.append(schema_directive(schema))
+    if instructions:
+        body["instructions"] = "\n\n".join(instructions)
+    if request.tools:
+        body["tools"] = [_write_tool(tool, quirks) for tool in request.tools]
+    if request.tool_choice is not None:
+        body["tool_choice"] = _write_tool_choice(request.tool_choice)
+    if schema is not None and path == "native":
+        body["text"] = _text_format(schema)
+
+
+def _write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
     """The settings the caller made, under this wire's names."""
     for name in _NO_PLACE:
         if getattr(config, name) not in (None, ()):
@@ -42,7 +83,7 @@ def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks
         body["include"] = ["reasoning.encrypted_content"]
 
 
-def add_extras(body: dict[str, Any], request: Request) -> None:
+def _add_extras(body: dict[str, Any], request: Request) -> None:
     """The caller's extras, beside what this call sets by itself; ``include`` merges."""
     extras = request.config.extras
     for name in _STATE:
@@ -55,7 +96,7 @@ def add_extras(body: dict[str, Any], request: Request) -> None:
     merge_extras(body, extras, lists=frozenset({"include"}))
 
 
-def write_tool(tool: Tool, quirks: Quirks) -> dict[str, Any]:
+def _write_tool(tool: Tool, quirks: Quirks) -> dict[str, Any]:
     """A tool as this wire describes it."""
     return {
         "type": "function",
@@ -66,12 +107,12 @@ def write_tool(tool: Tool, quirks: Quirks) -> dict[str, Any]:
     }
 
 
-def write_tool_choice(choice: Any) -> Any:
+def _write_tool_choice(choice: Any) -> Any:
     """The four modes of choosing a tool."""
     return {"type": "function", "name": choice.name} if isinstance(choice, ForceTool) else choice
 
 
-def text_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _text_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema as this wire asks for it."""
     form = {
         "type": "json_schema",

@@ -10,7 +10,6 @@ import msgspec
 from ...errors import CallCancelledError, ProviderError
 from ...events import (
     Event,
-    FinishReason,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -24,6 +23,7 @@ from ...messages import AssistantBlock, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
 from ..openai.server import OpenAIServer, error_record
 from ..server import Asked, ReplyEncoder
+from .reply import FINISH
 from .server_request import read_request
 
 
@@ -51,11 +51,6 @@ class ResponsesServer:
 
 
 _encode = msgspec.json.Encoder().encode
-_WORDS: dict[str, FinishReason] = {
-    "completed": "stop",
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-}
 
 
 class _Encoder(ReplyEncoder):
@@ -121,7 +116,7 @@ class _Encoder(ReplyEncoder):
 
     def _ended(self) -> dict[str, Any]:
         assert self._complete is not None
-        word = self.finish_word(self._complete, _WORDS)
+        word = self.finish_word(self._complete, FINISH)
         if self._complete.finish_reason in ("stop", "tool_calls") or word == "completed":
             return self._response("completed")
         if self._complete.finish_reason == "error" and self._unsound is not None:

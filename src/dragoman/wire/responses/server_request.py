@@ -32,11 +32,10 @@ from ...messages import (
     UserBlock,
 )
 from ...validate import parse_tool_choice
-from ..fields import Fields, Losses, read_body, read_media_url, read_schema
+from ..fields import Fields, Losses, read_body, read_effort, read_media_url, read_schema
 from ..server import Asked
 
 _ISSUER = Issuer("responses")
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _STATE = ("previous_response_id", "conversation", "background", "prompt")
 _ENCRYPTED = "reasoning.encrypted_content"
 
@@ -64,16 +63,14 @@ def read_request(body: bytes) -> Asked:
 def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
     _ignore_defaults(fields)
     reasoning = fields.inner("reasoning") or Fields({}, "reasoning")
-    effort = reasoning.text("effort")
-    if effort is not None and effort not in _EFFORTS:
-        reasoning.refuse("effort", f"must be one of {', '.join(_EFFORTS)}")
+    effort = read_effort(reasoning, "effort")
     reasoning.drop(("summary", "generate_summary"), losses, "which thoughts are shown is each endpoint's setting")
     reasoning.done()
     return RuntimeConfig(
         fields.number("temperature"),
         fields.whole("max_output_tokens"),
         fields.number("top_p"),
-        reasoning=effort,  # type: ignore[arg-type]
+        reasoning=effort,
         extras=fields.rest(),
     )
 

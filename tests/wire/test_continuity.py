@@ -1,11 +1,10 @@
-"""Whose state it is, which result answers which call, and that nobody's state is lost in silence."""
+"""Whose opaque state it is."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from dragoman.messages import (
     Assistant,
     Continuity,
     Issuer,
-    Message,
     Request,
     RuntimeConfig,
     Text,
@@ -23,8 +21,7 @@ from dragoman.messages import (
     User,
 )
 from dragoman.wire import CODECS
-from dragoman.wire.conversation import Call, Pairs, is_ours, is_welcome, model_line
-from dragoman.wire.projection import IdRule
+from dragoman.wire.continuity import is_ours, is_welcome, model_line
 
 from .cases import CASES
 
@@ -94,36 +91,10 @@ def test_without_state_there_is_nothing_to_send() -> None:
     assert not is_welcome(None, HOME)
 
 
-def call(call_id: str, arguments: Any = None) -> ToolCall:
-    return ToolCall(call_id, "t", {} if arguments is None else arguments)
-
-
-def test_an_id_used_again_means_the_latest_call() -> None:
-    messages = [
-        User("a"),
-        Assistant([call("1")]),
-        Assistant([Text("x"), call("1"), call("2")]),
-        ToolResult("1", "late"),
-        ToolResult("2", "two"),
-        ToolResult("1", "early"),
-        ToolResult("nobody", "?"),
-    ]
-    pairs = Pairs(messages, 5, None)
-    assert pairs.answers == {8: Call(7, 1), 9: Call(7, 2), 10: Call(6, 0)}
-    assert pairs.results == {where: at for at, where in pairs.answers.items()}
-    assert len(set(pairs.ids.values())) == 3, "an id is sent once"
-    assert pairs.ids[Call(6, 0)] == "1"
-
-
-def test_calls_that_nobody_answers_have_no_id() -> None:
-    messages: list[Message] = [Assistant([call("1"), call("2")]), ToolResult("2", "x")]
-    assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {Call(0, 1)}
-
-
 @pytest.mark.parametrize("wire", sorted(CODECS))
 def test_state_on_what_a_user_or_a_tool_says_is_dropped_and_told(wire: str) -> None:
     text = Text("hi", Continuity("signature", None, Issuer(wire)))
-    messages = (User([text, Text("there")]), Assistant([call("c1")]), ToolResult("c1", [text]))
+    messages = (User([text, Text("there")]), Assistant([ToolCall("c1", "any", {})]), ToolResult("c1", [text]))
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
     encoded = codec.encode(Request(messages, config=RuntimeConfig(max_tokens=9), model="m"))
     told = [(warning.code, warning.path) for warning in encoded.warnings if warning.code == "continuity_dropped"]

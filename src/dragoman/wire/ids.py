@@ -1,0 +1,88 @@
+"""Tool-call ids, projected onto what a wire accepts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from ..messages import Assistant, Message, ToolCall, ToolResult
+
+
+class IdRule(Struct, frozen=True):
+    """Which tool-call ids a wire accepts: these characters or any, this length."""
+
+    max_length: int
+    exact: bool = False
+    alphabet: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    also: str = ""
+    any_character: bool = False
+
+    def allows(self, call_id: str) -> bool:
+        """Is this id legal as it is?"""
+        size = len(call_id)
+        fits = size == self.max_length if self.exact else 0 < size <= self.max_length
+        if self.any_character:
+            return fits and _is_text(call_id)
+        return fits and set(call_id) <= _characters(self.alphabet + self.also)
+
+    def fold(self, call_id: str, salt: int) -> str:
+        """A legal id that stands for ``call_id``: its digest, written in the wire's alphabet."""
+        digest = hashlib.sha256(f"{salt}:{call_id}".encode("utf-8", "surrogatepass")).digest()
+        number = int.from_bytes(digest, "big")
+        letters = []
+        for _ in range(self.max_length if self.exact else min(self.max_length, 32)):
+            number, place = divmod(number, len(self.alphabet))
+            letters.append(self.alphabet[place])
+        return "".join(letters)
+
+
+def _is_text(call_id: str) -> bool:
+    try:
+        call_id.encode()
+    except UnicodeEncodeError:  # half a pair of surrogates, which no JSON can carry
+        return False
+    return True
+
+
+def _characters(letters: str) -> frozenset[str]:
+    return frozenset(letters)
+
+
+class IdMap:
+    """Tool-call ids of one conversation, projected onto a wire: deterministic, never two onto one.
+
+    Legal ids pass unchanged and are reserved first; each illegal one gets a digest, salted anew in
+    the unlikely case that it is taken. The same id gets the same projection in call and result.
+    """
+
+    def __init__(self, rule: IdRule | None, messages: Iterable[Message] = ()) -> None:
+        self._map: dict[str, str] = {}
+        if rule is None:
+            return
+        ids = list(dict.fromkeys(_ids(messages)))
+        taken = {call_id for call_id in ids if rule.allows(call_id)}
+        for call_id in ids:
+            if not rule.allows(call_id):
+                salt = 0
+                while (projected := rule.fold(call_id, salt)) in taken:
+                    salt += 1
+                taken.add(projected)
+                self._map[call_id] = projected
+
+    def __getitem__(self, call_id: str) -> str:
+        return self._map.get(call_id, call_id)
+
+    def __contains__(self, call_id: str) -> bool:
+        return call_id in self._map
+
+
+def _ids(messages: Iterable[Message]) -> Iterable[str]:
+    for message in messages:
+        if type(message) is Assistant:
+            for block in message.content:
+                if type(block) is ToolCall:
+                    yield block.id
+        elif type(message) is ToolResult:
+            yield message.tool_call_id

@@ -1,0 +1,94 @@
+"""JSON of requests: equal values give equal bytes, and the caller's extras fit beside what a codec wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidRequestError
+
+_encode = msgspec.json.Encoder().encode
+_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def sorted_json(value: Any) -> msgspec.Raw:
+    """A value as JSON with its keys sorted all the way down, so that equal values give equal bytes."""
+    try:
+        written = _sorted(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
+    if b"null" in written:  # which is what msgspec writes for a number that is none
+        _refuse_not_finite(value)
+    return msgspec.Raw(written)
+
+
+def _refuse_not_finite(value: Any) -> None:
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:  # no recursion: the value may be as deep as the encoder allows
+        place, value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidRequestError(f"a value of the request cannot be written as JSON: {place or 'it'} is {value}")
+        if isinstance(value, dict):
+            left += [(f"{place}.{name}" if place else str(name), each) for name, each in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [(f"{place}[{at}]", each) for at, each in enumerate(value)]
+
+
+def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
+    """A body as JSON, in the order it was built."""
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
+
+
+def read_count(value: Any) -> int | None:
+    """Return a counter of a reply, or ``None`` for what is not one."""
+    return value if type(value) is int and value >= 0 else None
+
+
+def json_text(value: Any) -> str:
+    """Return ``sorted_json`` as text."""
+    return bytes(sorted_json(value)).decode()
+
+
+def merge_extras(
+    body: dict[str, Any], extras: Mapping[str, Any], *, lists: frozenset[str] = frozenset(), coerce: bool = False
+) -> None:
+    """Add the caller's extras to a body the codec built, sorted by name.
+
+    A field the codec wrote: lists named in ``lists`` merge, the codec's values first; anything else
+    must be equal, or the call is refused. A field it did not write passes through untouched.
+    """
+    for name in sorted(extras):
+        value = extras[name]
+        if name not in body:
+            body[name] = sorted_json(value)
+        elif name in lists:
+            body[name] = _merge(body[name], [value] if coerce and isinstance(value, str) else value)
+        elif not _same(_plain(body[name]), value):
+            raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
+
+
+def _merge(ours: list[str], theirs: Any) -> list[str]:
+    if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
+        return ours  # malformed for a merge counts as absent
+    return list(dict.fromkeys([*ours, *theirs]))
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(_encode(value))
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Equality of decoded JSON: numbers by value, and true is not 1."""
+    if isinstance(ours, bool) or isinstance(theirs, bool):
+        return ours is theirs
+    if isinstance(ours, dict) and isinstance(theirs, Mapping):
+        return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, list) and isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    return bool(ours == theirs)

@@ -1,0 +1,40 @@
+"""Reading what servers answer when they are asked whether a model is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InvalidResponseError
+from ..events import read_json
+from .codec import Codec, HttpReply, HttpRequest
+
+
+def get_json(url: str, headers: Mapping[str, str] | None = None) -> HttpRequest:
+    """Return a ``GET`` that asks for JSON."""
+    return HttpRequest("GET", url, {"accept": "application/json", **(headers or {})})
+
+
+def read_success(codec: Codec, reply: HttpReply) -> Any:
+    """Return the JSON of a reply; raise what a refusal means, or ``InvalidResponseError`` if it is not JSON."""
+    refuse_failure(codec, reply)
+    try:
+        return read_json(reply.body)
+    except ValueError as error:
+        raise InvalidResponseError("the server's answer about its models is not JSON", status=reply.status) from error
+
+
+def refuse_failure(codec: Codec, reply: HttpReply) -> None:
+    """Raise what a reply means that is not a success."""
+    if reply.status >= 300:
+        raise codec.error(reply.status, reply.headers, reply.body)
+
+
+def entries_of(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list, or nothing where there is no list."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def serves_one_model(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the list is that of llama.cpp, which serves its one model under any name."""
+    return len(entries) == 1 and isinstance(entries[0].get("meta"), Mapping)

@@ -1,0 +1,63 @@
+"""Addresses: base URLs of servers, and media inside ``data:`` URLs."""
+
+from __future__ import annotations
+
+import base64
+import re
+from urllib.parse import unquote, unquote_to_bytes, urlsplit, urlunsplit
+
+from ..messages import Document, Image, Inline
+
+
+def join_url(base_url: str, path: str, default: str = "") -> str:
+    """Append ``path`` to a base URL; a base without a path of its own gets ``default`` first."""
+    try:
+        parts = urlsplit(base_url)
+        _ = parts.port  # which is read when it is asked for
+    except ValueError as error:
+        raise ValueError("base_url must be an http or https URL; its host or port cannot be read") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"base_url must be an http or https URL, not {_shown(base_url)!r}")
+    if parts.username or parts.password:
+        raise ValueError("base_url must not contain credentials; pass api_key instead")
+    if parts.fragment:
+        raise ValueError("base_url must not contain a fragment")
+    own = parts.path.rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, (own or default) + path, parts.query, ""))
+
+
+def _shown(url: str) -> str:
+    return url.rpartition("@")[2].partition("?")[0]
+
+
+def root_of(base_url: str) -> str:
+    """The server behind a base URL: without the ``/v1`` that its compatible API hangs under."""
+    parts = urlsplit(base_url)
+    path = re.sub(r"(/openai)?/v\d\w*/?$", "", parts.path).rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+_DATA_URL = re.compile(r"data:([^;,]*)([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
+
+
+def read_data_url(url: str, *, percent_encoded: bool = False) -> tuple[str | None, str] | None:
+    """Return the media type and the base64 data of a ``data:`` URL, or ``None`` for any other URL.
+
+    One that is not base64 is converted if ``percent_encoded``, and otherwise not read.
+    """
+    found = _DATA_URL.fullmatch(url)
+    if found is None:
+        return None
+    media_type, parameters, data = found.groups()
+    if parameters.lower().endswith(";base64"):
+        return media_type or None, unquote(data)
+    if not percent_encoded:
+        return None
+    return media_type or None, base64.b64encode(unquote_to_bytes(data)).decode("ascii")
+
+
+def media_url(block: Image | Document) -> str:
+    """Return the URL of a medium: its own, or a ``data:`` URL for inline data."""
+    if isinstance(block.source, Inline):
+        return f"data:{block.media_type};base64,{block.source.base64_data}"
+    return block.source.url

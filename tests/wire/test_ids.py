@@ -1,0 +1,120 @@
+"""Tool-call ids, projected onto what a wire accepts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.messages import Assistant, Message, Text, ToolCall, ToolResult, User
+from dragoman.wire.ids import IdMap, IdRule
+
+NINE = IdRule(9, exact=True)
+FORTY = IdRule(40)
+DASHED = IdRule(64, also="_-")
+LONG = IdRule(48, exact=True)
+TINY = IdRule(2, alphabet="ab")
+ANY = IdRule(40, any_character=True)
+RULES = [NINE, FORTY, DASHED, LONG, ANY]
+
+ALLOWED: list[tuple[IdRule, str, bool]] = [
+    (NINE, "abcDEF123", True),
+    (NINE, "abcDEF12", False),
+    (NINE, "abcDEF1234", False),
+    (NINE, "abcDEF12_", False),
+    (FORTY, "a", True),
+    (FORTY, "a" * 40, True),
+    (FORTY, "a" * 41, False),
+    (FORTY, "", False),
+    (FORTY, "a_b", False),
+    (DASHED, "call_1-x", True),
+    (DASHED, "call.1", False),
+    (DASHED, "é", False),
+    (ANY, "call#1 {é}呼\n", True),
+    (ANY, "é" * 40, True),
+    (ANY, "é" * 41, False),
+    (ANY, "", False),
+    (ANY, "\ud800", False),
+]
+
+
+@pytest.mark.parametrize(("rule", "call_id", "allowed"), ALLOWED)
+def test_which_ids_are_legal(rule: IdRule, call_id: str, allowed: bool) -> None:
+    assert rule.allows(call_id) is allowed
+
+
+def test_a_rule_cannot_be_changed() -> None:
+    assert IdRule.__struct_config__.frozen
+
+
+def talk(ids: list[str]) -> list[Message]:
+    """A conversation that calls and answers each id, one after the other."""
+    messages: list[Message] = [User("u")]
+    for call_id in ids:
+        messages += [Assistant([Text("t"), ToolCall(call_id, "f", {})]), ToolResult(call_id, "r")]
+    return messages
+
+
+ids = st.lists(st.text(max_size=12) | st.text("ab1_", max_size=70), max_size=8, unique=True)
+
+
+@given(st.sampled_from(RULES), ids)
+def test_no_two_ids_become_one_and_legal_ones_stay(rule: IdRule, given: list[str]) -> None:
+    # the worst there is: ids that are themselves what others become
+    given = list(dict.fromkeys([*given, *[rule.fold(each, 0) for each in given[:3]]]))
+    projected = IdMap(rule, talk(given))
+    assert len({projected[each] for each in given}) == len(given)
+    for each in given:
+        assert rule.allows(projected[each])
+        assert (projected[each] == each) == rule.allows(each)
+        assert (each in projected) == (not rule.allows(each))
+
+
+@given(st.sampled_from(RULES), ids)
+def test_projections_are_the_same_every_time(rule: IdRule, given: list[str]) -> None:
+    once, again = IdMap(rule, talk(given)), IdMap(rule, iter(talk(given)))
+    grown = IdMap(rule, [*talk(given), User("more")])
+    assert [once[each] for each in given] == [again[each] for each in given] == [grown[each] for each in given]
+
+
+def test_an_id_that_another_would_become_is_reserved() -> None:
+    taken = NINE.fold("call_1", 0)
+    for order in (["call_1", taken], [taken, "call_1"]):
+        projected = IdMap(NINE, talk(order))
+        assert projected[taken] == taken
+        assert projected["call_1"] == NINE.fold("call_1", 1)
+
+
+def test_two_ids_that_would_become_one() -> None:
+    """With two letters of two there are four ids: some of many must collide at first."""
+    clash = next(each for each in map(str, range(99)) if TINY.fold(each, 0) == TINY.fold("first", 0))
+    projected = IdMap(TINY, talk(["first", clash]))
+    assert projected["first"] == TINY.fold("first", 0)
+    assert projected[clash] not in (projected["first"], clash)
+
+
+def test_a_result_alone_is_projected_too() -> None:
+    projected = IdMap(NINE, [User("u"), ToolResult("call_1", "r")])
+    assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
+
+
+def test_a_call_alone_is_projected_too() -> None:
+    projected = IdMap(NINE, [User("u"), Assistant([Text("t"), ToolCall("call_1", "f", {})])])
+    assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
+
+
+def test_without_a_rule_every_id_is_legal() -> None:
+    projected = IdMap(None, talk(["call/1"]))
+    assert projected["call/1"] == "call/1"
+    assert "call/1" not in projected
+
+
+def test_an_id_that_is_not_in_the_conversation_stays() -> None:
+    assert IdMap(NINE)["call_1"] == "call_1"
+
+
+@pytest.mark.parametrize(("rule", "length"), [(NINE, 9), (FORTY, 32), (DASHED, 32), (LONG, 48), (IdRule(5), 5)])
+def test_the_length_of_a_projection(rule: IdRule, length: int) -> None:
+    assert len(rule.fold("call/1", 0)) == length
+    assert rule.fold("call/1", 0) != rule.fold("call/1", 1) != rule.fold("call/2", 1)
+    assert rule.fold("\ud800", 0).isalnum()

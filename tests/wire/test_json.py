@@ -1,0 +1,157 @@
+"""JSON of requests: equal values give equal bytes; extras fit beside what a codec wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.capabilities import Capabilities
+from dragoman.errors import InvalidRequestError
+from dragoman.messages import Assistant, Request, RuntimeConfig, Tool, ToolCall, ToolResult, User
+from dragoman.wire import CODECS
+from dragoman.wire.json import merge_extras, sorted_json, to_bytes
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": float("nan")}, "a is nan"),
+        ({"a": [1, {"b": (None, float("inf"))}]}, r"a\[1\]\.b\[1\] is inf"),
+        ([-float("inf")], r"\[0\] is -inf"),
+        (float("nan"), "it is nan"),
+    ],
+)
+def test_what_is_no_number_is_refused_with_its_place(value: Any, place: str) -> None:
+    with pytest.raises(InvalidRequestError, match=place):
+        sorted_json(value)
+
+
+def test_nothing_is_a_value_like_any_other() -> None:
+    deep: Any = None
+    for _ in range(200):
+        deep = {"a": [deep, 1.5, "null"]}
+    assert msgspec.json.decode(sorted_json(deep)) == deep
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_no_wire_sends_what_is_no_number(wire: str) -> None:
+    codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
+    said = [User("a"), Assistant([ToolCall("1", "f", {"x": [float("nan")]})]), ToolResult("1", "r")]
+    config = RuntimeConfig(max_tokens=10)
+    with pytest.raises(InvalidRequestError, match=r"x\[0\] is nan"):
+        codec.encode(Request(said, tools=[Tool("f")], config=config))
+    with pytest.raises(InvalidRequestError, match="x is inf"):
+        codec.encode(Request([User("a")], config=RuntimeConfig(max_tokens=10, extras={"own": {"x": float("inf")}})))
+
+
+def merged(body: dict[str, Any], extras: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    merge_extras(body, extras, **settings)
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))
+    return plain
+
+
+STOP = {"lists": frozenset({"stop"})}
+EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({}, {}, {}, {}),
+    ({"a": 1}, {"b": 2}, {}, {"a": 1, "b": 2}),
+    ({}, {"b": None}, {}, {"b": None}),
+    ({}, {"b": {"z": 1, "a": [2, {"y": 1, "x": 2}]}}, {}, {"b": {"a": [2, {"x": 2, "y": 1}], "z": 1}}),
+    # a field of ours: equal is redundant
+    ({"a": 1}, {"a": 1.0}, {}, {"a": 1}),
+    ({"a": True}, {"a": True}, {}, {"a": True}),
+    ({"a": None}, {"a": None}, {}, {"a": None}),
+    ({"a": {"x": [1, {"y": 2}]}}, {"a": {"x": (1, {"y": 2.0})}}, {}, {"a": {"x": [1, {"y": 2}]}}),
+    ({"a": User("u")}, {"a": {"content": "u", "role": "user"}}, {}, {"a": {"role": "user", "content": "u"}}),
+    ({"a": msgspec.Raw(b'{"x":1}')}, {"a": {"x": 1}}, {}, {"a": {"x": 1}}),
+    # lists that merge, ours first
+    ({"stop": ["a"]}, {"stop": ["b", "a", "c"]}, STOP, {"stop": ["a", "b", "c"]}),
+    ({"stop": ["a"]}, {"stop": ("b",)}, STOP, {"stop": ["a", "b"]}),
+    ({"stop": ["a"]}, {"stop": []}, STOP, {"stop": ["a"]}),
+    ({"stop": ["a"]}, {"stop": "b"}, {**STOP, "coerce": True}, {"stop": ["a", "b"]}),
+    ({}, {"stop": "b"}, {**STOP, "coerce": True}, {"stop": "b"}),
+    # malformed for a merge counts as absent
+    ({"stop": ["a"]}, {"stop": "b"}, STOP, {"stop": ["a"]}),
+    ({"stop": ["a"]}, {"stop": ["b", 5]}, STOP, {"stop": ["a"]}),
+    ({"stop": ["a"]}, {"stop": None}, STOP, {"stop": ["a"]}),
+    ({"stop": ["a"]}, {"stop": 5}, {**STOP, "coerce": True}, {"stop": ["a"]}),
+]
+
+
+@pytest.mark.parametrize(("body", "extras", "settings", "expected"), EXTRAS)
+def test_extras(body: dict[str, Any], extras: dict[str, Any], settings: dict[str, Any], expected: Any) -> None:
+    assert merged(dict(body), extras, **settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (1, 2),
+        (1, True),
+        (True, 1),
+        (0, False),
+        (False, None),
+        (1, "1"),
+        ({"x": 1}, {"x": 2}),
+        ({"x": 1}, {"x": 1, "y": 2}),
+        ({"x": 1}, {}),
+        ({"x": [1]}, {"x": [True]}),
+        ([1, 2], [2, 1]),
+        ([1, 2], [1]),
+        ([1], [1, 2]),
+        ([], {}),
+        ("a", ["a"]),
+    ],
+)
+def test_extras_that_contradict(ours: Any, theirs: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^config\.extras\['a'\] contradicts a field that this call sets"):
+        merge_extras({"a": ours}, {"a": theirs})
+
+
+def test_extras_are_written_in_order() -> None:
+    body: dict[str, Any] = {"z": 1}
+    merge_extras(body, {"y": 1, "b": {"d": 1, "c": 2}, "a": 1})
+    assert msgspec.json.encode(body) == b'{"z":1,"a":1,"b":{"c":2,"d":1},"y":1}'
+
+
+def test_extras_that_are_not_json() -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be written as JSON"):
+        merge_extras({}, {"a": object()})
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [object(), {1, object()}, "\ud800", nested(10_000), {1: 1, "a": object()}])
+def test_values_that_are_not_json(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="a value of the request cannot be written as JSON"):
+        sorted_json(value)
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800", nested(10_000)])
+def test_bodies_that_are_not_json(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^the request cannot be written as JSON"):
+        to_bytes({"a": value})
+
+
+def test_a_body_keeps_the_order_it_was_built_in() -> None:
+    assert to_bytes({"b": sorted_json({"z": 1, "a": 2}), "a": {"z": User("u"), "y": None}}) == (
+        b'{"b":{"a":2,"z":1},"a":{"z":{"role":"user","content":"u"},"y":null}}'
+    )
+
+
+inner_objects = st.dictionaries(st.text(max_size=3), st.integers(), max_size=3)
+
+
+@given(st.dictionaries(st.text(max_size=3), inner_objects, max_size=4))
+def test_equal_values_give_equal_bytes(value: dict[str, dict[str, int]]) -> None:
+    backwards = {name: dict(reversed(inner.items())) for name, inner in reversed(value.items())}
+    assert bytes(sorted_json(value)) == bytes(sorted_json(backwards))
+    assert msgspec.json.decode(bytes(sorted_json(value))) == value

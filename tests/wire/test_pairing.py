@@ -1,0 +1,42 @@
+"""Which tool result answers which call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.messages import (
+    Assistant,
+    Message,
+    Text,
+    ToolCall,
+    ToolResult,
+    User,
+)
+from dragoman.wire.ids import IdRule
+from dragoman.wire.pairing import Call, Pairs
+
+
+def call(call_id: str, arguments: Any = None) -> ToolCall:
+    return ToolCall(call_id, "t", {} if arguments is None else arguments)
+
+
+def test_an_id_used_again_means_the_latest_call() -> None:
+    messages = [
+        User("a"),
+        Assistant([call("1")]),
+        Assistant([Text("x"), call("1"), call("2")]),
+        ToolResult("1", "late"),
+        ToolResult("2", "two"),
+        ToolResult("1", "early"),
+        ToolResult("nobody", "?"),
+    ]
+    pairs = Pairs(messages, 5, None)
+    assert pairs.answers == {8: Call(7, 1), 9: Call(7, 2), 10: Call(6, 0)}
+    assert pairs.results == {where: at for at, where in pairs.answers.items()}
+    assert len(set(pairs.ids.values())) == 3, "an id is sent once"
+    assert pairs.ids[Call(6, 0)] == "1"
+
+
+def test_calls_that_nobody_answers_have_no_id() -> None:
+    messages: list[Message] = [Assistant([call("1"), call("2")]), ToolResult("2", "x")]
+    assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {Call(0, 1)}

@@ -1,0 +1,38 @@
+"""Names of response schemas, and the words that ask for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from dragoman.wire import CODECS
+from dragoman.wire.schema import schema_directive, schema_name
+
+TITLES = [
+    ("Answer", "Answer"),
+    ("An answer: yes/no", "An_answer_yes_no"),
+    ("__x__", "x"),
+    ("x" * 70, "x" * 64),
+    ("snake-case_1", "snake-case_1"),
+    ("_XRayX_", "XRayX"),
+]
+
+
+@pytest.mark.parametrize(("title", "name"), TITLES)
+def test_schema_named_by_its_title(title: str, name: str) -> None:
+    assert schema_name({"title": title}) == name
+
+
+@pytest.mark.parametrize("title", [None, "", "答え", 5])
+def test_schema_named_by_its_digest(title: Any) -> None:
+    name = schema_name({"title": title, "type": "object"})
+    assert re.fullmatch(r"schema_[0-9a-f]{12}", name)
+    assert name == schema_name({"type": "object", "title": title}) != schema_name({"title": title})
+
+
+def test_a_directive_ends_with_the_schema() -> None:
+    schema = {"type": "object", "additionalProperties": False}
+    directives = [schema_directive(schema, wire) for wire in CODECS]
+    assert all(text.endswith(':\n{"additionalProperties":false,"type":"object"}') for text in directives)

@@ -1,0 +1,92 @@
+"""Base URLs of servers, and media inside data: URLs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.wire.urls import join_url, read_data_url, root_of
+
+JOINED = [
+    ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/chat"),
+    ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/v1/chat"),
+    ("https://api.example.com/v1", "https://api.example.com/v1/chat"),
+    ("https://api.example.com/v1/", "https://api.example.com/v1/chat"),
+    ("https://api.example.com/openai/v1", "https://api.example.com/openai/v1/chat"),
+    ("https://api.example.com/openai/v1//", "https://api.example.com/openai/v1/chat"),
+    ("https://x.example/deployments/d?api-version=1", "https://x.example/deployments/d/chat?api-version=1"),
+    ("https://x.example/API-X", "https://x.example/API-X/chat"),
+    ("https://x.example?key=1", "https://x.example/v1/chat?key=1"),
+    ("http://[::1]:8080/v1", "http://[::1]:8080/v1/chat"),
+    ("HTTP://Example.com/v1", "http://Example.com/v1/chat"),
+]
+
+
+@pytest.mark.parametrize(("base", "url"), JOINED)
+def test_join_url(base: str, url: str) -> None:
+    assert join_url(base, "/chat", "/v1") == url
+
+
+def test_a_base_without_a_default() -> None:
+    assert join_url("https://x.example", "/health") == "https://x.example/health"
+
+
+REFUSED = [
+    ("", "base_url must be an http or https URL, not ''"),
+    ("api.example.com/v1", "base_url must be an http or https URL, not 'api.example.com/v1'"),
+    ("ftp://x.example", "base_url must be an http or https URL, not 'ftp://x.example'"),
+    ("file:///etc/passwd", "base_url must be an http or https URL, not 'file:///etc/passwd'"),
+    ("http://", "base_url must be an http or https URL, not 'http://'"),
+    ("http:///v1", "base_url must be an http or https URL, not 'http:///v1'"),
+    ("http://[bad", "base_url must be an http or https URL; its host or port cannot be read"),
+    ("http://user:secret", "base_url must be an http or https URL; its host or port cannot be read"),
+    ("http://x.example:99999", "base_url must be an http or https URL; its host or port cannot be read"),
+    ("https://user:secret@x.example", "base_url must not contain credentials; pass api_key instead"),
+    ("https://user@x.example", "base_url must not contain credentials; pass api_key instead"),
+    ("https://:secret@x.example", "base_url must not contain credentials; pass api_key instead"),
+    ("ws://user:secret@x.example?key=secret", "base_url must be an http or https URL, not 'x.example'"),
+    ("https://x.example/v1#frag", "base_url must not contain a fragment"),
+]
+
+
+@pytest.mark.parametrize(("base", "message"), REFUSED)
+def test_addresses_that_are_refused(base: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        join_url(base, "/chat", "/v1")
+    assert str(caught.value) == message
+    assert "secret" not in str(caught.value)
+
+
+ROOTS = [
+    ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+    ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
+    ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8080"),
+    ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080"),
+    ("http://x.example/openai/v1", "http://x.example"),
+    ("http://x.example/models/v1beta", "http://x.example/models"),
+    ("http://x.example/proxy", "http://x.example/proxy"),
+    ("http://x.example/v1/more", "http://x.example/v1/more"),
+    ("http://x.example/v1?key=1#f", "http://x.example"),
+]
+
+
+@pytest.mark.parametrize(("base", "root"), ROOTS)
+def test_root_of(base: str, root: str) -> None:
+    assert root_of(base) == root
+
+
+DATA_URLS = [
+    ("data:image/png;base64,aGk=", False, ("image/png", "aGk=")),
+    ("DATA:image/png;BASE64,aGk%3D", False, ("image/png", "aGk=")),
+    ("data:text/plain;charset=utf-8;base64,aGk=", False, ("text/plain", "aGk=")),
+    ("data:;base64,aGk=", False, (None, "aGk=")),
+    ("data:text/plain,h%69", False, None),
+    ("data:text/plain,h%69", True, ("text/plain", "aGk=")),
+    ("data:,hi", True, (None, "aGk=")),
+    ("data:image/png", True, None),
+    ("https://a.test/b.png", True, None),
+]
+
+
+@pytest.mark.parametrize(("url", "percent_encoded", "expected"), DATA_URLS)
+def test_read_data_url(url: str, percent_encoded: bool, expected: object) -> None:
+    assert read_data_url(url, percent_encoded=percent_encoded) == expected
