@@ -15,8 +15,11 @@ from dragoman.log import (
     PermissionDenied,
     PermissionGranted,
     SessionFinished,
+    SessionResumed,
+    SessionStarted,
     SqliteLog,
     ToolFailed,
+    ToolIntentClosed,
     ToolObserved,
     ToolStarted,
 )
@@ -117,3 +120,21 @@ def test_what_does_not_follow_is_noted(payloads: list[Any], notes: list[str]) ->
 )
 def test_one_line(text: str, short: str) -> None:
     assert shorten(text, 10) == short
+
+
+def test_an_end_after_an_end_is_noted(log: EventLog) -> None:
+    for payload in (
+        SessionStarted("Go."),
+        intent(1, "pay", {}),
+        PermissionGranted("tu_1", "pay", "policy"),
+        ToolStarted("tu_1", "pay", {}),
+        ToolIntentClosed("tu_1", "the session ended before this came to an end"),
+        ToolObserved("tu_1", "pay", "paid"),
+        SessionFinished("completed"),
+        SessionFinished("completed"),
+        SessionResumed(8, epoch=2),
+        SessionFinished("completed"),
+    ):
+        log.append_sync("s", payload)
+    notes = {step.seq: step.notes for step in read_steps(log, "s") if step.notes and step.type != "tool.started"}
+    assert notes == {6: ("it had come to an end before",), 8: ("the session had ended before",)}

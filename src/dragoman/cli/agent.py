@@ -70,6 +70,7 @@ _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 @click.option("--max-tokens", type=int, help="The longest reply.")
 @log_option
 @click.option("--resume", metavar="SESSION", help="Go on with a session of the log.")
+@click.option("--takeover", is_flag=True, help="With --resume: go on even if the session still runs elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print every record, one JSON object a line.")
 def command(goal: str | None, model: str, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
     """Have a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and bash.
@@ -83,6 +84,8 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
     budget = _read_budget(options["limits"])
     if goal is None and options["resume"] is None:
         raise click.UsageError("give a GOAL, or --resume a session")
+    if options["takeover"] and options["resume"] is None:
+        raise click.UsageError("--takeover needs --resume")
     names = ("base_url", "wire", "api_key_env", "timeout")
     provider = open_model(model, *[options[name] for name in names]).provider
     view = AgentView(as_json=as_json)
@@ -118,7 +121,8 @@ async def _run(
             for rule in policy.find_idle([(tool.name, tool.side_effect, tool.names_paths) for tool in tools]):
                 view.note(f"the rule {rule.label!r} never matches: no tool that it is about names paths")
             if options["resume"] is not None:
-                session = await Session.resume(provider, tools, policy, log, options["resume"], **settings)
+                name, takeover = options["resume"], options["takeover"]
+                session = await Session.resume(provider, tools, policy, log, name, takeover=takeover, **settings)
             else:
                 session = Session(provider, tools, policy, log, **settings)
             return await session.run(goal)

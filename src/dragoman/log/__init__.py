@@ -29,6 +29,7 @@ from .chain import Break, ChainReport
 from .errors import (
     InvalidRecordError,
     LogClosedError,
+    LogConflictError,
     LogCorruptError,
     LogError,
     LogFullError,
@@ -91,6 +92,7 @@ __all__ = [
     "InvalidRecordError",
     "LlmExchangeKept",
     "LogClosedError",
+    "LogConflictError",
     "LogCorruptError",
     "LogError",
     "LogFullError",

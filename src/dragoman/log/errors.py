@@ -6,7 +6,8 @@
     ├── InvalidRecordError     what was handed in does not fit the catalogue; the field is named
     │   └── UnknownTypeError   there is no such event type
     ├── LogClosedError         the log was closed, or was opened in another process
-    ├── LogLockedError         somebody else is writing this log
+    ├── LogLockedError         another process writes this log, or runs this session
+    ├── LogConflictError       another process has continued this session
     ├── LogReadOnlyError       it was opened for reading, or the file or server may not be written
     ├── LogFullError           the disk is full; the log goes on once there is room
     ├── LogStorageError        the disk or the server failed
@@ -36,7 +37,14 @@ class LogClosedError(LogError):
 
 
 class LogLockedError(LogError):
-    """A log has one writer at a time, and there is one already."""
+    """Another process writes this log, or still runs this session."""
+
+
+class LogConflictError(LogError):
+    """The session does not end where the append expected: another process has continued it.
+
+    Nothing was written. The process that gets this error must not act for the session any more.
+    """
 
 
 class LogReadOnlyError(LogError):

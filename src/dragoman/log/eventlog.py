@@ -6,9 +6,9 @@ import asyncio
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -18,7 +18,15 @@ from typing import Any, BinaryIO, Protocol, TypeAlias, TypeVar, cast
 from msgspec import Struct
 
 from .chain import ChainReport, Page, check_log, check_session, found_nowhere
-from .errors import InvalidRecordError, LogClosedError, LogCorruptError, LogLockedError, LogReadOnlyError
+from .errors import (
+    InvalidRecordError,
+    LogClosedError,
+    LogConflictError,
+    LogCorruptError,
+    LogError,
+    LogLockedError,
+    LogReadOnlyError,
+)
 from .payloads import Actor, LogPruned, Payload, Sensitivity
 from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, genesis, link_record, read_row
 from .writer import Writer
@@ -77,6 +85,7 @@ class EventLog(ABC):
         self._process = os.getpid()
         self._writer: Writer | None = None
         self._closed = False
+        self._held: dict[str, object] = {}
 
     # --- writing ------------------------------------------------------------------------------------
 
@@ -89,13 +98,18 @@ class EventLog(ABC):
         parent: str | None = None,
         actor: Actor | None = None,
         sensitivity: Sensitivity | None = None,
+        expected: int | None = None,
     ) -> LogRecord:
         """Write one event and return its record once it is durable.
 
         The payload's class decides the type; actor and sensitivity default to what the catalogue
-        says of it. Cancelling stops the waiting, not the writing.
+        says of it. Cancelling stops the waiting, not the writing. With ``expected``, the ``seq`` of
+        the session's last record as you know it (0 for a new session), the append is atomic with the
+        check that this is still so; if not, nothing is written and ``LogConflictError`` is raised.
         """
-        draft = self._draft(session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity)
+        draft = self._draft(
+            session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
+        )  # fmt: skip
         while True:
             accepted, future = self._offer(draft)
             result = await asyncio.wrap_future(future)
@@ -111,10 +125,43 @@ class EventLog(ABC):
         parent: str | None = None,
         actor: Actor | None = None,
         sensitivity: Sensitivity | None = None,
+        expected: int | None = None,
     ) -> LogRecord:
         """Do what ``append`` does, and block until it is done."""
-        draft = self._draft(session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity)
+        draft = self._draft(
+            session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
+        )  # fmt: skip
         return cast("LogRecord", self._wait(draft))
+
+    @asynccontextmanager
+    async def hold(self, session: str, *, takeover: bool = False) -> AsyncIterator[None]:
+        """Hold the lease of a session while it runs; it ends with the block, or with the process.
+
+        ``LogLockedError`` if the session runs elsewhere. With ``takeover`` the session is held all the
+        same; the other runner notices at its next append with ``expected``. The lease prevents two
+        runners from starting; that they cannot both write is guaranteed by ``expected`` alone.
+        """
+        token = object()
+        if takeover:
+            self._held[session] = token
+        elif self._held.setdefault(session, token) is not token:
+            raise _still_running(session)
+        try:
+            if not await self._lease(session, held=True) and not takeover:
+                raise _still_running(session)
+            yield
+        finally:
+            if self._held.get(session) is token:
+                del self._held[session]
+                with suppress(LogError):  # a log that was closed, or lost its server, holds nothing any more
+                    await self._lease(session, held=False)
+
+    async def _lease(self, session: str, *, held: bool) -> bool:
+        """Take or give back the lease where other processes see it; return whether it could be taken.
+
+        A store that only one process can write to has no need to.
+        """
+        return True
 
     def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
         """Remove every session whose last record is older than that, whole, and record the removal.
@@ -140,7 +187,7 @@ class EventLog(ABC):
         names = [entry.session for entry in source.sessions() if session in (None, entry.session)]
         done = 0
         for name in [name for name in names if name != ADMINISTRATION]:
-            present = self._compare(source, name)
+            present = _count_shared(self, source, name)
             records = source.read(name, present)
             while batch := list(islice(records, _PAGE)):
                 self._wait(partial(self._restore, batch))
@@ -148,19 +195,6 @@ class EventLog(ABC):
                 if progress is not None:
                     progress(done, max(report.records, done))
         return done
-
-    def _compare(self, source: EventLog, session: str) -> int:
-        """How many records of a session are here already; an error when they are not the source's."""
-        with self._view() as view:
-            present = view.length(session)
-            rows = view.page(session, present - 1, 1) if present else ()
-        if not present:
-            return 0
-        theirs = next(source.read(session, present - 1), None)
-        if theirs is None or not rows or read_row(rows[0]).hash != theirs.hash:
-            longer = "is longer here" if theirs is None else f"differs from record {present} on, or before"
-            raise InvalidRecordError(f"session {session!r} {longer}: it is not the same session, or went on here")
-        return present
 
     def _draft(self, session: str, payload: Payload, **facts: Any) -> Draft:
         draft = draft_record(session, payload, **facts)
@@ -249,30 +283,17 @@ class EventLog(ABC):
         The same records give the same bytes. A file appears whole or not at all.
         """
         if not isinstance(target, str | Path):
-            return self._export(target, session, progress)
+            return _write_lines(self, target, session, progress)
         path = Path(target)
         with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=path.name, delete=False) as file:
             try:
-                count = self._export(cast("BinaryIO", file), session, progress)
+                count = _write_lines(self, cast("BinaryIO", file), session, progress)
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException:
                 Path(file.name).unlink()
                 raise
         Path(file.name).replace(path)
-        return count
-
-    def _export(self, stream: BinaryIO, session: str | None, progress: Progress | None) -> int:
-        count = 0
-        with self._view() as view:
-            page = _counting(view, session, progress)
-            for name in view.names() if session is None else [session]:
-                after = 0
-                while rows := page(name, after, _PAGE):
-                    for record in _in_order(name, after, rows):
-                        stream.write(record.line + b"\n")
-                    after += len(rows)
-                count += after
         return count
 
     # --- the end ------------------------------------------------------------------------------------
@@ -302,8 +323,11 @@ class EventLog(ABC):
     # --- what a store provides ----------------------------------------------------------------------
 
     @abstractmethod
-    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord]:
-        """Link and store a group, whole or not at all. Runs in the writer's thread."""
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
+        """Link and store a group in one transaction. Runs in the writer's thread.
+
+        A draft whose expectation fails is not stored and gets its error; the others are stored.
+        """
 
     @abstractmethod
     def _restore(self, records: Sequence[LogRecord]) -> None:
@@ -316,6 +340,35 @@ class EventLog(ABC):
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
         """Look at what is stored; any number of threads may at once."""
+
+
+def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
+    """Return how many records of a session both logs hold; refuse a session that differs."""
+    with log._view() as view:
+        present = view.length(session)
+        rows = view.page(session, present - 1, 1) if present else ()
+    if not present:
+        return 0
+    theirs = next(source.read(session, present - 1), None)
+    if theirs is None or not rows or read_row(rows[0]).hash != theirs.hash:
+        longer = "is longer here" if theirs is None else f"differs from record {present} on, or before"
+        raise InvalidRecordError(f"session {session!r} {longer}: it is not the same session, or went on here")
+    return present
+
+
+def _write_lines(log: EventLog, stream: BinaryIO, session: str | None, progress: Progress | None) -> int:
+    """Write records as lines; return how many."""
+    count = 0
+    with log._view() as view:
+        page = _counting(view, session, progress)
+        for name in view.names() if session is None else [session]:
+            after = 0
+            while rows := page(name, after, _PAGE):
+                for record in _in_order(name, after, rows):
+                    stream.write(record.line + b"\n")
+                after += len(rows)
+            count += after
+    return count
 
 
 def _counting(view: LogView, session: str | None, progress: Progress | None) -> Page:
@@ -338,14 +391,41 @@ def _counting(view: LogView, session: str | None, progress: Progress | None) -> 
     return page
 
 
-def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[LogRecord]:
-    """Link drafts onto their sessions' heads, in order; ``heads`` moves along."""
-    records = []
+def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[LogRecord | LogConflictError]:
+    """Link drafts onto their sessions' heads, in order; ``heads`` moves along.
+
+    A draft that expects another head than there is gets an error in place of a record.
+    """
+    linked: list[LogRecord | LogConflictError] = []
     for draft in drafts:
-        record = link_record(draft, heads.get(draft.session))
+        head = heads.get(draft.session)
+        last = head.seq if head is not None else 0
+        if draft.expected is not None and draft.expected != last:
+            linked.append(_conflict(draft, last))
+            continue
+        record = link_record(draft, head)
         heads[draft.session] = Head(record.seq, record.hash)
-        records.append(record)
-    return records
+        linked.append(record)
+    return linked
+
+
+def only_records(linked: Sequence[LogRecord | LogConflictError]) -> list[LogRecord]:
+    """Return what ``link_group`` could link."""
+    return [record for record in linked if isinstance(record, LogRecord)]
+
+
+def _conflict(draft: Draft, last: int) -> LogConflictError:
+    return LogConflictError(
+        f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, and the session ends at"
+        f" record {last}: it was continued elsewhere. Nothing was written; resume the session to go on with it"
+    )
+
+
+def _still_running(session: str) -> LogLockedError:
+    return LogLockedError(
+        f"session {session!r} is still running, in another process or task; stop that one first, or take the"
+        " session over"
+    )
 
 
 def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:

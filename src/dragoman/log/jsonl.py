@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 import msgspec
 from msgspec import Struct
 
-from .errors import LogCorruptError, LogReadOnlyError, LogStorageError
+from .errors import LogConflictError, LogCorruptError, LogReadOnlyError, LogStorageError
 from .eventlog import EventLog
 from .payloads import Actor, LogPruned, Sensitivity
 from .record import Draft, Line, LogRecord, Row, to_row
@@ -78,7 +78,7 @@ class ExportedLog(EventLog):
         with self._open() as file:
             yield _ExportView(file, self.path, self._places, self._count)
 
-    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord]:
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 
     def _restore(self, records: Sequence[LogRecord]) -> None:

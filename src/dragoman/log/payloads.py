@@ -43,11 +43,18 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True):
-    """A session was taken up again after the record ``after``; ``open_intents`` were found unanswered."""
+    """A session was resumed after the record ``after``; ``open_intents`` were found unanswered.
+
+    ``epoch`` counts the times a session was started or resumed: the records from here to the next
+    ``session.resumed`` are of one runner. ``takeover`` is true when the caller asked to resume the
+    session even if it still ran elsewhere.
+    """
 
     after: int
     open_intents: tuple[str, ...] = ()
     reason: str | None = None
+    epoch: int | None = None
+    takeover: bool = False
 
 
 class SessionFinished(Struct, frozen=True, omit_defaults=True):

@@ -6,14 +6,17 @@ lock, and a unique key on (session, seq) stands behind it: two writers cannot fo
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import scrub
 from .errors import (
+    LogConflictError,
     LogCorruptError,
     LogError,
     LogFullError,
@@ -22,7 +25,7 @@ from .errors import (
     LogStorageError,
     LogVersionError,
 )
-from .eventlog import EventLog, check_follows, link_group, select_old
+from .eventlog import EventLog, check_follows, link_group, only_records, select_old
 from .payloads import LogPruned
 from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
 from .writer import Writer
@@ -81,6 +84,10 @@ FROM unnest(%s::text[]) AS name, LATERAL (
 
 # A batch may touch any number of sessions and the server has room for so many locks, so sessions share them.
 _SPACE = 0x44524147
+# A lease is a lock with a key of 64 bits, a space of its own, and of this schema's table alone.
+_KEY = "hashtextextended(%s, 'dragoman_log'::regclass::oid::bigint)"
+_LEASE = f"SELECT pg_try_advisory_lock({_KEY})"
+_UNLEASE = f"SELECT pg_advisory_unlock({_KEY})"
 _LOCKS = 64
 _SCHEMA_LOCK = _LOCKS
 
@@ -97,6 +104,7 @@ class PostgresLog(EventLog):
         self._conninfo = conninfo
         self._connection: psycopg.Connection[Any] | None = None
         self._idle: list[psycopg.Connection[Any]] = []
+        self._leased: set[str] = set()
         if readonly:
             with self._view() as view:
                 _check_version(view.connection)
@@ -117,6 +125,9 @@ class PostgresLog(EventLog):
                 # A server set up to confirm before it has written would acknowledge what it may lose.
                 if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                     connection.execute("SET synchronous_commit TO on")
+                # The leases of a host that vanished without closing its connection end after 90 seconds.
+                for setting in ("idle = 60", "interval = 10", "count = 3"):
+                    connection.execute(f"SET tcp_keepalives_{setting}")
                 _migrate(connection)
             except BaseException:
                 connection.close()
@@ -140,16 +151,19 @@ class PostgresLog(EventLog):
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         if self._connection is None or self._connection.closed:
             self._connection = self._open()
+            self._leased.clear()  # leases are locks of the connection, and end with it
         with _explained(), self._connection.transaction():
             yield self._connection
 
-    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord]:
+    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
         with self._transaction() as connection:
             sessions = {draft.session for draft in drafts}
+            for session in (sessions & self._held.keys()) - self._leased:
+                self._try_lease(connection, session)  # after a takeover, or a lost connection
             _lock(connection, {_lock_of(session) for session in sessions})
-            records = link_group(drafts, _read_heads(connection, sessions))
-            _copy(connection, records)
-        return records
+            linked = link_group(drafts, _read_heads(connection, sessions))
+            _copy(connection, only_records(linked))
+        return linked
 
     def _restore(self, records: Sequence[LogRecord]) -> None:
         session = records[0].session
@@ -165,8 +179,35 @@ class PostgresLog(EventLog):
             gone = [session.session for session in pruned]
             connection.execute("DELETE FROM dragoman_log WHERE session = ANY(%s::text[])", (gone,))
             drafts = [draft_record(ADMINISTRATION, session) for session in pruned]
-            _copy(connection, link_group(drafts, _read_heads(connection, {ADMINISTRATION})))
+            _copy(connection, only_records(link_group(drafts, _read_heads(connection, {ADMINISTRATION}))))
         return tuple(pruned)
+
+    # --- leases -------------------------------------------------------------------------------------
+
+    async def _lease(self, session: str, *, held: bool) -> bool:
+        task = partial(self._take_lease if held else self._drop_lease, session)
+        while True:
+            accepted, future = self._offer(task)
+            result = await asyncio.wrap_future(future)
+            if accepted:
+                return cast("bool", result)
+
+    def _take_lease(self, session: str) -> bool:
+        with self._transaction() as connection:
+            return self._try_lease(connection, session)
+
+    def _drop_lease(self, session: str) -> bool:
+        if session in self._leased and self._connection is not None and not self._connection.closed:
+            self._leased.discard(session)
+            with _explained():
+                self._connection.execute(_UNLEASE, (session,))
+        return True
+
+    def _try_lease(self, connection: psycopg.Connection[Any], session: str) -> bool:
+        # A lock of the connection, not of the transaction: the server frees it when the process dies.
+        if session not in self._leased and connection.execute(_LEASE, (session,)).fetchone() == (True,):
+            self._leased.add(session)
+        return session in self._leased
 
     # --- reading ------------------------------------------------------------------------------------
 

@@ -124,6 +124,7 @@ class Draft(Struct, frozen=True):
     actor: Actor
     sensitivity: Sensitivity
     payload: bytes
+    expected: int | None = None
 
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -137,6 +138,7 @@ def draft_record(
     parent: str | None = None,
     actor: Actor | None = None,
     sensitivity: Sensitivity | None = None,
+    expected: int | None = None,
 ) -> Draft:
     """Check everything a caller hands in and make it ready to be linked."""
     entry, data = encode_payload(payload)
@@ -153,7 +155,8 @@ def draft_record(
     if (session == ADMINISTRATION) is not (entry.payload is LogPruned):
         raise InvalidRecordError(f"session: {ADMINISTRATION!r} is for the log's own records, and they are for it")
     return Draft(
-        session, turn, parent, entry.type, actor or find_actor(entry, payload), sensitivity or entry.sensitivity, data
+        session, turn, parent, entry.type, actor or find_actor(entry, payload), sensitivity or entry.sensitivity, data,
+        expected,
     )  # fmt: skip
 
 

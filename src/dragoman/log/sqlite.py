@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from .errors import (
+    LogConflictError,
     LogCorruptError,
     LogError,
     LogFullError,
@@ -27,7 +28,7 @@ from .errors import (
     LogStorageError,
     LogVersionError,
 )
-from .eventlog import EventLog, check_follows, link_group, select_old
+from .eventlog import EventLog, check_follows, link_group, only_records, select_old
 from .lock import FileLock
 from .payloads import LogPruned
 from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
@@ -164,13 +165,13 @@ class SqliteLog(EventLog):
 
     # --- writing ------------------------------------------------------------------------------------
 
-    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord]:
+    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
         self._check_place()
         with _explained(self.path), self._transaction() as connection:
             heads = {session: head for session in {draft.session for draft in drafts} if (head := self._head(session))}
-            records = link_group(drafts, heads)
-            connection.executemany(_INSERT, map(to_row, records))
-        return records
+            linked = link_group(drafts, heads)
+            connection.executemany(_INSERT, map(to_row, only_records(linked)))
+        return linked
 
     def _restore(self, records: Sequence[LogRecord]) -> None:
         self._check_place()
@@ -216,7 +217,7 @@ class SqliteLog(EventLog):
                 connection.execute("DELETE FROM records WHERE session = ?", (gone.session,))
             drafts = [draft_record(ADMINISTRATION, gone) for gone in pruned]
             head = self._head(ADMINISTRATION)
-            records = link_group(drafts, {ADMINISTRATION: head} if head else {})
+            records = only_records(link_group(drafts, {ADMINISTRATION: head} if head else {}))
             connection.executemany(_INSERT, map(to_row, records))
         if pruned:
             self._shrink()

@@ -11,20 +11,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from .errors import LogClosedError, LogError, LogStorageError
+from .errors import LogClosedError, LogConflictError, LogError, LogStorageError
 from .record import Draft, LogRecord
 
 _MOST_RECORDS = 1024
 _MOST_BYTES = 64 * 1024 * 1024
 
-Write: TypeAlias = Callable[[Sequence[Draft]], Sequence[LogRecord]]
+Write: TypeAlias = Callable[[Sequence[Draft]], Sequence[LogRecord | LogConflictError]]
 _Item: TypeAlias = tuple[Draft | Callable[[], Any], "Future[Any]"]
 
 
 class Writer:
     """A bounded queue and the thread that empties it through ``write``.
 
-    ``write`` stores a group whole or raises and stores none of it. ``finish`` runs last, in the same
+    ``write`` stores a group in one transaction, or raises and stores none of it; a draft that is in
+    conflict with the chain gets its own error in the result. ``finish`` runs last, in the same
     thread. An error in ``fatal`` stops the writer: what comes later is refused, not tried.
     """
 
@@ -106,7 +107,10 @@ class Writer:
                 future.set_exception(_copy(failure))  # each waiter raises its own, with its own traceback
         else:
             for (_, future), record in settled:
-                future.set_result(record)
+                if isinstance(record, LogRecord):
+                    future.set_result(record)
+                else:
+                    future.set_exception(record)
 
     def _settle_task(self, task: Callable[[], Any], future: Future[Any]) -> None:
         try:

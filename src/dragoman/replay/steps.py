@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from datetime import datetime
 from decimal import Context, Decimal
 from typing import Any
@@ -18,6 +19,7 @@ from ..log import (
     PermissionDenied,
     PermissionGranted,
     SessionFinished,
+    SessionResumed,
     SessionStarted,
     ToolFailed,
     ToolIntentClosed,
@@ -77,12 +79,13 @@ class Evidence:
         self._ran: set[str] = set()
         self._running: set[str] = set()
         self._open: dict[str, str] = {}
+        self._finished = False
 
     def copy(self) -> Evidence:
         """The same state, to go on from separately."""
         other = Evidence()
         for name, value in vars(self).items():
-            setattr(other, name, value.copy())
+            setattr(other, name, copy(value))
         return other
 
     def hear(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
@@ -95,17 +98,17 @@ class Evidence:
             return payload.id, note
         intent = payload.get("intent_id") if isinstance(payload, dict) else getattr(payload, "intent_id", None)
         if not isinstance(intent, str):
-            return None, self._judge_end(payload)
+            return None, self._check_session(payload)
         notes = [] if intent in self._proposed else ["no such intent was proposed"]
-        return intent, (*notes, *self._judge(intent, payload))
+        return intent, (*notes, *self._check_step(intent, payload))
 
-    def _judge(self, intent: str, payload: Any) -> Iterator[str]:
+    def _check_step(self, intent: str, payload: Any) -> Iterator[str]:
         if isinstance(payload, PermissionGranted | PermissionDenied):
             if intent in self._ran:
                 yield "decided after it had run"
             self._decided[intent] = isinstance(payload, PermissionGranted)
         elif isinstance(payload, ToolStarted):
-            yield from self._judge_start(intent, payload)
+            yield from self._check_start(intent, payload)
             self._ran.add(intent)
             self._running.add(intent)
         elif isinstance(payload, ToolObserved | ToolFailed):
@@ -113,9 +116,11 @@ class Evidence:
                 yield "there is no record that it began to run"
             self._running.discard(intent)
         if isinstance(payload, ToolObserved | ToolFailed | ToolIntentClosed | ToolIntentRejected | PermissionDenied):
+            if intent in self._proposed and intent not in self._open:
+                yield "it had come to an end before"
             self._open.pop(intent, None)
 
-    def _judge_start(self, intent: str, payload: ToolStarted) -> Iterator[str]:
+    def _check_start(self, intent: str, payload: ToolStarted) -> Iterator[str]:
         allowed = self._decided.get(intent)
         if allowed is None:
             yield "it ran without a decision"
@@ -127,11 +132,16 @@ class Evidence:
         if proposed is not None and proposed.input != payload.input:
             yield "the input is not the one proposed"
 
-    def _judge_end(self, payload: Any) -> tuple[str, ...]:
-        if isinstance(payload, SessionFinished) and self._open:
-            names = ", ".join([f"{name} ({intent})" for intent, name in self._open.items()])
-            return (f"left open: {names}",)
-        return ()
+    def _check_session(self, payload: Any) -> tuple[str, ...]:
+        if isinstance(payload, SessionResumed | TurnStarted):
+            self._finished = False
+        if not isinstance(payload, SessionFinished):
+            return ()
+        notes = ["the session had ended before"] if self._finished else []
+        self._finished = True
+        if self._open:
+            notes.append("left open: " + ", ".join([f"{name} ({intent})" for intent, name in self._open.items()]))
+        return tuple(notes)
 
 
 # --- what it comes to -------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""The session's hand on the log: nothing counts as done before it is written, and what is written counts."""
+"""The session's access to the log: write first, then act, and only as long as no one else has written."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..log import Actor, EventLog, LogRecord, Payload
 from .state import State
@@ -16,13 +16,19 @@ Watcher: TypeAlias = Callable[[LogRecord], object]
 
 
 class Journal:
-    """Appends to one session and keeps its state in step."""
+    """Append to one session and keep its state in step.
+
+    Every record is appended with the ``seq`` that the state ends at. When another process has continued
+    the session, the append raises ``LogConflictError``, so that this process is stopped before it runs
+    anything: no tool runs before its ``tool.started`` is written.
+    """
 
     def __init__(self, log: EventLog, session: str, state: State, watch: Watcher | None = None) -> None:
         self.log = log
         self.session = session
         self.state = state
         self._watch = watch
+        self._turn = asyncio.Lock()  # tools that run at once write one after the other
 
     async def write(
         self, payload: Payload, *, parent: str | None = None, turn: str | None = None, actor: Actor | None = None
@@ -32,9 +38,7 @@ class Journal:
         Without a ``parent``, the record follows from the start of the session.
         """
         parent = parent or self.state.root
-        appending = asyncio.ensure_future(
-            self.log.append(self.session, payload, turn=turn, parent=parent, actor=actor)
-        )  # fmt: skip
+        appending = asyncio.ensure_future(self._append(payload, turn=turn, parent=parent, actor=actor))
         cancelled: asyncio.CancelledError | None = None
         while not appending.done():
             try:
@@ -42,10 +46,15 @@ class Journal:
             except asyncio.CancelledError as error:
                 cancelled = error
         record = appending.result()
-        self.state.apply(record)
-        self._tell(record)
         if cancelled is not None:
             raise cancelled
+        return record
+
+    async def _append(self, payload: Payload, **facts: Any) -> LogRecord:
+        async with self._turn:
+            record = await self.log.append(self.session, payload, expected=self.state.last_seq, **facts)
+            self.state.apply(record)
+            self._tell(record)
         return record
 
     def _tell(self, record: LogRecord) -> None:

@@ -103,6 +103,7 @@ class Session:
         self._routing = Routing("default", self._target(), "the provider the session was given")
         self._notes: list[Payload] = []
         self._loaded = False
+        self._takeover = False
         self._supervisor = Supervisor(self.id)
         self._reasks = 0
 
@@ -114,16 +115,22 @@ class Session:
         policy: Policy | None,
         log: EventLog | str | Path,
         session_id: str,
+        *,
+        takeover: bool = False,
         **settings: Any,
     ) -> Session:
         """Continue a session from its log, after any kind of end.
 
         Nothing runs again. The next ``run`` or ``step`` closes the intents that are open, each by a record
-        of its own, and the model receives a result for each.
+        of its own, and the model receives a result for each. A session that still runs elsewhere is refused
+        with ``LogLockedError``. With ``takeover`` it is continued all the same, and the other runner stops
+        at its next record with ``LogConflictError``; the outcome of a tool that it is running is unknown.
         """
         session = cls(provider, tools, policy, log, session_id=session_id, **settings)
+        session._takeover = takeover
         try:
-            session._journal.state = await asyncio.to_thread(_load, session.log, session_id)
+            async with session.log.hold(session_id, takeover=takeover):
+                session._journal.state = await asyncio.to_thread(_load, session.log, session_id)
         except BaseException:
             await session.close()
             raise
@@ -147,13 +154,13 @@ class Session:
 
     async def run(self, goal: str | User | None = None) -> Outcome:
         """Pursue a goal to an end. Without a goal, continue with the present one."""
-        step = await self._supervisor.run(self._drive(goal, once=False), self.budget.seconds)
+        step = await self._supervise(goal, once=False)
         assert step.outcome is not None
         return step.outcome
 
     async def step(self, goal: str | User | None = None) -> Step:
         """Do one turn: call the model once, and bring every intent of its reply to an end."""
-        return await self._supervisor.run(self._drive(goal, once=True), self.budget.seconds)
+        return await self._supervise(goal, once=True)
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Stop the run and wait until that is recorded; return ``False`` if nothing is running."""
@@ -203,6 +210,12 @@ class Session:
         return f"<Session {self.id} {self._target()}>"
 
     # --- the loop -------------------------------------------------------------------------------------
+
+    async def _supervise(self, goal: str | User | None, *, once: bool) -> Step:
+        """Drive the session in a task of its own, while this process holds the lease."""
+        self._supervisor.refuse_running()
+        async with self.log.hold(self.id, takeover=self._takeover):
+            return await self._supervisor.run(self._drive(goal, once=once), self.budget.seconds)
 
     async def _drive(self, goal: str | User | None, *, once: bool) -> Step:
         begun = False
@@ -316,7 +329,10 @@ class Session:
         state = self.state
         dangling = tuple([kept.intent.id for kept in state.open_intents])
         ended = state.finished.outcome if state.finished is not None else "interrupted"
-        await self._journal.write(SessionResumed(state.last_seq, dangling, f"{why}; it was {ended}"))
+        reason = f"{why}; it was {ended}"
+        resumed = SessionResumed(state.last_seq, dangling, reason, state.epoch + 1, self._takeover)
+        await self._journal.write(resumed)
+        self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")
 
     async def _finish(self, ending: Ending, detail: str | None = None) -> Outcome:

@@ -73,6 +73,7 @@ class State:
         self.goal: str | None = None
         self.root: str | None = None
         self.last_seq = 0
+        self.epoch = 0
         self.turn: str | None = None
         self.messages: list[MessageRecorded] = []
         self.intents: dict[str, IntentState] = {}
@@ -93,12 +94,12 @@ class State:
         elif isinstance(payload, CallStarted | CallCompleted | CallFailed):
             self._follow_call(record, payload)
         elif isinstance(payload, SessionStarted):
-            self.goal, self.root = payload.goal, record.id
+            self.goal, self.root, self.epoch = payload.goal, record.id, 1
             self.model = f"{payload.provider}:{payload.model}"
         elif isinstance(payload, TurnStarted):
             self.spent.turns, self.turn, self.finished = payload.number, record.turn, None
         elif isinstance(payload, SessionResumed):
-            self.finished = None
+            self.finished, self.epoch = None, self.epoch + 1
         elif isinstance(payload, SessionFinished):
             self.finished = payload
         elif isinstance(payload, ModelSwapped):

@@ -1,0 +1,20 @@
+"""The stores that sessions are attacked on; PostgreSQL is a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..log.conftest import conninfo, open_store, server
+
+__all__ = ["conninfo", "open_store", "place", "server"]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a log is that several processes open."""
+    if request.param == "postgres":
+        found: str = request.getfixturevalue("conninfo")
+        return found
+    return str(tmp_path / "log.db")

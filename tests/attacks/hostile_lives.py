@@ -1,0 +1,328 @@
+"""Run sessions in processes that are killed, paused and doubled at random, then check the evidence.
+
+    python -m tests.attacks.hostile_lives PLACE FOLDER SEED SESSIONS KILLS RUNNERS
+
+A session pays invoices. The model proposes an invoice again when it is told that the payment did not run,
+and goes on to the next when the outcome is unknown, so that every invoice must be paid at most once. With
+two RUNNERS, each is started on the same session while the other one is alive, takes it over or is refused,
+and is stopped and continued by signals. The lock file of a log in a file is deleted now and then, as
+cleaners of temporary folders do. Prints a ``Tally`` as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import random
+import select
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from dragoman.events import Assembler, Event
+from dragoman.log import (
+    EventLog,
+    LogConflictError,
+    LogError,
+    LogLockedError,
+    LogRecord,
+    LogStorageError,
+    PostgresLog,
+    SqliteLog,
+)
+from dragoman.messages import Assistant, Request, ToolResult
+from dragoman.permission import Policy, Rule
+from dragoman.provider import Provider
+from dragoman.replay import read_steps
+from dragoman.session import Session
+from dragoman.tools import tool
+
+from ..session.playing import check_evidence, of, types
+
+INVOICES = 9
+REFUSED, FENCED, LOCK_LOST = 3, 4, 5  # exit codes of a life, besides 0 and death by a signal
+WHOLE_LIFE = 0.15  # about how many seconds a life takes that nothing disturbs
+
+
+class Tally(msgspec.Struct):
+    """What was done to the sessions, and what the evidence says afterwards."""
+
+    sessions: int = 0
+    lives: int = 0
+    kills: int = 0
+    pauses: int = 0
+    locks_deleted: int = 0
+    takeovers: int = 0
+    refused: int = 0
+    fenced: int = 0
+    lock_lost: int = 0
+    acknowledged: int = 0
+    payments: int = 0
+    unknown_outcomes: int = 0
+    # All of these must be empty.
+    lost: list[str] = []
+    paid_twice: list[str] = []
+    unrecorded: list[str] = []
+    problems: list[str] = []
+
+
+def open_place(place: str, *, readonly: bool = False) -> EventLog:
+    return (PostgresLog if "host=" in place else SqliteLog)(place, readonly=readonly)
+
+
+# --- a life: one process that runs or resumes one session -------------------------------------------
+
+
+class Payer(Provider):
+    """Propose the invoices that are not settled yet, one to three at a time; then answer."""
+
+    name, model = "payer", "m"
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        turns, settled = 0, set()
+        asked: dict[str, int] = {}
+        for message in request.messages:
+            if isinstance(message, Assistant):
+                turns += 1
+                asked.update({call.id: call.arguments["invoice"] for call in message.tool_calls if call.arguments})
+            elif isinstance(message, ToolResult) and not str(message.content).startswith("Not run"):
+                settled.add(asked[message.tool_call_id])
+        due = [number for number in range(INVOICES) if number not in settled][: 1 + turns % 3]
+        out = Assembler(request_id=request.request_id, model=self.model, provider=self.name)
+        out.start()
+        out.text("Next.")
+        for place, number in enumerate(due):
+            # The same call ids in every turn, as some servers send them.
+            out.tool_start(place, f"call_{place}", "transfer" if turns % 2 else "pay")
+            out.tool_input(place, f'{{"invoice": {number}}}')
+            out.block_end(place)
+        out.finish("tool_calls" if due else "stop")
+        for event in out.take():
+            yield event
+            await asyncio.sleep(0)
+
+
+async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeover: bool) -> None:
+    payments = os.open(folder / "payments", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def pay(invoice: int) -> str:
+        """Pay, one after the other."""
+        await asyncio.sleep(random.uniform(0, 0.004))
+        os.write(payments, f"{name}/{invoice}\n".encode())
+        await asyncio.sleep(random.uniform(0, 0.004))
+        return "paid"
+
+    def transfer(invoice: int) -> str:
+        """Pay from a thread, several at once."""
+        time.sleep(random.uniform(0, 0.002))
+        os.write(payments, f"{name}/{invoice}\n".encode())
+        return "paid"
+
+    def watch(record: LogRecord) -> None:
+        os.write(acknowledge, f"{name} {record.seq} {record.hash}\n".encode())
+
+    tools = [tool(side_effect="write")(pay), tool(side_effect="read")(transfer)]
+    policy = Policy([Rule("allow")])
+    with open_place(place) as log:
+        if next(log.read(name), None) is None:
+            session = Session(Payer(), tools, policy, log, session_id=name, on_record=watch)
+            await session.run("Pay everything.")
+            return
+        session = await Session.resume(Payer(), tools, policy, log, name, takeover=takeover, on_record=watch)
+        if session.state.finished is None:  # else it was killed when all was done
+            await session.run()
+
+
+def run_child(place: str, folder: Path, name: str, acknowledge: int, *, takeover: bool) -> int:
+    random.seed()
+    try:
+        asyncio.run(live(place, folder, name, acknowledge, takeover=takeover))
+    except LogLockedError:
+        return REFUSED
+    except LogConflictError:
+        return FENCED
+    except LogStorageError as error:
+        return LOCK_LOST if "lock" in str(error) else _report(error)
+    except BaseException as error:
+        # Two processes may find an empty log; the second is refused as a session that exists.
+        return REFUSED if "there is a session" in str(error) else _report(error)
+    return 0
+
+
+def _report(error: BaseException) -> int:
+    os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    return 1
+
+
+# --- the world that treats them badly ---------------------------------------------------------------
+
+
+class World:
+    """Start lives, disturb them, and keep what they acknowledged."""
+
+    def __init__(self, place: str, folder: Path, seed: int, runners: int) -> None:
+        self.place, self.folder, self.runners = place, folder, runners
+        self.draw = random.Random(seed)
+        self.tally = Tally()
+        self.acknowledged: list[tuple[str, int, str]] = []
+        self.pipes: dict[int, tuple[int, bytearray]] = {}  # by process: the end to read from, and what came
+        self.stopped: set[int] = set()
+        self.silent: set[int] = set()  # whose pipe is closed: they are about to end
+
+    def play(self, name: str, kills: int) -> None:
+        """Run one session until it is finished, with so many kills at most."""
+        self.tally.sessions += 1
+        finished = False
+        for moment in range(3000):
+            calm = moment > 60 or self.tally.kills >= kills
+            while not finished and len(self.pipes) < (1 if calm else self.runners):
+                self.start(name, takeover=bool(self.pipes) and self.draw.random() < 0.7)
+            self.listen(self.draw.uniform(0, WHOLE_LIFE))
+            if calm or finished:
+                self.let_go()
+            else:
+                self.disturb()
+            finished = self.reap() or finished
+            if finished and not self.pipes:
+                return
+        self.tally.problems.append(f"{name}: did not come to an end")
+
+    def start(self, name: str, *, takeover: bool) -> None:
+        self.tally.lives += 1
+        self.tally.takeovers += takeover
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            os._exit(run_child(self.place, self.folder, name, write, takeover=takeover))
+        os.close(write)
+        self.pipes[pid] = read, bytearray()
+
+    def disturb(self) -> None:
+        victim = self.draw.choice(list(self.pipes))
+        act = self.draw.random()
+        in_file = "host=" not in self.place
+        if self.runners == 1 or act < 0.1:
+            os.kill(victim, signal.SIGKILL)
+            return
+        self.let_go()
+        if act < 0.6:
+            self.tally.pauses += 1
+            os.kill(victim, signal.SIGSTOP)
+            self.stopped.add(victim)
+        if in_file and self.draw.random() < 0.5:
+            self.tally.locks_deleted += 1
+            Path(f"{self.place}.lock").unlink(missing_ok=True)
+
+    def let_go(self) -> None:
+        for pid in self.stopped:
+            os.kill(pid, signal.SIGCONT)
+        self.stopped.clear()
+
+    def listen(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            ready, _, _ = select.select([end for end, _ in self.pipes.values()], [], [], left)
+            for pid in [pid for pid, (end, _) in self.pipes.items() if end in ready]:
+                if not self._read(pid):
+                    self.silent.add(pid)
+            if self.silent:
+                return
+
+    def _read(self, pid: int) -> bytes:
+        end, came = self.pipes[pid]
+        data = os.read(end, 65536)
+        came += data
+        return data
+
+    def reap(self) -> bool:
+        """Count the lives that ended; return whether one of them finished the session."""
+        finished = False
+        for pid in list(self.pipes):
+            ended, status = os.waitpid(pid, 0 if pid in self.silent else os.WNOHANG)
+            if not ended:
+                continue
+            self.silent.discard(pid)
+            while self._read(pid):
+                pass
+            end, came = self.pipes.pop(pid)
+            os.close(end)
+            self.stopped.discard(pid)
+            for line in came.decode().splitlines():
+                name, seq, digest = line.split()
+                self.acknowledged.append((name, int(seq), digest))
+            code = os.waitstatus_to_exitcode(status)
+            finished = finished or code == 0
+            self._count(code)
+        return finished
+
+    def _count(self, code: int) -> None:
+        names = {-9: "kills", REFUSED: "refused", FENCED: "fenced", LOCK_LOST: "lock_lost"}
+        if code in names:
+            setattr(self.tally, names[code], getattr(self.tally, names[code]) + 1)
+        elif code != 0:
+            self.tally.problems.append(f"a life ended with {code}")
+
+    # the evidence
+
+    def check(self, names: list[str]) -> Tally:
+        tally = self.tally
+        with open_place(self.place, readonly=True) as log:
+            report = log.verify()
+            if not report.ok:
+                tally.problems.append(str(report))
+            held = {name: list(log.read(name)) for name in names}
+            for name in names:
+                tally.problems += [f"{name}: {note}" for step in read_steps(log, name) for note in step.notes]
+        path = self.folder / "payments"
+        paid = collections.Counter(path.read_text().split() if path.exists() else [])
+        digests = {(name, record.seq): record.hash for name in names for record in held[name]}
+        started = {f"{name}/{it.input['invoice']}" for name in names for it in of(held[name], "tool.started")}
+        tally.acknowledged, tally.payments = len(self.acknowledged), paid.total()
+        tally.lost = [f"{name} {seq}" for name, seq, digest in self.acknowledged if digests.get((name, seq)) != digest]
+        tally.paid_twice = [f"{invoice} x{times}" for invoice, times in paid.items() if times > 1]
+        tally.unrecorded = sorted(set(paid) - started)
+        for name in names:
+            self._check_session(name, held[name], paid)
+        return tally
+
+    def _check_session(self, name: str, records: list[LogRecord], paid: collections.Counter[str]) -> None:
+        try:
+            check_evidence(records)
+        except AssertionError as error:
+            self.tally.problems.append(f"{name}: {error}")
+        if types(records)[-1] != "session.finished":
+            self.tally.problems.append(f"{name}: not finished")
+        proposed = {it.id: it.input["invoice"] for it in of(records, "tool_intent.proposed")}
+        for observed in of(records, "tool.observed"):
+            if f"{name}/{proposed[observed.intent_id]}" not in paid:
+                self.tally.problems.append(f"{name}: observed and never paid")
+        results = [it.message for it in of(records, "message.recorded") if isinstance(it.message, ToolResult)]
+        self.tally.unknown_outcomes += sum(str(it.content).startswith("Interrupted") for it in results)
+        epochs = [it.epoch for it in of(records, "session.resumed")]
+        if epochs != list(range(2, len(epochs) + 2)):
+            self.tally.problems.append(f"{name}: epochs {epochs}")
+
+
+def main(place: str, folder: str, seed: str, sessions: str, kills: str, runners: str) -> None:
+    open_place(place).close()
+    world = World(place, Path(folder), int(seed), int(runners))
+    names: list[str] = []
+    while len(names) < int(sessions) or (int(runners) == 1 and world.tally.kills < int(kills)):
+        names.append(f"s{seed}-{len(names)}")
+        world.play(names[-1], int(kills))
+    try:
+        tally = world.check(names)
+    except LogError as error:
+        tally = world.tally
+        tally.problems.append(f"{type(error).__name__}: {error}")
+    print(msgspec.json.encode(tally).decode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,52 @@
+"""Sessions whose processes are killed, paused and doubled: nothing is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from .hostile_lives import Tally
+
+EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+Count = Callable[[str, int], None]
+
+
+def attack(place: str, folder: Path, count: Count, *, sessions: int, kills: int, runners: int) -> Tally:
+    numbers = [str(number) for number in (17, sessions, kills, runners)]
+    command = [sys.executable, "-m", "tests.attacks.hostile_lives", place, str(folder), *numbers]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    tally = msgspec.json.decode(done.stdout, type=Tally)
+    assert tally.problems == [], done.stderr[-2000:]
+    assert tally.lost == []
+    assert tally.paid_twice == []
+    assert tally.unrecorded == []
+    store = "PostgreSQL" if "host=" in place else "SQLite"
+    for name, number in msgspec.structs.asdict(tally).items():
+        if isinstance(number, int) and number:
+            count(f"{name.replace('_', ' ')}, {runners} at once, {store}", number)
+    return tally
+
+
+@pytest.mark.exhaustive
+def test_killed_at_random_moments(place: str, tmp_path: Path, count: Count) -> None:
+    kills = 400 if EXHAUSTIVE else 20
+    tally = attack(place, tmp_path, count, sessions=1, kills=kills, runners=1)
+    assert tally.kills >= kills
+    assert tally.unknown_outcomes > 0 or not EXHAUSTIVE
+
+
+@pytest.mark.exhaustive
+def test_two_processes_run_one_session(place: str, tmp_path: Path, count: Count) -> None:
+    sessions = 200 if EXHAUSTIVE else 3
+    tally = attack(place, tmp_path, count, sessions=sessions, kills=100 * sessions, runners=2)
+    assert tally.refused > 0
+    assert tally.kills > 0
+    assert tally.pauses > 0
+    assert tally.fenced > 0 or tally.lock_lost > 0

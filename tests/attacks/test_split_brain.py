@@ -1,0 +1,130 @@
+"""A session that is resumed while it runs: the invoice is paid once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from dragoman.events import Assembler, Event
+from dragoman.log import EventLog, LogConflictError, LogLockedError, LogRecord, PostgresLog, SessionStarted
+from dragoman.messages import Request, ToolResult
+from dragoman.permission import Policy, Rule
+from dragoman.provider import Provider
+from dragoman.replay import read_steps
+from dragoman.session import Session
+from dragoman.tools import ExecutableTool, tool
+
+from ..session.playing import check_evidence, of, types
+
+ALL = Policy([Rule("allow")])
+STARTED = SessionStarted("Pay 4711.", "m", "payer", ("pay",))
+Open = Callable[..., EventLog]
+
+
+class Payer(Provider):
+    """Pay until the payment is confirmed, as a model does that is told that the outcome is unknown."""
+
+    name, model = "payer", "m"
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        out = Assembler(request_id=request.request_id, model="m", provider="payer")
+        out.start()
+        last = request.messages[-1]
+        if isinstance(last, ToolResult) and "paid" in str(last.content):
+            out.text("Done.")
+            out.finish("stop")
+        else:
+            out.tool_start(0, "call_0", "pay")
+            out.tool_input(0, '{"invoice": "4711"}')
+            out.block_end(0)
+            out.finish("tool_calls")
+        for event in out.take():
+            yield event
+
+
+class Till:
+    """A tool that pays when it is let."""
+
+    def __init__(self) -> None:
+        self.payments = 0
+        self.began = asyncio.Event()
+        self.let = asyncio.Event()
+
+        async def pay(invoice: str) -> str:
+            """Pay an invoice."""
+            self.payments += 1
+            self.began.set()
+            await self.let.wait()
+            return "paid"
+
+        self.tools: list[ExecutableTool] = [tool(side_effect="network")(pay)]
+
+
+def open_other(log: EventLog, open_store: Open) -> EventLog:
+    """The log as another process has it; a file has one writer, so there it is another task."""
+    return open_store() if isinstance(log, PostgresLog) else log
+
+
+async def test_resuming_a_running_session_is_refused(open_store: Open) -> None:
+    log, till = open_store(), Till()
+    running = asyncio.create_task(Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711."))
+    await till.began.wait()
+    with pytest.raises(LogLockedError, match="'s1' is still running"):
+        await Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
+    till.let.set()
+    assert (await running).outcome == "completed"
+    assert till.payments == 1
+    check_evidence(list(log.read("s1")))
+
+
+async def test_a_session_that_began_to_run_after_it_was_loaded_is_refused(open_store: Open) -> None:
+    log, till = open_store(), Till()
+    first = Session(Payer(), till.tools, ALL, log, session_id="s1")
+    await first._journal.write(STARTED)
+    second = await Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
+    running = asyncio.create_task(first.run("Pay 4711."))
+    await till.began.wait()
+    with pytest.raises(LogLockedError):
+        await second.run()
+    till.let.set()
+    await running
+    with pytest.raises(LogConflictError, match="continued elsewhere"):  # what it loaded is out of date
+        await second.run("Pay 4711.")
+    assert till.payments == 1
+
+
+async def test_a_session_taken_over_stops_the_first_runner(open_store: Open) -> None:
+    log, first, second = open_store(), Till(), Till()
+    running = asyncio.create_task(Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711."))
+    await first.began.wait()
+    other = open_other(log, open_store)
+    again = await Session.resume(Payer(), second.tools, ALL, other, "s1", takeover=True)
+    second.let.set()
+    assert (await again.run()).outcome == "completed"
+    first.let.set()
+    with pytest.raises(LogConflictError, match=r"tool\.observed was to follow"):
+        await running
+    records = list(log.read("s1"))
+    [resumed] = of(records, "session.resumed")
+    assert (resumed.epoch, resumed.takeover) == (2, True)
+    check_evidence(records)  # every intent has one end
+    assert [note for step in read_steps(log, "s1") for note in step.notes] == []
+    assert log.verify().ok
+
+
+async def test_a_fenced_runner_starts_nothing(open_store: Open) -> None:
+    """Another process continues the session between the permission and the start of the tool."""
+    log, till = open_store(), Till()
+    other = open_other(log, open_store)
+
+    def continue_elsewhere(record: LogRecord) -> None:
+        if record.type == "permission.granted":
+            other.append_sync("s1", STARTED, expected=record.seq)
+
+    session = Session(Payer(), till.tools, ALL, log, session_id="s1", on_record=continue_elsewhere)
+    with pytest.raises(LogConflictError, match=r"tool\.started was to follow"):
+        await session.run("Pay 4711.")
+    assert till.payments == 0
+    assert "tool.started" not in types(list(log.read("s1")))

@@ -1,0 +1,145 @@
+"""One runner per session: appends that state where the session ends, and leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from dragoman.log import (
+    EventLog,
+    LogClosedError,
+    LogConflictError,
+    LogLockedError,
+    LogRecord,
+    PostgresLog,
+    SessionStarted,
+    TurnStarted,
+)
+
+Open = Callable[..., EventLog]
+
+
+async def test_an_append_follows_the_record_it_expects(open_store: Open) -> None:
+    log = open_store()
+    assert (await log.append("s1", SessionStarted("Go."), expected=0)).seq == 1
+    assert (await log.append("s1", TurnStarted(1), expected=1)).seq == 2
+    assert log.append_sync("s1", TurnStarted(2), expected=2).seq == 3
+    for wrong in (0, 1, 2, 4, -1):
+        with pytest.raises(LogConflictError, match=f"was to follow record {wrong}, and the session ends at record 3"):
+            await log.append("s1", TurnStarted(9), expected=wrong)
+        with pytest.raises(LogConflictError):
+            log.append_sync("s1", TurnStarted(9), expected=wrong)
+    with pytest.raises(LogConflictError, match="ends at record 0"):
+        await log.append("s2", TurnStarted(9), expected=1)
+    assert (await log.append("s1", TurnStarted(3))).seq == 4  # without an expectation nothing is checked
+    assert log.verify().ok
+
+
+async def test_a_conflict_leaves_its_group_alone(open_store: Open) -> None:
+    log = open_store()
+    await log.append("s1", TurnStarted(0))
+    # All of these wait while the first one is on its way to the disk, and go into one transaction.
+    expectations = [None, 9, 2, 2, 3]
+    results = await asyncio.gather(
+        *[log.append("s1", TurnStarted(n), expected=it) for n, it in enumerate(expectations)], return_exceptions=True
+    )
+    assert [it.seq if isinstance(it, LogRecord) else type(it) for it in results] == [
+        2, LogConflictError, 3, LogConflictError, 4,
+    ]  # fmt: skip
+    assert [record.payload.number for record in log.read("s1")] == [0, 0, 2, 4]  # type: ignore[union-attr]
+    assert log.verify().ok
+
+
+async def test_of_many_that_expect_the_same_one_wins(conninfo: str) -> None:
+    async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+        for seq in range(20):
+            results = await asyncio.gather(
+                *[log.append("s1", TurnStarted(seq), expected=seq) for log in (one, two, one, two)],
+                return_exceptions=True,
+            )
+            assert sum(isinstance(it, LogRecord) for it in results) == 1
+            assert sum(isinstance(it, LogConflictError) for it in results) == 3
+        assert one.verify().records == 20
+
+
+async def test_a_held_session_is_refused_until_it_is_let_go(open_store: Open) -> None:
+    log = open_store()
+    async with log.hold("s1"):
+        with pytest.raises(LogLockedError, match="'s1' is still running"):
+            async with log.hold("s1"):
+                pass
+        async with log.hold("s2"):
+            pass
+    async with log.hold("s1"):
+        pass
+
+
+async def test_the_lease_of_a_session_taken_over_is_the_later_ones(open_store: Open) -> None:
+    log = open_store()
+    async with log.hold("s1"):
+        later = log.hold("s1", takeover=True)
+        await later.__aenter__()
+    with pytest.raises(LogLockedError):  # the end of the first did not end the lease of the second
+        async with log.hold("s1"):
+            pass
+    await later.__aexit__(None, None, None)
+    async with log.hold("s1"):
+        pass
+
+
+async def test_a_lease_ends_with_a_closed_log(open_store: Open) -> None:
+    log = open_store()
+    async with log.hold("s1"):
+        log.close()
+    again = open_store()
+    async with again.hold("s1"):
+        pass
+    if isinstance(log, PostgresLog):
+        with pytest.raises(LogClosedError):
+            async with log.hold("s1"):
+                pass
+
+
+async def test_other_processes_see_the_lease(conninfo: str) -> None:
+    async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+        first = one.hold("s1")
+        await first.__aenter__()
+        with pytest.raises(LogLockedError):
+            async with two.hold("s1"):
+                pass
+        async with two.hold("s1", takeover=True):
+            await first.__aexit__(None, None, None)
+            await two.append("s1", TurnStarted(1))  # it writes, and has the lease from now on
+            with pytest.raises(LogLockedError):
+                async with one.hold("s1"):
+                    pass
+        async with one.hold("s1"):
+            pass
+
+
+async def test_leases_of_logs_in_one_database_are_apart(conninfo: str, server: str) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA IF NOT EXISTS apart")
+    with PostgresLog(conninfo) as one, PostgresLog(f"{server} options='-c search_path=apart'") as two:
+        async with one.hold("s1"), two.hold("s1"):
+            pass
+
+
+async def test_a_lost_connection_ends_the_lease_and_the_next_append_renews_it(conninfo: str, server: str) -> None:
+    async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+        async with one.hold("s1"):
+            assert one._connection is not None
+            with psycopg.connect(server, autocommit=True) as admin:
+                admin.execute("SELECT pg_terminate_backend(%s, 5000)", (one._connection.info.backend_pid,))
+            async with two.hold("s1"):
+                pass
+            for _ in range(2):  # the first fails on the lost connection
+                await asyncio.gather(one.append("s1", TurnStarted(1)), return_exceptions=True)
+            with pytest.raises(LogLockedError):
+                async with two.hold("s1"):
+                    pass
+        async with two.hold("s1"):
+            pass
