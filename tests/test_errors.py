@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,8 +32,11 @@ from dragoman.errors import (
     UnavailableError,
     UnsupportedContentError,
     UnsupportedFeatureError,
+    cut,
     keep_headers,
+    quote,
     scrub,
+    without_frames,
 )
 from dragoman.events import Response, Usage
 from dragoman.messages import Assistant
@@ -356,3 +361,72 @@ def test_no_other_header_passes(headers: dict[str, str]) -> None:
     families = ("x-ratelimit-", "anthropic-ratelimit-")
     wanted = {name for name in map(str.lower, headers) if name in allowed or name.startswith(families)}
     assert keep_headers(headers).keys() == wanted
+
+
+# --- what is kept of another party's text ---------------------------------------------------------------
+
+LONG = "-eyJaaaaaaaaaa" * 2_000
+
+
+def test_scrub_cuts_long_text() -> None:
+    assert len(scrub("x" * 1_000_000)) == 64 * 1024
+    assert len(scrub("x" * 1_000_000, limit=None)) == 1_000_000
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "dg-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MA",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0",
+        "sk-abcdefghijklmnop",
+        "AIzaSyA1234567890123456789",
+        "Bearer   abcdefgh12345",
+    ],
+)
+def test_shapes_of_keys_are_hidden(secret: str) -> None:
+    assert scrub(f"refused: {secret}!") == "refused: [hidden]!"
+
+
+@pytest.mark.parametrize("kept", [6, 9, 20])
+def test_the_start_of_a_secret_at_a_cut_end_is_hidden(kept: int) -> None:
+    secret = "plain words without a shape of a key"
+    text = cut("x" * 50 + secret, 50 + kept + 1)
+    assert scrub(text, [secret]) == "x" * 50 + "[hidden]…"
+    assert scrub(text[:-1], [secret]) == text[:-1], "a text that was not cut may end like a secret"
+
+
+def test_a_cut_text_without_a_secret_stays() -> None:
+    assert scrub("hello world…", ["secret-value"]) == "hello world…"
+
+
+HUGE: list[Any] = [
+    LONG,
+    [LONG] * 50,
+    {LONG: LONG},
+    10**5000,
+    -(10**5000),
+    1e308,
+    None,
+    b"x" * 5000,
+    json.loads("[" * 900 + "]" * 900),
+]
+
+
+@pytest.mark.parametrize("value", HUGE, ids=lambda value: type(value).__name__)
+def test_quote_is_short(value: Any) -> None:
+    assert 0 < len(quote(value)) <= 103
+
+
+def test_quote_shows_short_values_as_they_are() -> None:
+    assert quote("a'b") == repr("a'b")
+    assert quote(None) == "None"
+    assert quote([1, "x"]) == "[1, 'x']"
+
+
+def test_a_cause_is_kept_without_what_it_holds() -> None:
+    cause = UnicodeDecodeError("utf-8", b"a secret \xff", 9, 10, "invalid start byte")
+    cause.__context__ = ValueError("a secret")
+    assert without_frames(cause) is cause
+    assert (cause.object, cause.__context__, cause.__traceback__) == (b"", None, None)
+    assert "invalid start byte" in str(cause)

@@ -30,6 +30,7 @@ package retries by itself except ``dragoman.Retry``.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -55,8 +56,11 @@ __all__ = [
     "UnavailableError",
     "UnsupportedContentError",
     "UnsupportedFeatureError",
+    "cut",
     "keep_headers",
+    "quote",
     "scrub",
+    "without_frames",
 ]
 
 Deadline = Literal["connect", "first_event", "idle", "total"]
@@ -80,31 +84,85 @@ _HEADERS = frozenset(
 )
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
 
+# How much of another party's text an error keeps. Text is cut before any pattern runs over it.
+MAX_QUOTE = 100
+MAX_CODE = 200
+MAX_MESSAGE = 2_000
+MAX_PROVIDER_MESSAGE = 4_000
+MAX_HEADER = 1_000
+MAX_SCRUB = 64 * 1024
+
 # Shapes of keys and tokens. Some servers repeat the key they refuse ("Incorrect API key provided: sk-...").
+# Every alternative matches as soon as its start does, so the search is linear: there is nothing to scan in vain.
 _SECRETS = re.compile(
-    r"(?i:\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}"
-    r"|\b(?:sk|pk|rk|gsk|xai|key|csk|fw|hf|r8|tgp)[-_][A-Za-z0-9][\w-]{10,}"
-    r"|\bAIza[\w-]{20,}"
-    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
+    r"(?i:\b(?:bearer|basic)\s{1,20}+)[\w.~+/=-]{8,}+"
+    r"|\b(?:sk|pk|rk|gsk|xai|key|csk|fw|hf|r8|tgp|dg)[-_][A-Za-z0-9][\w-]{10,}+"
+    r"|\bAIza[\w-]{20,}+"
+    r"|\beyJ[\w-]{10,}+(?:\.[\w-]*+){0,2}"
 )
 _HIDDEN = "[hidden]"
+_LEAST_PREFIX = 6  # characters of a secret at a cut end that are still worth hiding
 
 
-def scrub(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return ``text`` without the given secrets and without anything shaped like a key or token."""
+def cut(text: str, limit: int = MAX_QUOTE) -> str:
+    """Return ``text``, or its first characters and an ellipsis if it is longer than ``limit``."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_repr = reprlib.Repr()
+_repr.maxlevel = 2
+_repr.maxstring = _repr.maxother = _repr.maxlong = MAX_QUOTE
+
+
+def quote(value: object) -> str:
+    """Return ``repr(value)`` for a message, in about 100 characters whatever the value is."""
+    if isinstance(value, str):
+        return repr(cut(value))
+    try:
+        return cut(_repr.repr(value))
+    except ValueError:  # Python refuses to write integers of thousands of digits
+        return f"a very large {type(value).__name__}"
+
+
+def scrub(text: str, secrets: Iterable[str] = (), limit: int | None = MAX_SCRUB) -> str:
+    """Return ``text`` without the given secrets and without anything shaped like a key or token.
+
+    Text beyond ``limit`` is cut first; the time taken is linear in what remains.
+    """
+    if limit is not None:
+        text = cut(text, limit)
     # The longest first: one secret may be the beginning of another, whose rest would stay.
     for secret in sorted(secrets, key=len, reverse=True):
         if secret:
-            text = text.replace(secret, _HIDDEN)
+            text = _hide_cut_end(text.replace(secret, _HIDDEN), secret)
     return _SECRETS.sub(_HIDDEN, text)
+
+
+def _hide_cut_end(text: str, secret: str) -> str:
+    """Hide the start of a secret that was cut off where the text ends."""
+    if not text.endswith("…"):
+        return text
+    end = text[-len(secret) - 1 : -1]
+    for size in range(min(len(end), len(secret) - 1), _LEAST_PREFIX - 1, -1):
+        if end.endswith(secret[:size]):
+            return f"{text[: -size - 1]}{_HIDDEN}…"
+    return text
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Return the error without its stack and causes: their frames hold headers and replies, with keys in them."""
+    error.__context__ = error.__cause__ = None
+    if isinstance(error, UnicodeDecodeError):
+        error.object = b""
+    return error.with_traceback(None)
 
 
 def keep_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Keep the reply headers that are safe and useful to carry on an error, with lower-case names."""
     return {
-        name: scrub(value)
+        name: scrub(value, limit=MAX_HEADER)
         for raw, value in headers.items()
-        if (name := raw.lower()) in _HEADERS or name.startswith(_HEADER_FAMILIES)
+        if (name := cut(raw.lower())) in _HEADERS or name.startswith(_HEADER_FAMILIES)
     }
 
 
@@ -137,14 +195,15 @@ class ProviderError(Exception):
         retry_after: float | None = None,
         response: Any = None,
     ) -> None:
+        message = cut(message, MAX_MESSAGE)
         super().__init__(message)
         self.message = message
         self.status = status
         self.provider = provider
         self.model = model
         self.request_id = request_id
-        self.provider_code = provider_code
-        self.provider_message = provider_message
+        self.provider_code = None if provider_code is None else cut(provider_code, MAX_CODE)
+        self.provider_message = None if provider_message is None else cut(provider_message, MAX_PROVIDER_MESSAGE)
         self.headers = keep_headers(headers or {})
         self.retry_after = retry_after
         self.response = response
@@ -177,7 +236,7 @@ class ProviderError(Exception):
             self.provider_code = scrub(self.provider_code, secrets)
         if self.provider_message is not None:
             self.provider_message = scrub(self.provider_message, secrets)
-            if any(_echoes(self.provider_message, prompt) for prompt in prompts):
+            if _echoes(self.provider_message, prompts):
                 self.quotable = False
         self.headers = {name: scrub(value, secrets) for name, value in self.headers.items()}
 
@@ -187,13 +246,17 @@ def _one_line(text: str, limit: int = 300) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def _echoes(message: str, prompt: str, window: int = 20) -> bool:
-    """Does ``message`` repeat ``prompt``, or any stretch of it?"""
-    prompt = prompt.strip()
-    if len(prompt) <= window:
-        return len(prompt) >= 4 and prompt in message
-    stretches = range(0, len(prompt) - window + 1, window // 2)
-    return any(prompt[at : at + window] in message for at in stretches)
+def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:
+    """Return whether ``message`` repeats a prompt, or a stretch of one. Linear in the length of both."""
+    windows = {message[at : at + window] for at in range(len(message) - window + 1)}
+    for prompt in prompts:
+        prompt = prompt.strip()
+        if len(prompt) <= window:
+            if len(prompt) >= 4 and prompt in message:
+                return True
+        elif any(prompt[at : at + window] in windows for at in range(0, len(prompt) - window + 1, window // 2)):
+            return True
+    return False
 
 
 class AuthenticationError(ProviderError):

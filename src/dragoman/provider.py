@@ -31,6 +31,8 @@ from .errors import (
     StructuredOutputError,
     UnsupportedContentError,
     UnsupportedFeatureError,
+    quote,
+    without_frames,
 )
 from .events import Assembler, Event, MessageComplete, MessageStart, Partial, Response, fold
 from .messages import Issuer, LossWarning, Request, RuntimeConfig, Text, Thinking, ToolCall, ToolChoice
@@ -173,7 +175,7 @@ class Provider(ABC):
             check_request(request)
             self._refuse_known(request)
             if request_id is not None and request_id in self._calls():
-                raise InvalidRequestError(f"request_id {request_id!r} is already in flight")
+                raise InvalidRequestError(f"request_id {quote(request_id)} is already in flight")
         except ProviderError as error:
             error.provider, error.model, error.request_id = self.name or None, self.model or None, request.request_id
             raise
@@ -477,7 +479,10 @@ class HttpProvider(Provider):
         except StopIteration:
             return
         except ProviderError as error:
-            raise self._annotate(error).with_traceback(None) from error.__cause__
+            cause = error.__cause__ and without_frames(error.__cause__)
+            error = self._annotate(error).with_traceback(None)
+            error.__context__ = None
+            raise error from cause
 
     async def close(self) -> None:
         await self._transport.close()

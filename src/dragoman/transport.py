@@ -19,7 +19,15 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
-from .errors import Deadline, InvalidResponseError, NetworkError, ProviderError, StreamInterruptedError, TimedOutError
+from .errors import (
+    Deadline,
+    InvalidResponseError,
+    NetworkError,
+    ProviderError,
+    StreamInterruptedError,
+    TimedOutError,
+    without_frames,
+)
 from .wire.codec import HttpReply, HttpRequest
 
 if TYPE_CHECKING:
@@ -270,13 +278,6 @@ def _heed(closed: asyncio.Future[None]) -> None:
         closed.exception()  # else asyncio complains that nobody asked
 
 
-def _without_frames(error: BaseException) -> BaseException:
-    """The cause without its stack: frames of the HTTP library hold headers, and with them the key."""
-    error.__context__ = None
-    error.__cause__ = None
-    return error.with_traceback(None)
-
-
 def _drop(session: aiohttp.ClientSession) -> None:
     """Close the sockets of a session whose loop is not ours to wait in."""
     connector = session.connector
@@ -339,7 +340,7 @@ class _Exchange(Reply):
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._close()
-            raise transport._translate(error, clock) from _without_frames(error)
+            raise transport._translate(error, clock) from without_frames(error)
         self.status = self._response.status
         self.headers = self._response.headers
         self._content = self._response.content
@@ -405,7 +406,7 @@ class _Exchange(Reply):
             if clock.expired is not None:
                 raise clock.expiry() from None
             lost = StreamInterruptedError("the connection was lost in the middle of the reply")
-            raise lost from _without_frames(error)
+            raise lost from without_frames(error)
         finally:
             clock.reading = False
 

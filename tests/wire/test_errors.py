@@ -228,8 +228,18 @@ def test_bodies_that_are_not_json(body: bytes | str, message: str) -> None:
 
 def test_long_messages_are_cut() -> None:
     assert len(read_failure({"error": {"message": "x" * 9000}}).message) == 4000
-    assert len(read_failure({"error": "x" * 9000}).message) == 2000
-    assert len(read_failure(json.dumps("x" * 9000)).message) == 2000
+    assert len(read_failure({"error": "x" * 9000}).message) == 4000
+    assert len(read_failure(json.dumps("x" * 9000)).message) == 4000
+    assert len(read_failure({"error": {"code": "x" * 9000}}).code) == 200
+    assert read_failure({"error": {"message": ["x" * 9000]}}).message.startswith("['xxx")
+
+
+def test_values_that_cannot_be_written_give_no_text() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert read_failure({"error": {"message": deep, "code": 10**5000}}) == Failure()
+    assert read_failure({"error": 10**5000}) == Failure()
 
 
 @pytest.mark.parametrize("body", [b"<script" * 6000, b"<script>" * 5000, b"<" * 40000, b"<p>" + b"<style " * 9000])

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError
+from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError, cut
 from ..messages import (
     AssistantBlock,
     Continuity,
@@ -528,7 +528,9 @@ class Assembler:
     def _unsound_call(self, block: _Block, reason: str) -> MalformedToolCallError:
         _, detail = block.problem or ("", "")
         hint = "; the reply was cut at max_tokens" if reason == "length" else ""
-        return MalformedToolCallError(f"tool call {block.index} ({block.name or 'without a name'}): {detail}{hint}")
+        return MalformedToolCallError(
+            f"tool call {block.index} ({cut(block.name) or 'without a name'}): {detail}{hint}"
+        )
 
     def _read_structured(self, reason: FinishReason) -> Any:
         if self._expected is None or self._expected.response_schema is None:

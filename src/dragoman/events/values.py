@@ -294,12 +294,16 @@ def read_json(data: bytes | str) -> Any:
     Models emit halves of surrogate pairs and servers pass damaged UTF-8 on; both
     become U+FFFD here instead of an error or of text that no encoder accepts later.
     """
+    # Errors are raised outside of ``except``: the decoder's own ones would stay attached, with the text in them.
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _read_damaged_json(data)
+        reason = None
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        reason = "nested too deeply"
+    if reason is not None:
+        raise ValueError(reason)
+    return _read_damaged_json(data)
 
 
 def _read_damaged_json(data: bytes | str) -> Any:
@@ -309,7 +313,10 @@ def _read_damaged_json(data: bytes | str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, parse_float=_read_float)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        reason = "nested too deeply"
+    except ValueError as error:
+        reason = str(error)
+    raise ValueError(reason)
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -319,7 +326,7 @@ def _refuse_constant(word: str) -> NoReturn:
 def _read_float(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise ValueError(f"{digits} is out of range")
+        raise ValueError(f"{digits[:100]} is out of range")
     return value
 
 

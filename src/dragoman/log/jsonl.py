@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 import msgspec
 from msgspec import Struct
 
+from ..errors import quote
 from .errors import LogConflictError, LogCorruptError, LogReadOnlyError, LogStorageError
 from .eventlog import EventLog
 from .payloads import Actor, LogPruned, Sensitivity
@@ -59,7 +60,7 @@ class ExportedLog(EventLog):
         for session in sorted(found, key=str.encode):
             places = sorted(found[session])
             if not 0 < places[-1][0] < 2**63 or places[0][0] < -(2**63):
-                raise LogCorruptError(f"{self.path}: session {session!r} has a record whose number cannot be one")
+                raise LogCorruptError(f"{self.path}: session {quote(session)} has a record whose number cannot be one")
             self._places[session] = array("q", [seq for seq, _ in places]), array("q", [where for _, where in places])
 
     @contextmanager

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ..calls import CallCompleted, CallFailed, CallStarted, ProviderRecovered, ProviderUnavailable, RoutingSwitched
+from ..errors import quote
 from ..events import FinishReason, ToolIntent, Usage
 from ..messages import Assistant, LossWarning, Message, System, ToolResult, User, UserBlock
 from .errors import InvalidRecordError, UnknownTypeError
@@ -379,10 +380,10 @@ def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:
     """Make the payload of an event type from plain data; nothing of it is dropped in silence."""
     entry = CATALOGUE.get(kind)
     if entry is None:
-        raise UnknownTypeError(f"type: {kind!r} is not in the catalogue of event types")
+        raise UnknownTypeError(f"type: {quote(kind)} is not in the catalogue of event types")
     unknown = sorted(set(data) - set(entry.payload.__struct_encode_fields__))
     if unknown:
-        raise InvalidRecordError(f"payload of {kind}: has no field {unknown[0]!r}")
+        raise InvalidRecordError(f"payload of {kind}: has no field {quote(unknown[0])}")
     try:
         return cast("Payload", msgspec.convert(dict(data), entry.payload))
     except msgspec.ValidationError as error:

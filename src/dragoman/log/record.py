@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.structs import force_setattr
 
+from ..errors import quote
 from ..messages import new_ulid
 from .errors import InvalidRecordError, LogCorruptError
 from .payloads import Actor, LogPruned, Payload, Sensitivity, decode_payload, encode_payload, find_actor
@@ -167,7 +168,7 @@ def _check_name(field: str, value: object) -> None:
 
 def _check_choice(field: str, value: object, choices: Any) -> None:
     if value is not None and value not in choices.__args__:
-        raise InvalidRecordError(f"{field}: must be one of {', '.join(choices.__args__)}, not {value!r}")
+        raise InvalidRecordError(f"{field}: must be one of {', '.join(choices.__args__)}, not {quote(value)}")
 
 
 def genesis(session: str) -> str:
@@ -224,4 +225,4 @@ def read_row(row: Row) -> LogRecord:
             cast("Sensitivity", sensitivity), seq, session, _EPOCH + microseconds * _MICROSECOND, turn, kind,
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise LogCorruptError(f"session {session!r}, record {seq!r}: cannot be read: {error}") from None
+        raise LogCorruptError(f"session {quote(session)}, record {quote(seq)}: cannot be read: {error}") from None

@@ -102,7 +102,7 @@ def _hide(value: Any) -> Any:
 
 def _scrub_all(value: Any) -> Any:
     if isinstance(value, str):
-        return scrub(value)
+        return scrub(value, limit=None)
     if isinstance(value, dict):
         return {name: _scrub_all(item) for name, item in value.items()}
     return [_scrub_all(item) for item in value] if isinstance(value, list) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -11,7 +10,10 @@ from msgspec import Struct
 from ..events import read_json
 from .script import Fault
 
-_FRAME = re.compile(rb".*?\n\n", re.DOTALL)
+
+def _split_frames(data: bytes) -> list[bytes]:
+    """Return the complete frames of an event stream, each with the empty line that ends it."""
+    return [frame + b"\n\n" for frame in data.split(b"\n\n")[:-1]]
 
 
 class Mangled(Struct, frozen=True):
@@ -53,7 +55,7 @@ class Mangler:
         """Every so many-th chunk doubled."""
         if self._fault.duplicate is None or not data:
             return data
-        frames = _FRAME.findall(data)
+        frames = _split_frames(data)
         frames += [data[sum(map(len, frames)) :]]
         out = []
         for frame in frames:
@@ -91,7 +93,7 @@ class Mangler:
 
 def interleave(data: bytes) -> bytes:
     """A stream with the fragments of its parallel calls in turns, each call's own in their order."""
-    frames = _FRAME.findall(data)
+    frames = _split_frames(data)
     rest = data[sum(map(len, frames)) :]
     out: list[bytes] = []
     run: dict[Any, list[bytes]] = {}  # of calls that follow each other

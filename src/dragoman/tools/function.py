@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_type_hints, overload
 
 import msgspec
 
+from ..errors import quote
 from ..log import SideEffect
 from ..messages import Document, Image, Text, Tool, called_by
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
@@ -52,9 +53,8 @@ class FunctionTool(ExecutableTool):
     def check(self, arguments: Mapping[str, Any]) -> str | None:
         unknown = sorted(set(arguments) - self._parameters)
         if unknown:
-            return (
-                f"there is no argument {unknown[0]!r}; the tool takes {', '.join(sorted(self._parameters)) or 'none'}"
-            )
+            known = ", ".join(sorted(self._parameters)) or "none"
+            return f"there is no argument {quote(unknown[0])}; the tool takes {known}"
         try:
             self._convert(arguments)
         except msgspec.ValidationError as error:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, quote
 from ..log import SideEffect
 from ..messages import Document, Image, Inline, Text, Tool, UserBlock
 from ..validate.schema import compile_schema, first_error
@@ -142,7 +142,7 @@ class Toolbox:
         """Why a call cannot be run as it stands, or ``None``."""
         tool = self._tools.get(name)
         if tool is None:
-            return "unknown_tool", f"there is no tool named {name!r}"
+            return "unknown_tool", f"there is no tool named {quote(name)}"
         wrong = first_error(compile_schema(tool.description.parameters, name), arguments) or tool.check(arguments)
         return None if wrong is None else ("invalid_arguments", wrong)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidRequestError, UnsupportedContentError
+from ..errors import InvalidRequestError, UnsupportedContentError, cut, quote
 from ..events import read_json
 from ..messages import (
     NO_CONFIG,
@@ -135,7 +135,9 @@ def parse_config(config: Any) -> RuntimeConfig:
         raise InvalidRequestError(f"config must be a RuntimeConfig or a mapping, not {type(config).__name__}")
     for name in config:
         if name not in RuntimeConfig.__struct_fields__:
-            raise InvalidRequestError(f"config.{name} is not a setting; provider-specific ones go into config.extras")
+            raise InvalidRequestError(
+                f"config.{cut(str(name))} is not a setting; provider-specific ones go into config.extras"
+            )
     try:
         return msgspec.convert(dict(config), RuntimeConfig)
     except msgspec.ValidationError as error:
@@ -149,7 +151,7 @@ def parse_tool_choice(choice: Any) -> ToolChoice | None:
     if isinstance(choice, str):
         if choice in ("auto", "required", "none"):
             return choice  # type: ignore[return-value]
-        raise InvalidRequestError(f"tool_choice must be auto, required, none or a forced tool, not {choice!r}")
+        raise InvalidRequestError(f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}")
     record = _Record(choice, "tool_choice")
     if record.word("type", "") == "function":
         record.done("type", "function")
@@ -199,7 +201,9 @@ class _Record:
         """Refuse what this reader does not know, rather than drop it."""
         for name, value in self.data.items():
             if name not in known and value is not None and value != []:
-                raise InvalidRequestError(f"{self.path}.{name} has no place in a message; remove it or use extras")
+                raise InvalidRequestError(
+                    f"{self.path}.{cut(str(name))} has no place in a message; remove it or use extras"
+                )
 
     # messages
 
@@ -213,7 +217,7 @@ class _Record:
             "tool": self._tool,
         }
         if not isinstance(role, str) or role not in readers:
-            raise InvalidRequestError(f"{self.path}.role must be system, user, assistant or tool, not {role!r}")
+            raise InvalidRequestError(f"{self.path}.role must be system, user, assistant or tool, not {quote(role)}")
         return readers[role]()
 
     def _system(self) -> System:
@@ -275,7 +279,7 @@ class _Record:
             return Document(self._source(), self.text("media_type", "application/pdf"), self.optional("name"))
         if kind == "file":
             return self._file()
-        raise UnsupportedContentError(f"{self.path}: content of type {kind!r} is not supported")
+        raise UnsupportedContentError(f"{self.path}: content of type {quote(kind)} is not supported")
 
     def assistant_block(self) -> AssistantBlock:
         kind = self.data.get("type")
@@ -296,7 +300,7 @@ class _Record:
         if kind == "opaque":
             self.done("type", "data", "continuity")
             return Opaque(self.data.get("data"), self._continuity())
-        raise UnsupportedContentError(f"{self.path}: content of type {kind!r} cannot be said by an assistant")
+        raise UnsupportedContentError(f"{self.path}: content of type {quote(kind)} cannot be said by an assistant")
 
     def tool_call(self) -> ToolCall:
         if "function" in self.data:

@@ -13,6 +13,8 @@ from ..errors import (
     ProviderError,
     UnsupportedContentError,
     UnsupportedFeatureError,
+    cut,
+    quote,
 )
 from ..messages import (
     NO_CONFIG,
@@ -108,7 +110,7 @@ def _check_media(block: Image | Document, path: str) -> None:
     if not block.media_type:
         raise InvalidRequestError(f"{path}.media_type is required for inline content")
     if type(block) is Image and not block.media_type.startswith("image/"):
-        raise InvalidRequestError(f"{path}.media_type must be an image type, not {block.media_type!r}")
+        raise InvalidRequestError(f"{path}.media_type must be an image type, not {quote(block.media_type)}")
 
 
 def _check_assistant(message: Assistant, path: str, open_calls: dict[str, int]) -> None:
@@ -151,7 +153,7 @@ def _check_tools(tools: Sequence[Tool]) -> None:
         if not tool.name:
             raise InvalidRequestError(f"tools[{at}].name is empty")
         if tool.name in names:
-            raise InvalidRequestError(f"tools[{at}].name: {tool.name!r} is used twice")
+            raise InvalidRequestError(f"tools[{at}].name: {quote(tool.name)} is used twice")
         names.add(tool.name)
         _check_object_schema(tool.parameters, f"tools[{at}].parameters")
 
@@ -169,7 +171,7 @@ def _check_tool_choice(request: Request) -> None:
     if not request.tools:
         raise InvalidRequestError("tool_choice asks for a tool call, and tools is empty")
     if isinstance(choice, ForceTool) and choice.name not in {tool.name for tool in request.tools}:
-        raise InvalidRequestError(f"tool_choice forces {choice.name!r}, which is not among tools")
+        raise InvalidRequestError(f"tool_choice forces {quote(choice.name)}, which is not among tools")
 
 
 def _check_config(config: RuntimeConfig) -> None:
@@ -235,7 +237,7 @@ def _unreadable_image(messages: Sequence[Message], capabilities: Capabilities) -
                 if images is False:
                     return f"{path}: this model is known not to see images"
                 if accepted is not None and block.media_type is not None and block.media_type not in accepted:
-                    return f"{path}: this model is known not to read {block.media_type}"
+                    return f"{path}: this model is known not to read {cut(block.media_type)}"
             elif type(block) is Document and documents is False:
                 return f"{path}: this model is known not to read documents"
     return None

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError
+from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
 from ..events import Assembler, Event, Raw, read_json
 from ..messages import Issuer, LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
@@ -373,7 +373,7 @@ class Decoder(ABC):
         self.done = True
         if not isinstance(error, ProviderError):
             cause, error = error, InvalidResponseError(f"the reply cannot be read: {_reason(error)}")
-            error.__cause__ = cause
+            error.__cause__ = without_frames(cause)
         self.out.fail(error)
 
     def _heard(self) -> list[Event]:

@@ -9,7 +9,7 @@ from .codec import Notes
 
 # Dates in every writing, stages and counted editions: all of them end the same model's name.
 _EDITION = re.compile(
-    r"(?:[-@:](?:\d{6,8}|\d{4}-\d\d-\d\d|\d\d-\d\d(?:\d\d)?|\d{3}|latest|preview|exp|default))+$",
+    r"(?:[-@:](?:\d{6,8}|\d{4}-\d\d-\d\d|\d\d-\d\d(?:\d\d)?|\d{3}|latest|preview|exp|default)){1,8}$",
 )
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from ..errors import (
+    MAX_CODE,
+    MAX_PROVIDER_MESSAGE,
     AuthenticationError,
     InvalidModelError,
     InvalidRequestError,
@@ -23,6 +25,7 @@ from ..errors import (
     RateLimitError,
     TimedOutError,
     UnavailableError,
+    cut,
 )
 from ..events import read_json
 
@@ -72,14 +75,14 @@ def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Fa
     if isinstance(data, list):
         data = data[0] if data and isinstance(data[0], dict) else {"message": data}
     if not isinstance(data, dict):
-        return Failure("" if data is None else str(data)[:2000])
+        return Failure("" if data is None else _plain_text(data))
     inner = data.get("error")
     if not inner and isinstance(several := data.get("errors"), list) and several:
         inner = several[0]
     if isinstance(inner, dict):
         return _from_record({**inner, "request_id": None})
     if inner:
-        return Failure(str(inner)[:2000], _word(data.get("code")), _word(data.get("type")))
+        return Failure(_plain_text(inner), _word(data.get("code")), _word(data.get("type")))
     return _from_record(data)
 
 
@@ -106,16 +109,29 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     metadata = metadata if isinstance(metadata, dict) else {}
     # A router wraps its upstream's body as text; the cause is often only named in there.
     upstream = metadata.get("raw")
-    text = message if isinstance(message, str) else str(message)
-    if isinstance(upstream, str) and upstream not in text:
+    text = _plain_text(message)
+    if isinstance(upstream, str) and (upstream := cut(upstream, MAX_PROVIDER_MESSAGE)) not in text:
         text = f"{text}: {upstream}" if text else upstream
     wait = metadata.get("retry_after_seconds")
     code, kind = _word(record.get("code")), _word(record.get("type")) or _word(record.get("status"))
-    return Failure(text[:4000], code, kind, float(wait) if wait is not None and _is_number(wait) else None)
+    return Failure(
+        text[:MAX_PROVIDER_MESSAGE], code, kind, float(wait) if wait is not None and _is_number(wait) else None
+    )
+
+
+def _plain_text(value: Any) -> str:
+    """Return a value of an error body as text: servers put lists and objects where a sentence belongs."""
+    try:
+        return cut(value if isinstance(value, str) else str(value), MAX_PROVIDER_MESSAGE)
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+        return ""
 
 
 def _word(value: Any) -> str:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if isinstance(value, str):
+        return cut(value, MAX_CODE)
+    # An integer beyond 10^18 is not a code, and Python refuses to write very long ones.
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18 else ""
 
 
 def _is_number(value: Any) -> bool:

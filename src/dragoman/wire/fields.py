@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, cut
 from ..messages import EFFORTS, Effort, Inline, LossWarning, Url
 from .schema import schema_name
 from .urls import read_data_url
@@ -46,7 +46,7 @@ class Fields:
 
     def at(self, name: str) -> str:
         """Where a field is, for errors."""
-        return f"{self._path}.{name}" if self._path else name
+        return f"{self._path}.{cut(name)}" if self._path else cut(name)
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Say what is wrong with a field."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, cut, quote
 
 _encode = msgspec.json.Encoder().encode
 _sorted = msgspec.json.Encoder(order="sorted").encode
@@ -32,9 +32,10 @@ def _refuse_not_finite(value: Any) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidRequestError(f"a value of the request cannot be written as JSON: {place or 'it'} is {value}")
         if isinstance(value, dict):
-            left += [(f"{place}.{name}" if place else str(name), each) for name, each in value.items()]
+            head = f"{cut(place)}." if place else ""
+            left += [(f"{head}{cut(str(name))}", each) for name, each in value.items()]
         elif isinstance(value, list | tuple):
-            left += [(f"{place}[{at}]", each) for at, each in enumerate(value)]
+            left += [(f"{cut(place)}[{at}]", each) for at, each in enumerate(value)]
 
 
 def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
@@ -70,7 +71,7 @@ def merge_extras(
         elif name in lists:
             body[name] = _merge(body[name], [value] if coerce and isinstance(value, str) else value)
         elif not _same(_plain(body[name]), value):
-            raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
+            raise InvalidRequestError(f"config.extras[{quote(name)}] contradicts a field that this call sets by itself")
 
 
 def _merge(ours: list[str], theirs: Any) -> list[str]:

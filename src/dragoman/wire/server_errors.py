@@ -7,6 +7,7 @@ import re
 from typing import TypeVar
 
 from ..errors import (
+    MAX_MESSAGE,
     AuthenticationError,
     CallCancelledError,
     InvalidModelError,
@@ -75,10 +76,11 @@ def headers_of(error: ProviderError) -> dict[str, str]:
     return headers
 
 
-_ADDRESS = re.compile(r"\b(?:https?://)?(?:[\w-]+\.)*[\w-]+:\d{2,5}\b\S*|\bhttps?://\S+")
+# A URL, or a host and a port. A run of host characters is scanned once, from its first character.
+_ADDRESS = re.compile(r"\bhttps?://\S++|(?<![\w.-])[\w.-]++:\d{2,5}+\b\S*+")
 
 
 def message_of(error: ProviderError) -> str:
-    """What to tell the client: the provider's own words where there are any, without keys or inner addresses."""
-    said = error.provider_message or error.message or error.category
-    return _ADDRESS.sub("[address]", scrub(said))[:2000]
+    """Return the text for the client: the provider's message if there is one, without keys or inner addresses."""
+    text = error.provider_message or error.message or error.category
+    return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))

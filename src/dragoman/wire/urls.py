@@ -37,19 +37,16 @@ def root_of(base_url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
-_DATA_URL = re.compile(r"data:([^;,]*)([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
-
-
 def read_data_url(url: str, *, percent_encoded: bool = False) -> tuple[str | None, str] | None:
     """Return the media type and the base64 data of a ``data:`` URL, or ``None`` for any other URL.
 
     One that is not base64 is converted if ``percent_encoded``, and otherwise not read.
     """
-    found = _DATA_URL.fullmatch(url)
-    if found is None:
+    head, comma, data = url.partition(",")
+    if not comma or head[:5].lower() != "data:":
         return None
-    media_type, parameters, data = found.groups()
-    if parameters.lower().endswith(";base64"):
+    media_type, mark, parameters = head[5:].partition(";")
+    if f"{mark}{parameters}".lower().endswith(";base64"):
         return media_type or None, unquote(data)
     if not percent_encoded:
         return None

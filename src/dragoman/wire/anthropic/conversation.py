@@ -14,7 +14,7 @@ import binascii
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import UnsupportedContentError
+from ...errors import UnsupportedContentError, quote
 from ...messages import (
     Assistant,
     AssistantBlock,
@@ -189,7 +189,7 @@ def _write_document(block: Document, path: str) -> dict[str, Any]:
     if kind == "text/plain" and written["type"] == "base64":
         return {"type": "text", "media_type": kind, "data": _read_text(written["data"], path)}
     if kind != "application/pdf":
-        raise UnsupportedContentError(f"{path}: this wire takes PDF, and plain text inline, not {kind!r}")
+        raise UnsupportedContentError(f"{path}: this wire takes PDF, and plain text inline, not {quote(kind)}")
     return written
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ...errors import InvalidRequestError, UnsupportedContentError
+from ...errors import InvalidRequestError, UnsupportedContentError, quote
 from ...messages import (
     Assistant,
     AssistantBlock,
@@ -239,7 +239,7 @@ def _read_block(record: Fields) -> UserBlock:
         source, media_type = _read_source(record)
         block = Document(source, media_type or "application/pdf", record.text("title"))
     else:
-        raise UnsupportedContentError(f"{record.at('type')}: content of type {kind!r} is not supported")
+        raise UnsupportedContentError(f"{record.at('type')}: content of type {quote(kind)} is not supported")
     record.done()
     return block
 
@@ -258,7 +258,7 @@ def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
         data = source.need_text("data").encode("utf-8")
         found = Inline(base64.b64encode(data).decode()), source.text("media_type") or "text/plain"
     else:
-        raise UnsupportedContentError(f"{source.at('type')}: a source of type {kind!r} is not supported")
+        raise UnsupportedContentError(f"{source.at('type')}: a source of type {quote(kind)} is not supported")
     source.done()
     return found
 

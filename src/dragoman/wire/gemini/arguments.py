@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from ...errors import MalformedToolCallError
+from ...errors import MalformedToolCallError, quote
 
 # ``$.a.b[0]['a key']``: a name, an index, or a quoted name with escapes.
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\]""")
@@ -81,7 +81,7 @@ def _check_step(node: Any, step: str | int) -> None:
     """A list grows one by one: an index far out would be memory for nothing."""
     fits = isinstance(node, dict) if isinstance(step, str) else isinstance(node, list) and step <= len(node)
     if not fits:
-        raise MalformedToolCallError(f"a piece of a tool call's arguments has no place at {step!r}")
+        raise MalformedToolCallError(f"a piece of a tool call's arguments has no place at {quote(step)}")
 
 
 def _read_path(path: str) -> list[str | int]:

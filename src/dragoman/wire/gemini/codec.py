@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from msgspec.structs import replace
 
-from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ProviderError
+from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ProviderError, cut
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
@@ -114,5 +114,5 @@ def _segment(model: str) -> str:
     """A model's name as one segment of a path, whatever is in it; ``models/`` before it is the server's own habit."""
     name = model.removeprefix("models/")
     if not name.strip("."):  # a segment of dots would climb
-        raise InvalidRequestError(f"model: {model!r} is not the name of a model")
+        raise InvalidRequestError(f"model: {cut(model)!r} is not the name of a model")
     return quote(name, safe="", errors="replace")

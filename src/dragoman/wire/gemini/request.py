@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ...errors import InvalidRequestError, UnsupportedFeatureError
+from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..codec import Notes
 from ..json import merge_extras, sorted_json
@@ -81,7 +81,9 @@ def _write_reasoning(reasoning: str | int, quirks: Quirks) -> dict[str, Any]:
         return {"thinkingBudget": 0}
     if reasoning in LEVELS:
         return {"thinkingLevel": reasoning}
-    raise UnsupportedFeatureError(f"config.reasoning: this wire has no effort {reasoning!r}; its highest is 'high'")
+    raise UnsupportedFeatureError(
+        f"config.reasoning: this wire has no effort {quote(reasoning)}; its highest is 'high'"
+    )
 
 
 def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:

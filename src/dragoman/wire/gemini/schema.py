@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...errors import quote
 from ..codec import Notes
 
 _KEPT = frozenset(
@@ -38,7 +39,7 @@ class _Projector:
     def project(self, schema: Any, path: str, above: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(schema, Mapping):  # true and false are schemas too
             if schema is not True:
-                self._lose(path, f"the schema {schema!r} has no place in this field")
+                self._lose(path, f"the schema {quote(schema)} has no place in this field")
             return {}
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -108,7 +109,7 @@ class _Projector:
 
     def _check_format(self, made: dict[str, Any], path: str) -> None:
         if "format" in made and made["format"] not in _FORMATS.get(str(made.get("type")), ()):
-            self._lose(f"{path}.format", f"this field does not know the format {made.pop('format')!r}")
+            self._lose(f"{path}.format", f"this field does not know the format {quote(made.pop('format'))}")
 
     def _find(self, reference: str) -> Mapping[str, Any] | None:
         node: Any = self._root

@@ -6,7 +6,6 @@ its name that waits, and both get an id here, made of their place.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ...errors import InvalidRequestError, UnsupportedContentError
@@ -41,23 +40,23 @@ from ..server import Asked
 from .request import LEVELS
 
 _ISSUER = Issuer("gemini")
-_PATH = re.compile(r".*/models/(.+):(streamGenerateContent|generateContent)", re.DOTALL)
+_VERBS = {"generateContent": False, "streamGenerateContent": True}  # and whether it streams
 _MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
 
 
 def read_request(body: bytes, path: str) -> Asked:
     """The request in a body and its path."""
-    found = _PATH.fullmatch(path)
-    if found is None:
+    _, found, name = path.rpartition("/models/")
+    model, _, verb = name.rpartition(":")
+    if not found or not model or verb not in _VERBS:
         raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
     fields, losses = read_body(body), Losses()
-    model, stream = found[1], found[2] == "streamGenerateContent"
     messages = [*_read_system(fields), *_Reader().read(fields.need_items("contents"))]
     tools = _read_tools(fields)
     choice = _read_choice(fields)
     config, schema = _read_config(fields)
     fields.done()
-    return Asked(Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings)
+    return Asked(Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb]), losses.warnings)
 
 
 # --- settings -------------------------------------------------------------------------------------

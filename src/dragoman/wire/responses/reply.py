@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...errors import InvalidResponseError, StreamInterruptedError
+from ...errors import InvalidResponseError, StreamInterruptedError, cut
 from ...events import Assembler, FinishReason, Usage, read_json, read_object
 from ...messages import Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
@@ -158,12 +158,14 @@ class ResponsesDecoder(Decoder):
             self._fail(response.error or read_json(data))
             return
         if response.object not in (None, "response") and str(response.object).startswith("response."):
-            raise InvalidResponseError(f"the reply is a {response.object}, not a response")
+            raise InvalidResponseError(f"the reply is a {cut(str(response.object))}, not a response")
         if not isinstance(output, list) and response.status != "failed":
             raise InvalidResponseError("the reply has no output")
         if response.status in _UNFINISHED:
             # Background mode answers so. Asking again would only queue it again: not an outage.
-            raise InvalidResponseError(f"the server answered before the reply was finished ({response.status})")
+            raise InvalidResponseError(
+                f"the server answered before the reply was finished ({cut(str(response.status))})"
+            )
         self._start(response)
         self._settle(response, response.status if isinstance(response.status, str) else "completed")
 

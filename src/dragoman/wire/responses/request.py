@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ...errors import InvalidRequestError, UnsupportedFeatureError
+from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, join_system
 from ..codec import Notes
 from ..json import merge_extras, sorted_json
@@ -88,7 +88,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
     extras = request.config.extras
     for name in _STATE:
         if extras.get(name):
-            raise UnsupportedFeatureError(f"config.extras[{name!r}]: nothing is kept on the server between calls")
+            raise UnsupportedFeatureError(f"config.extras[{quote(name)}]: nothing is kept on the server between calls")
     if "stream" in extras and not request.stream:
         if extras["stream"] is not False:
             raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")

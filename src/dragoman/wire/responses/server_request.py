@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import InvalidRequestError, UnsupportedContentError
+from ...errors import InvalidRequestError, UnsupportedContentError, quote
 from ...events import read_object
 from ...messages import (
     Assistant,
@@ -225,7 +225,7 @@ def _read_said(content: str | list[Any], path: str, phase: Any) -> list[Assistan
             record.done()
             continue
         if kind != "output_text":
-            raise UnsupportedContentError(f"{record.at('type')}: content of type {kind!r} is not supported")
+            raise UnsupportedContentError(f"{record.at('type')}: content of type {quote(kind)} is not supported")
         text = record.need_text("text")
         own = {"annotations": record.take("annotations"), "phase": phase}
         record.take("logprobs")
@@ -276,7 +276,7 @@ def _read_part(record: Fields) -> UserBlock:
     elif kind == "input_file":
         block = _read_file(record)
     else:
-        raise UnsupportedContentError(f"{record.at('type')}: content of type {kind!r} is not supported")
+        raise UnsupportedContentError(f"{record.at('type')}: content of type {quote(kind)} is not supported")
     record.done()
     return block
 

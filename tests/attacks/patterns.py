@@ -1,0 +1,252 @@
+"""Finds every regular expression of the package, and texts on which each could be slow."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import string
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dragoman
+
+ROOT = Path(dragoman.__file__).parent
+_SEARCHING = {"search", "sub", "subn", "split", "findall", "finditer"}
+_CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
+
+
+class Found(NamedTuple):
+    """A pattern, where it is, and whether the package searches with it or only matches whole texts."""
+
+    place: str
+    pattern: re.Pattern[Any]
+    searches: bool
+
+
+def find_patterns() -> list[Found]:
+    """Return every pattern: compiled in a module, a table or an object, or written as a literal in a function."""
+    searched = _searched_names()
+    found: dict[tuple[Any, int], Found] = {}
+    for module in _modules():
+        name = module.__name__
+        for place, pattern in _walk(module.__dict__, name, set(), 0):
+            leaf = re.split(r"[.\[]", place.removeprefix(f"{name}."))[0]
+            matches_whole = (leaf, "whole") in searched and (leaf, "search") not in searched
+            _keep(found, Found(place, pattern, not matches_whole))
+    for place, text, flags, verb in _literals():
+        _keep(found, Found(place, re.compile(text, flags), verb in _SEARCHING))
+    return sorted(found.values(), key=lambda each: each.place)
+
+
+def _keep(found: dict[tuple[Any, int], Found], one: Found) -> None:
+    key = (one.pattern.pattern, one.pattern.flags)
+    if key not in found or (one.searches and not found[key].searches):
+        found[key] = one
+
+
+def _modules() -> Iterator[Any]:
+    for each in pkgutil.walk_packages([str(ROOT)], "dragoman."):
+        if not each.name.endswith("__main__"):
+            yield importlib.import_module(each.name)
+
+
+def _walk(value: Any, place: str, seen: set[int], depth: int) -> Iterator[tuple[str, re.Pattern[Any]]]:
+    if isinstance(value, re.Pattern):
+        yield place, value
+        return
+    if id(value) in seen or depth > 6 or isinstance(value, str | bytes | int | float):
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        for name, each in list(value.items()):
+            if not (depth == 0 and str(name).startswith("__")):
+                yield from _walk(each, f"{place}.{name}" if depth == 0 else f"{place}[{name!r}]", seen, depth + 1)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for at, each in enumerate(value):
+            yield from _walk(each, f"{place}[{at}]", seen, depth + 1)
+    elif type(value).__module__.startswith("dragoman") or isinstance(value, type):
+        if not getattr(value, "__module__", "dragoman").startswith("dragoman"):
+            return
+        fields = getattr(value, "__struct_fields__", None)
+        for name in fields if isinstance(fields, tuple) else list(getattr(value, "__dict__", {})):
+            yield from _walk(getattr(value, name, None), f"{place}.{name}", seen, depth + 1)
+
+
+def _trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def _searched_names() -> set[tuple[str, str]]:
+    """Return how each name is used: ``(name, "search")`` or ``(name, "whole")``."""
+    used: set[tuple[str, str]] = set()
+    for _, tree in _trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in _CALLS and isinstance(node.value, ast.Name):
+                used.add((node.value.id, "search" if node.attr in _SEARCHING else "whole"))
+    return used
+
+
+def _literals() -> Iterator[tuple[str, Any, int, str]]:
+    """Return the patterns written inside calls such as ``re.sub(r"...", ...)``."""
+    for place, tree in _trees():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == "re"
+                and node.func.attr in _CALLS
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                given = ast.unparse(node)
+                flags = sum(
+                    getattr(re, flag) for flag in ("DOTALL", "IGNORECASE", "MULTILINE") if f"re.{flag}" in given
+                )
+                yield f"{place}:{node.lineno}", node.args[0].value, flags, node.func.attr
+
+
+# --- texts ------------------------------------------------------------------------------------------
+
+_UNITS = [
+    *(
+        "a",
+        "A",
+        "0",
+        " ",
+        "\n",
+        "-",
+        ".",
+        "\\",
+        '"',
+        "/",
+        "<",
+        "{",
+        "[",
+        "é",
+        "語",
+        "a-",
+        "a.",
+        "a:",
+        "a@",
+        "a/",
+        "a ",
+        "0.",
+    ),
+    *(" \n", "\\\\", "\\u", '\\"', "['a", "<a ", "<script", "</", "*/", "a=", "=a", "eyJaaaaaaaaaa", "-eyJaaaaaaaaaa"),
+    *("sk-", "sk-a", "bearer ", "bearer\n", "AIza", "key_a-", "http://", "http://a", "data:", "data:a/a;base64,", "::"),
+    *("/models/a:", ":", "token=", "token: ", "a-a-", "0000000000000000", "deadbeef", "\ud800", ".[", "}{", "a\x00"),
+]
+
+
+def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
+    """Return texts as (start, repeated unit, end): common ones, and some made from the pattern itself."""
+    made = [("", unit, "\x00") for unit in _UNITS]
+    text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    parsed = re._parser.parse(text, pattern.flags & ~re.DEBUG)  # type: ignore[attr-defined]
+    whole = _example(parsed)
+    made += [("", whole, "\x00"), ("", whole, ""), ("", whole[:-1], "\x00"), ("", whole[1:], "\x00")]
+    for before, unit in _repeats(parsed, ""):
+        if unit:
+            made += [(before, unit, "\x00"), ("", before + unit, "\x00"), (before, unit + before, "\x00")]
+    return [shape for shape in dict.fromkeys(made) if shape[1]]
+
+
+def _example(parsed: Any) -> str:
+    """Return a short text that (roughly) matches a parsed pattern."""
+    return "".join([_one(op, value) for op, value in parsed])
+
+
+def _one(op: Any, value: Any) -> str:
+    name = str(op)
+    if name == "LITERAL":
+        return chr(value)
+    if name in ("NOT_LITERAL", "ANY"):
+        return next(each for each in "a0 " if name == "ANY" or ord(each) != value)
+    if name == "IN":
+        return _member(value)
+    if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        return _example(value[2]) * max(1, min(value[0], 40))
+    if name == "SUBPATTERN":
+        return _example(value[3])
+    if name == "ATOMIC_GROUP":
+        return _example(value)
+    return _example(value[1][0]) if name == "BRANCH" else ""
+
+
+def _member(items: Any) -> str:
+    text = next((chr(value) for op, value in items if str(op) == "LITERAL"), "")
+    if text and not any(str(op) == "NEGATE" for op, _ in items):
+        return text
+    source = re.compile("[" + "".join(_in_class(op, value) for op, value in items) + "]")
+    return next((each for each in string.printable + "é語\u0430" if source.match(each)), "a")
+
+
+def _in_class(op: Any, value: Any) -> str:
+    name = str(op)
+    if name == "NEGATE":
+        return "^"
+    if name == "RANGE":
+        return f"{re.escape(chr(value[0]))}-{re.escape(chr(value[1]))}"
+    if name == "CATEGORY":
+        kind = str(value).removeprefix("CATEGORY_").removeprefix("UNI_")
+        letter = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}[kind.removeprefix("NOT_")]
+        return "\\" + (letter.upper() if kind.startswith("NOT_") else letter)
+    return re.escape(chr(value))
+
+
+def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
+    """Return each unbounded repetition: a text that leads to it, and a unit that it repeats."""
+    for op, value in parsed:
+        name = str(op)
+        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            if value[1] > 50:
+                yield before, _example(value[2])
+            yield from _repeats(value[2], before)
+        elif name == "SUBPATTERN":
+            yield from _repeats(value[3], before)
+        elif name == "ATOMIC_GROUP":
+            yield from _repeats(value, before)
+        elif name == "BRANCH":
+            for branch in value[1]:
+                yield from _repeats(branch, before)
+        before += _one(op, value)
+
+
+# --- growth -----------------------------------------------------------------------------------------
+
+SIZES = (500, 2_000, 8_000, 32_000, 128_000, 512_000, 1_024_000)
+_NOTICEABLE = 0.0004  # seconds of CPU below which a measurement is noise
+_RATIO = 9.0  # four times the text may take this many times as long; a quadratic search takes sixteen times
+
+
+def grows(
+    run: Callable[[Any], object], make: Callable[[int], Any], sizes: tuple[int, ...] = SIZES, enough: int = 8_000
+) -> str | None:
+    """Return why ``run`` is slower than linear on ``make(size)``, or ``None``.
+
+    Sizes go up by four; a shape whose cost per character does not rise is not followed beyond ``enough``.
+    """
+    last = _cost(run, make(sizes[0]))
+    for size in sizes[1:]:
+        now = _cost(run, make(size))
+        if now > _NOTICEABLE and now > _RATIO * max(last, _NOTICEABLE / 8):
+            # Measured again, as the least of five: another process may have taken the time.
+            last, now = (min(_cost(run, make(each)) for _ in range(3)) for each in (size // 4, size))
+            if now > _RATIO * max(last, _NOTICEABLE / 8):
+                return f"{size // 4} characters take {last * 1e3:.2f} ms of CPU, {size} take {now * 1e3:.2f} ms"
+        if size >= enough and now < 6 * max(last, _NOTICEABLE / 2):
+            return None
+        last = now
+    return None
+
+
+def _cost(run: Callable[[Any], object], text: Any) -> float:
+    began = time.thread_time()
+    run(text)
+    return time.thread_time() - began

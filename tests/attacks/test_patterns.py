@@ -1,0 +1,56 @@
+"""No pattern of the package takes more than linear time, whatever text it is run on."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import pytest
+
+from .patterns import SIZES, Found, find_patterns, grows, shapes
+
+PATTERNS = find_patterns()
+# How far a shape is followed whose cost per character does not rise; one whose cost rises is followed to the end.
+ENOUGH = 1_000_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 8_000
+
+
+def test_the_patterns_are_found() -> None:
+    places = {found.place for found in PATTERNS}
+    assert len(PATTERNS) > 60
+    assert {"dragoman.errors._SECRETS", "dragoman.tokens._PIECE"} <= places
+    assert any(place.startswith("wire/errors.py:") for place in places), "literals inside functions"
+    assert any("ROWS[" in place for place in places), "tables"
+
+
+def slow_shape(found: Found, sizes: tuple[int, ...] = SIZES, enough: int = ENOUGH) -> str | None:
+    pattern = found.pattern
+    as_bytes = isinstance(pattern.pattern, bytes)
+
+    def run(text: Any) -> object:
+        return pattern.sub(b"" if as_bytes else "", text) if found.searches else pattern.fullmatch(text)
+
+    for start, unit, end in shapes(pattern):
+
+        def make(size: int, start: str = start, unit: str = unit, end: str = end) -> Any:
+            text = start + unit * (size // len(unit)) + end
+            return text.encode("utf-8", "surrogatepass") if as_bytes else text
+
+        why = grows(run, make, sizes, enough)
+        if why is not None:
+            return f"{found.place} on {start[:60]!r} + {unit[:60]!r} * n + {end!r}: {why}"
+    return None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("found", PATTERNS, ids=[found.place for found in PATTERNS])
+def test_time_is_linear(found: Found) -> None:
+    assert slow_shape(found) is None
+
+
+@pytest.mark.parametrize(
+    "source", [r"\beyJ[\w-]{10,}\.[\w-]{10,}\.", r"(a+)+b", r"\b(?:[\w-]+\.)*[\w-]+:\d{2,5}\b", r".*/models/(.+):x"]
+)
+def test_slow_patterns_are_noticed(source: str) -> None:
+    found = Found("here", re.compile(source, re.DOTALL), True)
+    assert slow_shape(found, (100, 400, 1600) if "+)+" not in source else (8, 16, 24)) is not None

@@ -1,0 +1,148 @@
+"""What another party wrote is cut before anything looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import ProviderError, Tool
+from dragoman.errors import MAX_CODE, MAX_MESSAGE, MAX_PROVIDER_MESSAGE, scrub
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
+from dragoman.wire.server_errors import message_of
+
+from .patterns import grows
+
+LONG = "-eyJaaaaaaaaaa" * 20_000
+
+
+@pytest.mark.parametrize("unit", ["-eyJaaaaaaaaaa", "a-a-", "bearer ", "sk-", "AIza", "a.", "key_a-", "eyJaaaaaaaaaa."])
+def test_scrub_is_linear(unit: str) -> None:
+    assert grows(lambda text: scrub(text, limit=None), lambda size: unit * (size // len(unit))) is None
+
+
+def test_an_error_keeps_a_bounded_part_of_every_text() -> None:
+    headers = {"x-ratelimit-a": LONG, "x-ratelimit-" + LONG: "1", "retry-after": "1"}
+    error = ProviderError(LONG, provider_code=LONG, provider_message=LONG, headers=headers)
+    error.hide(["k"], [LONG])
+    assert len(error.message) <= MAX_MESSAGE
+    assert len(error.provider_code or "") <= MAX_CODE
+    assert len(error.provider_message or "") <= MAX_PROVIDER_MESSAGE
+    assert all(len(name) + len(value) <= 1200 for name, value in error.headers.items())
+    assert len(str(error)) < 3000
+    assert len(message_of(error)) <= MAX_MESSAGE
+
+
+def body(**error: Any) -> bytes:
+    return json.dumps({"error": {"message": "x", **error}}).encode()
+
+
+REFUSALS: dict[str, tuple[int, bytes]] = {
+    "code": (400, body(code=LONG)),
+    "type": (400, body(type=LONG)),
+    "message": (400, body(message=LONG)),
+    "message that is a list": (400, body(message=[LONG])),
+    "code in a stream": (200, b"data: " + body(code=LONG) + b"\n\n"),
+    "code of many digits": (400, b'{"error":{"message":"x","code":1' + b"0" * 4000 + b"}}"),
+    "nested message": (400, b'{"error":{"message":' + b"[" * 900 + b"]" * 900 + b"}}"),
+    "nested body": (400, b"[" * 900 + b"]" * 900),
+    "tool name": (
+        200,
+        json.dumps(
+            {
+                "choices": [
+                    {
+                        "message": {"tool_calls": [{"id": "c", "function": {"name": LONG, "arguments": "{}"}}]},
+                        "finish_reason": "tool_calls",
+                    }
+                ]
+            }
+        ).encode(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
+    status, reply = REFUSALS[name]
+    transport = FixtureTransport((status, {}, [reply]), (status, {}, [reply]))
+    provider = dragoman.connect("m", base_url="http://127.0.0.1:9", api_key="k" * 30, transport=transport)
+    tool = Tool("look", "", {"type": "object"})
+    began = time.thread_time()
+    with pytest.raises(ProviderError) as caught:
+        asyncio.run(provider.complete("Hi", [tool]))
+    text = str(caught.value)
+    assert time.thread_time() - began < 1.0  # it took minutes; a bound of CPU time, not of the clock
+    assert len(text) < 3000
+    assert "aaaaaaaaaa" * 30 not in text
+
+
+def test_an_echoed_prompt_is_found_in_linear_time() -> None:
+    def run(prompt: str) -> None:
+        error = ProviderError("m", provider_message="abcdefghij" * 400)
+        error.hide([], [prompt])
+        assert error.quotable
+
+    assert grows(run, lambda size: "xbcdefghij" * (size // 10)) is None
+    error = ProviderError("m", provider_message="It was refused: once upon a time there was a king.")
+    error.hide([], ["x" * 995 + "once upon a time there was a king" + "x" * 1000])
+    assert not error.quotable
+
+
+# --- what stays attached to an error ------------------------------------------------------------------
+
+CANARY = "plain-canary-of-no-known-shape"
+UNREADABLE = [f'{{"echo": "{CANARY}", ', f'{{"message": [["{CANARY}"]], "choices": 5', f'data: {{"x": "{CANARY}"']
+
+
+def reachable(error: BaseException | None, seen: set[int]) -> Any:
+    """Return everything a debugger would show of an error: texts, attributes, causes and the locals of frames."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    yield repr(error)
+    yield repr({name: value for name, value in vars(error).items() if name != "response"})
+    yield repr([getattr(error, name, None) for name in ("doc", "object", "args")])
+    trace = error.__traceback__
+    while trace is not None:
+        if "/dragoman/" in trace.tb_frame.f_code.co_filename:
+            yield repr(trace.tb_frame.f_locals)
+        trace = trace.tb_next
+    yield from reachable(error.__cause__, seen)
+    yield from reachable(error.__context__, seen)
+
+
+async def drain(provider: dragoman.Provider) -> None:
+    async for _ in provider.stream("Hi", config={"max_tokens": 9}):
+        pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text", UNREADABLE)
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_an_error_does_not_hold_what_a_server_echoed(wire: str, text: str, stream: bool) -> None:
+    replies = [(200, {}, [text.encode()])] * 2
+    transport = FixtureTransport(*replies)
+    provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport)
+    call = drain(provider) if stream else provider.complete("Hi", config={"max_tokens": 9})
+    with pytest.raises(ProviderError) as caught:
+        await call
+    held = [text for text in reachable(caught.value.__cause__, set()) if CANARY in text]
+    assert held == []
+    assert caught.value.__context__ in (None, caught.value.__cause__)
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_ready_does_not_hold_what_a_server_echoed(wire: str) -> None:
+    replies = [(200, {}, [UNREADABLE[0].encode()])] * 2
+    transport = FixtureTransport(*replies)
+    provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport)
+    with pytest.raises(ProviderError) as caught:
+        await provider.ready()
+    assert [text for text in reachable(caught.value.__cause__, set()) if CANARY in text] == []
+    assert caught.value.__context__ in (None, caught.value.__cause__)
