@@ -78,7 +78,7 @@ def test_a_proposal_is_printed_and_nothing_runs(words: list[str], tmp_path: Path
         result = run(
             "ask", "m", "Hi", "--base-url", server.base_url, "--tool-schema", str(tmp_path / "tool.json"), *words
         )
-    assert 'proposed: f({"x": 1})' in result.stdout
+    assert 'proposed, not executed: f({"x": 1})' in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,9 @@ def test_chat_goes_on_after_an_error() -> None:
     with Background(moody) as server:
         talk = run("chat", "m", "--base-url", server.base_url, given="one\ntwo\n")
         sent = [[message["content"] for message in seen.json["messages"]] for seen in server.requests]
-    assert "provider_unavailable" in talk.stderr
-    assert sent == [["one"], ["two"]]
+    assert "attempt 2 failed (provider_unavailable); retrying in" in talk.stderr
+    assert sent == [["one"], ["one"], ["one"], ["two"]]
+    assert talk.exit_code == EXIT_CODES["provider_unavailable"]  # piped, so the exit code is all a script sees
 
 
 @pytest.mark.parametrize(

@@ -2,115 +2,209 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 import sys
 from typing import Any
 
 import click
+import msgspec
 
-from ..events import Event, MessageComplete, Response, TextDelta, ThinkingDelta, ToolUseEnd, encode_event
-from ..messages import Image, Message, RuntimeConfig, System, Text, User
+from ..events import Response, encode_event
+from ..messages import Message, RuntimeConfig, System, Text, User
 from ..sync import SyncProvider
+from .attachments import read_attachment
+from .completion import ModelName
 from .console import legible, show_json, working
 from .errors import report_errors
-from .options import json_option, model_argument, model_options, open_model, read_json
+from .options import choose_model, is_model_name, json_option, model_options, open_model, read_json
+from .screen import PlainScreen, open_screen, show_ending
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1", re.MULTILINE | re.DOTALL)
 
 
 @click.command("ask")
-@model_argument()
-@click.argument("prompt")
+@click.argument("model", required=False, type=ModelName())
+@click.argument("prompt", required=False)
 @model_options
-@click.option("--system", metavar="TEXT", help="Instructions for the model.")
-@click.option("--image", "images", multiple=True, type=click.Path(exists=True, dir_okay=False), help="Show a picture.")
+@click.option("--system", metavar="TEXT", help="The system prompt.")
+@click.option(
+    "-a", "--attach", "--image", "attachments", multiple=True, metavar="FILE|URL",
+    help="Attach an image, a PDF or a text file; may be repeated.",
+)  # fmt: skip
 @click.option(
     "--tool-schema", type=click.Path(exists=True, dir_okay=False), help="A JSON file with one tool or a list."
 )
 @click.option("--schema", type=click.Path(exists=True, dir_okay=False), help="A JSON Schema the answer must satisfy.")
-@click.option("--max-tokens", type=int, help="The longest answer.")
-@click.option("--temperature", type=float, help="How freely it may answer.")
-@click.option("--stream/--no-stream", default=True, show_default=True, help="Print the answer as it comes.")
-@json_option("the events, one a line,")
+@click.option("--max-tokens", type=int, help="The most tokens the answer may have.")
+@click.option("--temperature", type=float, help="Sampling temperature.")
+@click.option("--reasoning", metavar="EFFORT|TOKENS", help="Reasoning effort (low, medium, high) or a token budget.")
+@click.option(
+    "-o", "--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
+    help="Any other setting, such as top_p 0.9, or a field of the provider's own.",
+)  # fmt: skip
+@click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Retry transient errors.")
+@click.option("-x", "--extract", is_flag=True, help="Print only the first code block of the answer.")
+@click.option("--stream/--no-stream", default=True, show_default=True, help="Print the answer as it arrives.")
+@json_option("the events, one a line, or with --no-stream the reply as one object,")
 @click.option("--raw", is_flag=True, help="Print what the provider sent, as JSON.")
 def command(
-    model: str, prompt: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, **options: Any
+    model: str | None,
+    prompt: str | None,
+    base_url: str | None,
+    wire: str,
+    api_key_env: str,
+    timeout: float | None,
+    **options: Any,
 ) -> None:
-    """Ask MODEL once: PROMPT is the text, or - to read it from standard input.
+    """Ask MODEL once. Piped input is sent together with PROMPT.
 
-    Proposed tool calls are printed and never executed.
-    """
-    messages = _messages(prompt, options["system"], options["images"])
+    \b
+    dragoman ask openai:gpt-5 "Name a river."
+    cat report.txt | dragoman ask openai:gpt-5 "Summarise this."
+    dragoman ask "What is in this picture?" -a photo.png
+
+    Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the embedded one.
+    PROMPT is optional when something is piped; - stands for the piped text. Proposed tool calls are
+    printed and never executed.
+    """  # noqa: D301 - Click reads the backspace: what follows keeps its lines
+    piped = _read_pipe(asked=prompt == "-")
+    model, prompt = _sort_words(model, prompt, base_url, is_piped=piped is not None)
+    messages = _messages(prompt, piped, options["system"], options["attachments"])
     settings = {
         "tools": read_tools(options["tool_schema"]) if options["tool_schema"] else None,
         "response_schema": read_json(options["schema"]) if options["schema"] else None,
-        "config": RuntimeConfig(max_tokens=options["max_tokens"], temperature=options["temperature"]),
+        "config": _read_config(options),
     }
-    with report_errors(), open_model(model, base_url, wire, api_key_env, timeout) as provider:
-        if options["stream"] or options["as_json"]:
-            response = _stream(provider, messages, settings, as_json=options["as_json"], quiet=options["raw"])
-        else:
-            with working(f"waiting for {provider.model}"):
-                response = provider.complete(messages, **settings)
-            if not options["raw"]:
-                _show(response)
-        if options["raw"] and response is not None:
-            show_json(response.raw)
-
-
-def _messages(prompt: str, system: str | None, images: tuple[str, ...]) -> list[Message]:
-    text = sys.stdin.read() if prompt == "-" else prompt
-    content: Any = [Text(text), *[Image.from_file(path) for path in images]] if images else text
-    return [*([System(system)] if system else []), User(content)]
+    as_json = options["as_json"]
+    with (
+        report_errors(as_json=as_json),
+        open_model(model, base_url, wire, api_key_env, timeout, retries=options["retries"]) as provider,
+    ):
+        _ask(provider, messages, settings, options)
 
 
 def read_tools(path: str) -> list[Any]:
-    """The tools of a JSON file: one, or a list."""
+    """Return the tools of a JSON file that holds one tool or a list."""
     tools = read_json(path)
     return tools if isinstance(tools, list) else [tools]
+
+
+# --- what is sent -----------------------------------------------------------------------------------
+
+
+def _read_pipe(*, asked: bool) -> str | None:
+    """Return what is piped to the command; ``None`` at a terminal and for empty input."""
+    if sys.stdin is None or (sys.stdin.isatty() and not asked):
+        return None
+    try:
+        return sys.stdin.read() or None
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"standard input is not UTF-8 text ({error.reason}); attach a file with -a") from error
+
+
+def _sort_words(model: str | None, prompt: str | None, base_url: str | None, *, is_piped: bool) -> tuple[str, str]:
+    """Tell MODEL from PROMPT where only one of them was given."""
+    if model is not None and prompt is None and base_url is None and not is_model_name(model):
+        model, prompt = None, model
+    if not is_piped and prompt in (None, "-"):
+        raise click.UsageError("Missing argument 'PROMPT': give a text, or pipe one to the command.")
+    return model or choose_model(), "" if prompt in (None, "-") else str(prompt)
+
+
+def _messages(prompt: str, piped: str | None, system: str | None, attachments: tuple[str, ...]) -> list[Message]:
+    # The instruction comes after the document: models follow it better there.
+    text = "\n\n".join([part for part in (piped, prompt) if part])
+    blocks = [read_attachment(place) for place in attachments]
+    content: Any = [Text(text), *blocks] if blocks else text
+    return [*([System(system)] if system else []), User(content)]
+
+
+def _read_config(options: dict[str, Any]) -> RuntimeConfig:
+    """Return the settings; keys of -o that are not settings of ours go to the provider as they are."""
+    given: dict[str, Any] = {name: options[name] for name in ("max_tokens", "temperature")}
+    reasoning = options["reasoning"]
+    given["reasoning"] = int(reasoning) if reasoning is not None and reasoning.isdecimal() else reasoning
+    extras: dict[str, Any] = {}
+    known = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
+    for key, text in options["options"]:
+        if key in known:
+            given[key] = _read_value(text)
+            continue
+        near = difflib.get_close_matches(key, known, 1, 0.85)
+        if near:
+            raise click.UsageError(f"-o {key}: no such setting; did you mean {near[0]}?")
+        extras[key] = _read_value(text)
+    if isinstance(given.get("stop_sequences"), str):
+        given["stop_sequences"] = (given["stop_sequences"],)
+    try:
+        return msgspec.convert({**given, "extras": extras}, RuntimeConfig)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(f"wrong setting: {error}") from error
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# --- what comes back --------------------------------------------------------------------------------
+
+
+def _ask(provider: SyncProvider, messages: list[Message], settings: dict[str, Any], options: dict[str, Any]) -> None:
+    quiet = options["raw"] or options["extract"]
+    if options["stream"] and not options["extract"]:
+        response = _stream(provider, messages, settings, as_json=options["as_json"], quiet=quiet)
+    else:
+        with working(f"waiting for {provider.model}"):
+            response = provider.complete(messages, **settings)
+        if not quiet:
+            show_json(_to_record(response)) if options["as_json"] else _show(response)
+    if options["extract"] and response is not None:
+        _show_block(response, as_json=options["as_json"])
+    elif options["raw"] and response is not None:
+        show_json(response.raw)
 
 
 def _stream(
     provider: SyncProvider, messages: list[Message], settings: dict[str, Any], *, as_json: bool, quiet: bool
 ) -> Response | None:
-    with working(f"waiting for {provider.model}") as heard, provider.stream(messages, **settings) as stream:
-        for event in stream:
-            heard()
-            if as_json:
-                click.echo(encode_event(event).decode())
-            elif not quiet:
-                _show_event(event)
+    screen = PlainScreen() if as_json or quiet else open_screen()
+    with working(f"waiting for {provider.model}") as arrived, provider.stream(messages, **settings) as stream:
+        try:
+            for event in stream:
+                arrived()
+                if as_json:
+                    click.echo(encode_event(event).decode())
+                elif not quiet:
+                    screen.show(event)
+        finally:
+            screen.close()
     return stream.response
-
-
-def _show_event(event: Event) -> None:
-    if isinstance(event, TextDelta):
-        click.echo(legible(event.text), nl=False)
-    elif isinstance(event, ThinkingDelta):
-        click.echo(click.style(legible(event.text, err=True), dim=True), nl=False, err=True)
-    elif isinstance(event, ToolUseEnd):
-        show_call(event)
-    elif isinstance(event, MessageComplete):
-        click.echo()
-        for warning in event.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        if event.finish_reason not in ("stop", "tool_calls"):
-            click.echo(f"(ended: {event.finish_reason})", err=True)
-
-
-def show_call(event: ToolUseEnd) -> None:
-    """Print what the model proposes, or why that is no proposal."""
-    if event.intent is not None:
-        arguments = json.dumps(event.intent.input, ensure_ascii=False)
-        click.echo(legible(f"\nproposed: {event.intent.tool_name}({arguments})"))
-    else:
-        click.echo(f"\nnot a usable proposal: {event.problem}: {event.detail}", err=True)
 
 
 def _show(response: Response) -> None:
     if response.text:
         click.echo(legible(response.text))
     for call in response.tool_calls:
-        click.echo(legible(f"proposed: {call.name}({json.dumps(call.arguments, ensure_ascii=False)})"))
-    for warning in response.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if response.finish_reason not in ("stop", "tool_calls"):
-        click.echo(f"(ended: {response.finish_reason})", err=True)
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        click.echo(legible(f"proposed, not executed: {call.name}({arguments})"))
+    show_ending(response.warnings, response.finish_reason)
+
+
+def _show_block(response: Response, *, as_json: bool) -> None:
+    found = _FENCE.search(response.text)
+    block = found[2].rstrip("\n") if found else response.text
+    if as_json:
+        show_json({"block": block})
+    else:
+        click.echo(legible(block))
+
+
+def _to_record(response: Response) -> dict[str, Any]:
+    record = msgspec.to_builtins(response)
+    record.pop("kept", None)
+    return {"text": response.text, **record}

@@ -19,19 +19,19 @@ from ..messages import Message, System
 from ..sync import SyncEventStream, SyncProvider
 from .console import Bar, working
 from .conversation import COMMANDS, Conversation
-from .errors import report_errors, show_error
-from .options import json_option, model_argument, model_options, open_model
+from .errors import EXIT_CODES, report_errors, show_error
+from .options import choose_model, json_option, model_argument, model_options, open_model
 from .screen import Screen, open_screen
 
 
 @click.command("chat")
-@model_argument(default="local")
+@model_argument(required=False)
 @model_options
-@click.option("--system", metavar="TEXT", help="Instructions for the model.")
+@click.option("--system", metavar="TEXT", help="The system prompt.")
 @click.option("--prompt", metavar="TEXT", help="Answer this and exit.")
 @json_option("the events, one a line,")
 def command(
-    model: str,
+    model: str | None,
     base_url: str | None,
     wire: str,
     api_key_env: str,
@@ -41,12 +41,15 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Talk with MODEL: by default "local", the embedded one, which needs no key and no account.
+    """Talk with MODEL.
 
-    Lines that begin with a slash are commands; /help lists them. Tool calls are shown and never executed.
+    Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the embedded one,
+    which needs no key and no account. Lines that begin with a slash are commands; /help lists them.
+    Tool calls are shown and never executed.
     """
+    model = model or choose_model()
     opener = partial(_open, api_key_env=api_key_env, timeout=timeout, started=(model, base_url, wire))
-    with report_errors(), opener(model) as provider:
+    with report_errors(as_json=as_json), opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
         talk = Conversation(provider, model, opening, opener)
         answer = _Answer(talk, as_json=as_json)
@@ -57,9 +60,11 @@ def command(
         click.echo(f"{provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.", err=True)
         _offer_completion()
         try:
-            _talk(talk, answer)
+            failure = _talk(talk, answer)
         finally:
             talk.provider.close()
+        if failure is not None and not sys.stdin.isatty():  # a script needs to know
+            sys.exit(EXIT_CODES.get(failure.category, 1))
 
 
 def _open(
@@ -81,10 +86,10 @@ def _open(
     return open_model(model, address or (base_url if at_start else None), wire, api_key_env, timeout, planning=planning)
 
 
-def _talk(talk: Conversation, answer: Callable[[], None]) -> None:
-    while (line := _read_line()) is not None:
-        if line in ("/exit", "/quit"):
-            return
+def _talk(talk: Conversation, answer: Callable[[], None]) -> ProviderError | None:
+    """Read lines and answer them; return the last failure, if any."""
+    failure: ProviderError | None = None
+    while (line := _read_line()) is not None and line not in ("/exit", "/quit"):
         try:
             if not line.startswith("/"):
                 if line:
@@ -93,9 +98,11 @@ def _talk(talk: Conversation, answer: Callable[[], None]) -> None:
             elif talk.obey(line):
                 answer()
         except ProviderError as error:
+            failure = error
             show_error(error)
         except click.ClickException as error:
             click.echo(f"error: {error.format_message()}", err=True)
+    return failure
 
 
 def _read_line() -> str | None:

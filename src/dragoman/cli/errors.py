@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -40,21 +41,42 @@ class WrongFile(click.ClickException):
 
 
 @contextlib.contextmanager
-def report_errors(*, debug: bool = False) -> Iterator[None]:
-    """Turn our errors into a few clear lines and an exit code."""
+def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
+    """Turn our errors into a few clear lines, or one JSON object on standard output, and an exit code."""
     try:
         yield
     except ProviderError as error:
         if debug:
             raise
-        show_error(error)
+        if as_json:
+            _show_record(to_record(error))
+        else:
+            show_error(error)
         _exit(EXIT_CODES.get(error.category, 1))
     except (WeightsError, LocalServerError) as error:
-        click.echo(f"error: {error}", err=True)
+        if as_json:
+            _show_record({"category": "provider_model_not_loaded", "message": str(error)})
+        else:
+            click.echo(f"error: {error}", err=True)
         _exit(EXIT_CODES["provider_model_not_loaded"])
     except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
+        if as_json:
+            _show_record({"category": "cancelled", "message": "interrupted"})
+        else:
+            click.echo("interrupted", err=True)
         _exit(EXIT_CODES["cancelled"])
+
+
+def to_record(error: ProviderError) -> dict[str, Any]:
+    """Return an error as a JSON object, without the fields that are not known."""
+    facts = ("category", "error_class", "kind", "status", "provider", "model", "request_id", "provider_code")
+    record: dict[str, Any] = {name: getattr(error, name) for name in facts}
+    record |= {"message": str(error), "transient": error.transient, "retry_after": error.retry_after}
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def _show_record(record: dict[str, Any]) -> None:
+    click.echo(json.dumps({"error": record}, ensure_ascii=False))
 
 
 def show_error(error: ProviderError) -> None:

@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ..errors import InvalidModelError, ProviderError
+from ..middleware import Retry
 from ..prices import PriceTable
-from ..provider import SCHEMES
+from ..provider import SCHEMES, connect
 from ..registry import ConfigError, Registry
-from ..sync import SyncProvider, connect
+from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
 from .errors import WrongFile
 
@@ -69,20 +71,59 @@ def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
         raise click.UsageError(str(error)) from error
 
 
-def open_model(
-    model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, *, planning: bool = False
-) -> SyncProvider:
-    """Connect to the model the options name: at an address, the embedded one, or by a name of the registry."""
+def choose_model() -> str:
+    """Return the model to use when none is named: from the environment, from models.yaml, or the embedded one."""
+    chosen = os.environ.get("DRAGOMAN_MODEL") or load_registry().default
+    if chosen:
+        return chosen
+    click.echo('using "local", the embedded model; set DRAGOMAN_MODEL or default: in models.yaml', err=True)
+    return "local"
+
+
+def is_model_name(word: str) -> bool:
+    """Return whether a word of the command line names a model, rather than being a prompt."""
+    if not word or any(character.isspace() for character in word):
+        return False
+    if word.partition(":")[0] in SCHEMES:
+        return True
+    registry = load_registry()
     try:
-        if base_url is not None or model.partition(":")[0] in SCHEMES:
-            key = os.environ.get(api_key_env)
-            return connect(model, base_url=base_url, wire=wire, api_key=key, timeouts=timeout)
-        settings = {} if timeout is None else {"timeouts": timeout}
-        registry = load_registry()
-        opened = registry.provider(model, planning=True, **settings) if planning else registry.open(model, **settings)
-        return SyncProvider(opened)
+        registry.find(word)
+    except InvalidModelError:
+        return any(name.partition(":")[2] == word for name in registry.names())
+    return True
+
+
+def open_model(
+    model: str,
+    base_url: str | None,
+    wire: str,
+    api_key_env: str,
+    timeout: float | None,
+    *,
+    retries: int = 2,
+    planning: bool = False,
+) -> SyncProvider:
+    """Connect to the model the options name: at an address, the embedded one, or by a name of the registry.
+
+    Transient failures are retried, and each retry is printed.
+    """
+    settings: dict[str, Any] = {} if timeout is None else {"timeouts": timeout}
+    try:
+        if base_url is not None:
+            settings["api_key"] = os.environ.get(api_key_env)
+            provider = connect(model, base_url=base_url, wire=wire, **settings)
+        else:
+            provider = load_registry().provider(model, planning=planning, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if retries and not planning:
+        provider = Retry(provider, max_retries=retries, on_retry=_show_retry)
+    return SyncProvider(provider)
+
+
+def _show_retry(error: ProviderError, attempt: int, wait: float) -> None:
+    click.echo(f"attempt {attempt + 1} failed ({error.category}); retrying in {wait:.1f} s", err=True)
 
 
 def read_json(path: str) -> Any:

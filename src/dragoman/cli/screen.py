@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import click
 
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
+from ..messages import LossWarning
 from .console import console, legible
 
 _PAUSE = 0.06  # seconds between two drawings
@@ -58,7 +60,7 @@ class PlainScreen:
                 click.echo(" (stopped)", nl=False)
                 self._column = 1
             self._break()
-            _show_warnings(event)
+            show_ending(event.warnings, event.finish_reason)
 
     def close(self) -> None:
         self._break()
@@ -69,11 +71,12 @@ class PlainScreen:
         self._column = 0
 
 
-def _show_warnings(event: MessageComplete) -> None:
-    for warning in event.warnings:
+def show_ending(warnings: Sequence[LossWarning], finish_reason: str) -> None:
+    """Print what was lost on the way, and why the reply ended if that is worth a line."""
+    for warning in warnings:
         click.echo(legible(f"warning: {warning}", err=True), err=True)
-    if event.finish_reason not in ("stop", "tool_calls", "cancelled"):
-        click.echo(f"(ended: {event.finish_reason})", err=True)
+    if finish_reason not in ("stop", "tool_calls", "cancelled"):
+        click.echo(f"(ended: {finish_reason})", err=True)
 
 
 class MarkdownScreen:
@@ -116,7 +119,7 @@ class MarkdownScreen:
             self.close()
             if event.finish_reason == "cancelled":
                 self._screen.print(self._text("(stopped)", style="dim"))
-            _show_warnings(event)
+            show_ending(event.warnings, event.finish_reason)
 
     def close(self) -> None:
         self._settle()

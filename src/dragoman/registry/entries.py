@@ -115,6 +115,7 @@ class File(Struct, frozen=True):
     problems: tuple[ConfigError, ...] = ()
     remarks: tuple[ConfigError, ...] = ()
     advice: tuple[ConfigError, ...] = ()
+    default: str | None = None
 
 
 def config_path() -> Path:
@@ -130,7 +131,7 @@ def read_file(path: Path) -> File:
     """Read a file to its end. ``ConfigError`` if it is not even YAML; else ``problems`` has what is wrong."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
-    root.allow("adapters", "models")
+    root.allow("adapters", "models", "default")
     remarks: list[ConfigError] = []
     sections = root.section("adapters")
     adapters = tuple([_read_adapter(name, each, remarks) for name, each in sections.sections()])
@@ -150,8 +151,9 @@ def read_file(path: Path) -> File:
                 section.complain(f"the alias {alias!r} belongs to {taken[alias]} already", "aliases")
             taken[alias] = name
         models.append(entry)
+    default = root.get("default", str)
     problems.sort(key=lambda problem: problem.line or 0)
-    return File(adapters, tuple(models), tuple(problems), tuple(remarks), tuple(advice))
+    return File(adapters, tuple(models), tuple(problems), tuple(remarks), tuple(advice), default)
 
 
 def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:

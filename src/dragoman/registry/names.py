@@ -36,12 +36,13 @@ class _Names(Struct, frozen=True):
     adapters: dict[str, Adapter]
     models: dict[str, ModelEntry]
     aliases: dict[str, str]
+    default: str | None = None
 
     @classmethod
-    def of(cls, adapters: Iterable[Adapter], models: Iterable[ModelEntry]) -> _Names:
+    def of(cls, adapters: Iterable[Adapter], models: Iterable[ModelEntry], default: str | None = None) -> _Names:
         by_id = {model.id: model for model in models}
         aliases = {alias: model.id for model in by_id.values() for alias in model.aliases}
-        return cls({adapter.name: adapter for adapter in adapters}, by_id, aliases)
+        return cls({adapter.name: adapter for adapter in adapters}, by_id, aliases, default)
 
     def adapter(self, name: str) -> Adapter:
         """An adapter of the file, or the catalogue's own."""
@@ -140,6 +141,11 @@ class Registry:
         registry._read = _load(found)
         return registry
 
+    @property
+    def default(self) -> str | None:
+        """The model that the file names as ``default:``, for commands that are given none."""
+        return self._names().default
+
     def names(self) -> list[str]:
         """Every model that is named in the file, and every one the catalogue lists."""
         return self._names().listed()
@@ -218,7 +224,7 @@ def _load(path: Path) -> _Names:
         raise problem
     for remark in file.remarks:
         log.warning("%s", remark)
-    return _Names.of(file.adapters, file.models)
+    return _Names.of(file.adapters, file.models, file.default)
 
 
 def _is_scheme(names: _Names, name: str) -> bool:

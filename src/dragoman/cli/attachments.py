@@ -1,0 +1,51 @@
+"""Files and addresses that go with a message: images, PDFs and text."""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+import click
+
+from ..messages import Document, Image, Text, Url
+
+_LARGEST = 20 * 1024 * 1024  # bytes; what providers take of one attachment at the most
+
+
+def read_attachment(place: str) -> Image | Document | Text:
+    """Return the block for a file or an ``http`` address; a usage error says why it cannot be attached."""
+    if place.startswith(("http://", "https://")):
+        return _refer(place)
+    path = Path(place).expanduser()
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST:
+            raise click.UsageError(f"{place} has {size:,} bytes; at most {_LARGEST:,} can be attached")
+        return _read(path)
+    except OSError as error:
+        raise click.UsageError(f"{place} cannot be read: {error.strerror}") from error
+
+
+def _refer(url: str) -> Image | Document:
+    kind = mimetypes.guess_type(PurePosixPath(urlsplit(url).path).name)[0] or ""
+    if kind == "application/pdf":
+        return Document(Url(url))
+    if kind.startswith("image/") or not kind:
+        return Image(Url(url), kind or None)
+    raise click.UsageError(f"{url} is {kind}; only images and PDFs can be attached by address")
+
+
+def _read(path: Path) -> Image | Document | Text:
+    kind = mimetypes.guess_type(path.name)[0] or ""
+    if kind.startswith("image/") and kind != "image/svg+xml":
+        return Image.from_file(path)
+    if kind == "application/pdf":
+        return Document.from_file(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise click.UsageError(f"{path} is not an image, a PDF or UTF-8 text ({kind or 'unknown type'})")
+    return Text(f"{path.name}:\n\n{text}")

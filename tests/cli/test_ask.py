@@ -1,0 +1,187 @@
+"""``dragoman ask`` as people type it: pipes, defaults, attachments and settings, against a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.cli.errors import EXIT_CODES
+
+from ..server import Connection, answering
+from ..test_sync import Background
+
+FENCED = "Here:\n\n```python\nprint(1)\n```\n\nand\n\n```\nother\n```\n"
+
+
+def run(*words: str, given: str | None = None, **variables: str) -> Result:
+    return CliRunner().invoke(main, ["ask", *words], input=given, env=variables)
+
+
+@pytest.fixture
+def server() -> Iterator[Background]:
+    with Background(answering("Hello")) as found:
+        yield found
+
+
+def sent(server: Background) -> Any:
+    (request,) = server.requests
+    return request.json
+
+
+@pytest.mark.parametrize(
+    ("words", "piped", "text"),
+    [
+        (["m", "Summarise"], "a report", "a report\n\nSummarise"),
+        (["m"], "a report", "a report"),
+        (["m", "-"], "a report", "a report"),
+        (["m", "Hi"], "", "Hi"),
+        (["m", "Hi"], None, "Hi"),
+    ],
+)
+def test_piped_text_is_sent_with_the_prompt(words: list[str], piped: str | None, text: str, server: Background) -> None:
+    result = run(*words, "--base-url", server.base_url, given=piped)
+    assert result.exit_code == 0, result.stderr
+    assert sent(server)["messages"] == [{"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize("words", [["m"], ["m", "-"]])
+def test_nothing_to_ask_is_a_usage_error(words: list[str], server: Background) -> None:
+    result = run(*words, "--base-url", server.base_url, given="")
+    assert result.exit_code == 2
+    assert "PROMPT" in result.stderr
+    assert server.requests == []
+
+
+def configure(folder: Path, server: Background, default: str = "") -> str:
+    path = folder / "models.yaml"
+    path.write_text(
+        f"{default}adapters: {{mine: {{type: openai, base_url: '{server.base_url}', api_key: k}}}}\n"
+        "models: {mine:one: {aliases: [uno]}, mine:two: {}}\n"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "default", "variable", "model", "text"),
+    [
+        (["Name a river."], "default: uno\n", "", "one", "Name a river."),
+        (["Hi"], "default: mine:one\n", "", "one", "Hi"),
+        (["Hi"], "default: uno\n", "mine:two", "two", "Hi"),
+        (["uno", "Hi"], "default: mine:two\n", "", "one", "Hi"),
+        (["mine:three", "Hi"], "", "", "three", "Hi"),
+    ],
+)
+def test_the_model_has_a_default(
+    words: list[str], default: str, variable: str, model: str, text: str, tmp_path: Path, server: Background
+) -> None:
+    path = configure(tmp_path, server, default)
+    result = run(*words, given="", DRAGOMAN_CONFIG=path, DRAGOMAN_MODEL=variable)
+    assert result.exit_code == 0, result.stderr
+    body = sent(server)
+    assert (body["model"], body["messages"][-1]["content"]) == (model, text)
+
+
+@pytest.mark.parametrize("word", ["uno", "openai:gpt-5", "gpt-5", "local"])
+def test_a_model_alone_lacks_a_prompt(word: str, tmp_path: Path, server: Background) -> None:
+    result = run(word, given="", DRAGOMAN_CONFIG=configure(tmp_path, server), DRAGOMAN_MODEL="mine:one")
+    assert result.exit_code == 2
+    assert "PROMPT" in result.stderr
+
+
+def test_settings(server: Background) -> None:
+    result = run(
+        "m", "Hi", "--base-url", server.base_url, "--no-stream", "--reasoning", "low",
+        "-o", "top_p", "0.5", "-o", "seed", "7", "-o", "stop_sequences", "END", "-o", "top_k", "40", "-o", "user", "me",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    body = sent(server)
+    assert (body["top_p"], body["seed"], body["stop"]) == (0.5, 7, ["END"])
+    assert (body["top_k"], body["user"], body["reasoning_effort"]) == (40, "me", "low")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["-o", "temperatur", "0.5"], "did you mean temperature?"),
+        (["-o", "seed", "soon"], "seed"),
+        (["--reasoning", "enormous"], "reasoning"),
+        (["-a", "nowhere.png"], "nowhere.png cannot be read"),
+        (["-a", "http://x/film.mp4"], "only images and PDFs"),
+    ],
+)
+def test_wrong_settings_are_usage_errors(words: list[str], complaint: str, server: Background) -> None:
+    result = run("m", "Hi", "--base-url", server.base_url, *words)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert server.requests == []
+
+
+def test_attachments(tmp_path: Path, server: Background) -> None:
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG")
+    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    (tmp_path / "notes.txt").write_text("seven\n")
+    files = [part for name in ("dot.png", "a.pdf", "notes.txt") for part in ("-a", str(tmp_path / name))]
+    result = run("m", "Look", "--base-url", server.base_url, *files, "-a", "https://example.org/b.jpg")
+    assert result.exit_code == 0, result.stderr
+    blocks = sent(server)["messages"][0]["content"]
+    assert [block["type"] for block in blocks] == ["text", "image_url", "file", "text", "image_url"]
+    assert blocks[3]["text"] == "notes.txt:\n\nseven\n"
+    assert blocks[4]["image_url"]["url"] == "https://example.org/b.jpg"
+
+
+def test_a_binary_file_is_not_sent_as_text(tmp_path: Path, server: Background) -> None:
+    (tmp_path / "program").write_bytes(b"\x7fELF\0\0")
+    result = run("m", "Look", "--base-url", server.base_url, "-a", str(tmp_path / "program"))
+    assert result.exit_code == 2
+    assert "is not an image, a PDF or UTF-8 text" in result.stderr
+
+
+def test_binary_input_is_a_usage_error(server: Background) -> None:
+    result = CliRunner().invoke(main, ["ask", "m", "Hi", "--base-url", server.base_url], input=b"\xff\xfe\0")
+    assert result.exit_code == 2
+    assert "not UTF-8" in result.stderr
+
+
+def test_the_first_code_block_can_be_extracted() -> None:
+    with Background(answering(FENCED)) as server:
+        assert run("m", "Hi", "-x", "--base-url", server.base_url).stdout == "print(1)\n"
+        assert json.loads(run("m", "Hi", "-x", "--json", "--base-url", server.base_url).stdout) == {"block": "print(1)"}
+    with Background(answering("no block")) as server:
+        assert run("m", "Hi", "-x", "--base-url", server.base_url).stdout == "no block\n"
+
+
+def test_json_without_streaming_is_one_object(server: Background) -> None:
+    reply = json.loads(run("m", "Hi", "--base-url", server.base_url, "--json", "--no-stream").stdout)
+    assert (reply["text"], reply["finish_reason"]) == ("Hello", "stop")
+    assert reply["usage"]["input_tokens"] is not None
+    assert sent(server).get("stream") is not True
+
+
+@pytest.mark.parametrize("words", [[], ["--no-stream"]])
+def test_errors_are_json_where_json_is_asked_for(words: list[str]) -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.reply(401, b'{"error": {"message": "no"}}')
+
+    with Background(refuse) as server:
+        result = run("m", "Hi", "--base-url", server.base_url, "--json", *words)
+    assert result.exit_code == EXIT_CODES["provider_authentication"]
+    error = json.loads(result.stdout)["error"]
+    assert (error["category"], error["status"], error["model"]) == ("provider_authentication", 401, "m")
+
+
+@pytest.mark.parametrize(("retries", "calls"), [("0", 1), ("1", 2)])
+def test_each_retry_is_printed(retries: str, calls: int) -> None:
+    async def fail(connection: Connection) -> None:
+        connection.reply(500, b"{}", retry_after="0")
+
+    with Background(fail) as server:
+        result = run("m", "Hi", "--base-url", server.base_url, "--retries", retries)
+        assert len(server.requests) == calls
+    assert result.stderr.count("retrying in") == calls - 1
+    assert result.exit_code == EXIT_CODES["provider_unavailable"]
