@@ -19,21 +19,21 @@ from typing import Any
 import psutil
 
 from dragoman import ProviderError, RuntimeConfig, User, connect
-from dragoman.transport import Reply, Secret, Timeouts, Transport
+from dragoman.transport import HttpStream, Secret, Timeouts, Transport
 from dragoman.wire import HttpRequest
 
 from .ours import WEATHER
 from .server import body, stream_frames
 
 
-class _Canned(Reply, AbstractAsyncContextManager[Reply]):
+class _Canned(HttpStream, AbstractAsyncContextManager[HttpStream]):
     headers: Mapping[str, str] = {}
 
     def __init__(self, status: int, *chunks: bytes) -> None:
         self.status = status
         self._chunks = iter(chunks)
 
-    async def __aenter__(self) -> Reply:
+    async def __aenter__(self) -> HttpStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -50,7 +50,7 @@ class Canned(Transport):
 
     def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
-    ) -> AbstractAsyncContextManager[Reply]:
+    ) -> AbstractAsyncContextManager[HttpStream]:
         if next(self._turns) % 1000 == 0:
             return _Canned(503, b'{"error": {"message": "overloaded"}}')
         if stream:

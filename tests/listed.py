@@ -53,13 +53,13 @@ class Listed(Provider):
         self.capabilities = Capabilities.of(capabilities or {})
         self.answers = list(answers)
         self.requests: list[Request] = []
-        self.open = 0
+        self.running = 0
         self.closed = 0
         self._repeat = repeat
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         self.requests.append(request)
-        self.open += 1
+        self.running += 1
         try:
             await asyncio.sleep(0)
             for item in self._next(request):
@@ -70,7 +70,7 @@ class Listed(Provider):
                 else:
                     yield item
         finally:
-            self.open -= 1
+            self.running -= 1
 
     async def ready(self) -> None:
         answer = self.answers[0] if self.answers else None

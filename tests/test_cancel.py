@@ -95,7 +95,8 @@ async def test_cancel_at_every_event(case: Case, count: Callable[[str, int], Non
 
 async def _cancel_at(model: dragoman.Provider, request: Request, at: int) -> list[Any]:
     """Read ``at`` events, cancel, and read to the end; at 0 from another task, while this one waits."""
-    stream = dragoman.EventStream(model, msgspec.structs.replace(request, request_id=f"r{at}"))
+    asked = msgspec.structs.replace(request, request_id=f"r{at}")
+    stream = dragoman.EventStream(model.open(asked), asked)
     events: list[Any] = []
     async with asyncio.TaskGroup() as group:
         if at == 0:

@@ -33,8 +33,8 @@ from dragoman import (
     UnavailableError,
     check_events,
     connect,
-    provider,
 )
+from dragoman.provider import http
 from dragoman.transport import FixtureTransport, Secret
 
 from .server import Connection, answering, chunk, completion, serve, stream_of
@@ -220,7 +220,7 @@ async def test_a_refusal_whose_body_never_comes(monkeypatch: pytest.MonkeyPatch)
         await connection.writer.drain()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(provider, "_PATIENCE", 0.05)
+    monkeypatch.setattr(http, "_ERROR_BODY_SECONDS", 0.05)
     async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(RateLimitError):
             await asyncio.wait_for(model.complete("Hi"), 5)

@@ -33,7 +33,7 @@ from .wire.codec import HttpReply, HttpRequest
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["FixtureTransport", "HttpTransport", "Reply", "Secret", "Timeouts", "Transport"]
+__all__ = ["FixtureTransport", "HttpStream", "HttpTransport", "Secret", "Timeouts", "Transport"]
 
 # How much one stream, and all of a transport together, may run ahead of their readers. The HTTP library's own
 # 64 KiB (it keeps twice that, and the kernel as much again) is most of what a stream costs where there are many.
@@ -86,7 +86,7 @@ class Secret:
         raise TypeError("a Secret is not pickled")
 
 
-class Reply(ABC):
+class HttpStream(ABC):
     """A reply whose head has arrived."""
 
     status: int
@@ -117,7 +117,7 @@ class Transport(ABC):
     @abstractmethod
     def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
-    ) -> AbstractAsyncContextManager[Reply]:
+    ) -> AbstractAsyncContextManager[HttpStream]:
         """Send and wait for the head of the reply; leaving the context closes whatever is still open."""
 
     async def exchange(self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts) -> HttpReply:
@@ -154,7 +154,7 @@ class HttpTransport(Transport):
 
     def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
-    ) -> AbstractAsyncContextManager[Reply]:
+    ) -> AbstractAsyncContextManager[HttpStream]:
         # llama.cpp says keep-alive and closes after a stream: the next request would be lost. Without
         # TLS a new connection costs next to nothing, so a streamed one is not used again.
         single = stream and request.url.startswith("http:")
@@ -286,7 +286,7 @@ def _drop(session: aiohttp.ClientSession) -> None:
         connector._close()  # the part of close() that needs no waiting
 
 
-class _Exchange(Reply):
+class _Exchange(HttpStream):
     """One request and its reply."""
 
     def __init__(
@@ -310,7 +310,7 @@ class _Exchange(Reply):
         self._lose: Callable[[asyncio.Future[None]], None] | None = None
         self.touch = clock.touch  # type: ignore[method-assign]
 
-    async def __aenter__(self) -> Reply:
+    async def __aenter__(self) -> HttpStream:
         transport, request, clock = self._transport, self._request, self._clock
         aiohttp = transport._aiohttp
         session = transport._open(request.url, single=self._single)
@@ -524,14 +524,14 @@ class FixtureTransport(Transport):
     @asynccontextmanager
     async def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncIterator[HttpStream]:
         self.requests.append(request)
         if not self._replies:
             raise NetworkError("the fixture has no more replies")
         yield _FixtureReply(*self._replies.pop(0))
 
 
-class _FixtureReply(Reply):
+class _FixtureReply(HttpStream):
     def __init__(self, status: int, headers: Mapping[str, str], body: Iterable[bytes | Exception]) -> None:
         self.status = status
         self.headers = headers

@@ -199,7 +199,7 @@ class Careless(Clockwork):
     """Lets one id be in flight twice."""
 
     def _request(self, *args: Any, **facts: Any) -> Request:
-        self._calls().clear()
+        vars(self).pop("_calls", None)
         return super()._request(*args, **facts)
 
 

@@ -226,7 +226,7 @@ async def test_calls_at_a_time() -> None:
     keys = KeyRing([Key("ann", hash_key(ANN), max_concurrency=1)])
     async with serving(create_app({"fast": model}, keys=keys)) as url:
         first = asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))
-        while not model.open:
+        while not model.running:
             await asyncio.sleep(0.01)
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
         assert status == 429
@@ -356,11 +356,11 @@ async def test_a_client_that_hangs_up_stops_the_work_at_once(path: str, body: di
             writer.write(head(HOST, JSON, path=path, length=len(data)) + data)
             while b"He" not in await reader.readline():
                 pass
-            assert model.open == 1
+            assert model.running == 1
             began = time.perf_counter()
             writer.close()
             async with asyncio.timeout(5):
-                while model.open:
+                while model.running:
                     await asyncio.sleep(0.002)
             took.append(time.perf_counter() - began)
     assert min(took) < 0.1
@@ -406,7 +406,7 @@ async def test_a_reply_that_takes_too_long_ends_with_an_error() -> None:
         assert b"longer than this gateway allows" in said
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY)
         assert status == 504
-    assert model.open == 0
+    assert model.running == 0
 
 
 async def test_a_bug_behind_the_gateway_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:

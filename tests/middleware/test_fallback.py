@@ -382,9 +382,9 @@ async def test_the_source_is_closed_when_the_reader_leaves() -> None:
     a, _, model, _ = pair(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
     source = model.events(build_request("hi", stream=True))
     await source.__anext__()
-    assert a.open == 1
+    assert a.running == 1
     await source.aclose()  # type: ignore[attr-defined]
-    assert a.open == 0
+    assert a.running == 0
 
 
 # --- the rest of a provider -----------------------------------------------------------------------

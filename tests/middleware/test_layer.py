@@ -242,7 +242,7 @@ async def test_every_layer_closes_its_source_when_the_reader_leaves(tmp_path: Pa
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        assert inner.open == 0
+        assert inner.running == 0
         await layer.close()
 
 
@@ -407,6 +407,6 @@ async def test_a_long_run_with_faults_adds_up_and_does_not_grow(caplog: pytest.L
     assert attempts <= calls + counts["waits"] + counts["switches"]
     assert attempts >= counts["ok"] + counts["waits"]
     assert (limiter.running, limiter.waiting) == (0, 0)
-    assert [inner.open for inner in inners] == [0, 0, 0]
+    assert [inner.running for inner in inners] == [0, 0, 0]
     # Bytes. Tables of the interpreter grow by steps of 16 KiB; one event forgotten in each attempt is more.
     assert grown < 50_000

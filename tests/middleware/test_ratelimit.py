@@ -348,7 +348,7 @@ async def test_a_provider_and_a_model_limit_stack() -> None:
     calls = [asyncio.ensure_future(model.complete("hi")) for model in models for _ in range(4)]
     for _ in range(50):
         await asyncio.sleep(0)
-    assert [inner.open for inner in inners] == [2, 1]
+    assert [inner.running for inner in inners] == [2, 1]
     assert everybody.running == 3
     gate.set()
     assert len(await asyncio.gather(*calls)) == 8

@@ -203,7 +203,7 @@ async def test_events_are_handed_out_as_they_come() -> None:
     assert (await source.__anext__()).type == "message.start"
     assert (await source.__anext__()).type == "text.delta"
     await source.aclose()  # type: ignore[attr-defined]
-    assert provider.open == 0
+    assert provider.running == 0
 
 
 # --- what the caller says -------------------------------------------------------------------------

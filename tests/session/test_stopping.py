@@ -120,13 +120,13 @@ async def test_half_a_reply_is_kept_and_not_shown_again(log: SqliteLog) -> None:
 
     session = Session(Listed(half, "Done."), [look], READS, log)
     running = asyncio.ensure_future(session.run("Go."))
-    while session.state.call is None or not session.provider.open:  # type: ignore[attr-defined]
+    while session.state.call is None or not session.provider.running:  # type: ignore[attr-defined]
         await asyncio.sleep(0)
     for _ in range(20):
         await asyncio.sleep(0)
     assert await session.cancel("enough")
     assert (await running).outcome == "cancelled"
-    assert session.provider.open == 0  # type: ignore[attr-defined]
+    assert session.provider.running == 0  # type: ignore[attr-defined]
     records = list(log.read(session.id))
     assert types(records)[-3:] == ["message.recorded", "llm.call_failed", "session.finished"]
     assert records[-3].payload.in_context is False

@@ -24,7 +24,7 @@ REPLIES = [
 
 def read(codec: Codec, request: Request, reply: bytes) -> tuple[Heard, Any]:
     decoder = open_decoder(codec, request)
-    events = decoder.read(reply)
+    events = [*decoder.feed(reply), *decoder.end()]
     check_events(events)
     assert decoder.done
     assert decoder.end() == []

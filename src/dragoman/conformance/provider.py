@@ -12,8 +12,8 @@ from typing import Any
 
 from ..capabilities import Capabilities
 from ..errors import ProviderError
-from ..messages import RuntimeConfig, Tool
-from ..provider import Provider
+from ..messages import Request, RuntimeConfig, Tool
+from ..provider import Provider, Reply
 from .violation import Violation
 
 Factory = Callable[[], Provider | Awaitable[Provider]]
@@ -69,17 +69,17 @@ class Kit:
 
 
 class Spy:
-    """Counts how often a provider was asked to answer, as far as the caller's methods go."""
+    """Counts the calls that reach a provider: all of them go through ``open``."""
 
     def __init__(self, provider: Provider) -> None:
         self.calls = 0
-        ask = provider._batches
+        inner = provider.open
 
-        def batches(request: Any, *rest: Any) -> Any:
+        def counting_open(request: Request) -> Reply:
             self.calls += 1
-            return ask(request, *rest)
+            return inner(request)
 
-        provider._batches = batches  # type: ignore[method-assign, assignment]
+        provider.open = counting_open  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..errors import ProviderError, scrub
 from ..events import Event, Response, check_events, read_json
 from ..messages import Request, RuntimeConfig, User
 from ..provider import HttpProvider
-from ..transport import HttpTransport, Reply, Secret, Timeouts, Transport
+from ..transport import HttpStream, HttpTransport, Secret, Timeouts, Transport
 from ..wire import CODECS, Codec, HttpReply, HttpRequest
 from ..wire.urls import join_url, root_of
 from .report import RecordedExchange
@@ -38,7 +38,7 @@ class Witness(Transport):
     @asynccontextmanager
     async def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncIterator[HttpStream]:
         sent = self._show(request.body, _SENT)
         exchange = RecordedExchange(request.method, urlsplit(request.url).path, sent)
         at = len(self.exchanges)
@@ -75,10 +75,10 @@ def _without_noise(data: bytes) -> bytes:
     return msgspec.json.encode({name: value for name, value in record.items() if name not in _NOISE})
 
 
-class _Heard(Reply):
+class _Heard(HttpStream):
     """A reply whose beginning and end are kept."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: HttpStream) -> None:
         self._reply = reply
         self.status = reply.status
         self.headers = reply.headers

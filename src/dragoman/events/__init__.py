@@ -1,20 +1,22 @@
-"""What is heard: events, usage, the response they fold into, and the one assembler that emits them.
+"""Events, usage, the response they fold into, and the one assembler that makes them.
 
 A reply is a sequence of events that keeps these rules, whatever the wire did:
 
 1. ``message.start`` comes first, once.
-2. ``content_block_index`` never decreases; one block is spoken at a time.
+2. ``content_block_index`` never decreases; blocks come one after another.
 3. Every ``tool.use_start`` has exactly one ``tool.use_end``; fragments are literal.
 4. A ``tool.use_end`` has an ``intent`` only when its arguments arrived complete and parsed;
    otherwise ``problem`` says why, and ``final_input`` is whatever object could be read, or ``{}``.
 5. ``message.complete`` comes last, once, and its ``final_content`` is the sum of the deltas.
 
-Rule of this folder: nobody else creates these events. Wires call the verbs of ``Assembler``, which
-alone decides indices, closing order and endings; ``Partial`` closes a stream somebody cut off.
+Rule of this folder: only it makes events. Wires call the methods of ``Assembler``, which alone decides
+indices, closing order and endings; ``Follower`` closes a message whose events came from elsewhere, and
+``RecordedAssembler`` makes those of a message that is on record.
 """
 
-from .assembler import Assembler, AssemblerError, Expected, Partial
+from .assembler import Assembler, AssemblerError, Expected
 from .check import StreamContractError, check_events
+from .follow import Follower, RecordedAssembler
 from .model_events import (
     ModelEvent,
     ModelFinished,
@@ -58,6 +60,7 @@ __all__ = [
     "Event",
     "Expected",
     "FinishReason",
+    "Follower",
     "IntentSource",
     "MessageComplete",
     "MessageStart",
@@ -66,10 +69,10 @@ __all__ = [
     "ModelReasoningDelta",
     "ModelStarted",
     "ModelTextDelta",
-    "Partial",
     "Problem",
     "ProviderErrorEvent",
     "Raw",
+    "RecordedAssembler",
     "Response",
     "StreamContractError",
     "TextDelta",

@@ -1,4 +1,4 @@
-"""The one place that emits events: ``Assembler`` for wires, ``Partial`` for streams somebody cuts off."""
+"""The one place that makes events: the assembler, which a wire drives while it reads a reply."""
 
 from __future__ import annotations
 
@@ -56,66 +56,30 @@ class Expected(Protocol):
         """The value of the final text under the schema, and what is wrong with it."""
 
 
-# Of a text, that are kept as they came.
-_FRAGMENTS = 48
-
-
 class AssemblerError(RuntimeError):
     """A wire called the assembler's verbs in an illegal order: a bug in that wire."""
 
 
-class _Pieces(list[str]):
-    """A text that grows: its beginning, some passages, and the fragments since.
-
-    Fragments become a passage once there are many: a reply then costs the bytes of its text rather than an
-    object per chunk. The passages join the beginning when together they are a quarter of it. So it is one
-    text that grows, whose end needs no second copy of it all; and it grows seldom, since where many texts
-    grow at once each that moves leaves a gap behind that is too small for the next.
-    """
-
-    __slots__ = ("limit", "passages", "size")
-
-    def __init__(self) -> None:
-        self.limit = _FRAGMENTS  # so many parts there may be before they are settled
-        self.passages = 0  # how many of them are no fragments, the beginning included
-        self.size = 0  # of the passages, without the beginning
-
-    def settle(self) -> None:
-        """Make a passage of the fragments."""
-        passage = "".join(self[self.passages :])
-        self[self.passages :] = [passage]
-        self.passages += 1
-        self.size += len(passage)
-        if 4 * self.size > len(self[0]):
-            self.join()
-        self.limit = self.passages + _FRAGMENTS
-
-    def join(self) -> str:
-        """Make one of all, and return it."""
-        text = "".join(self)
-        self[:] = [text]
-        self.passages, self.size = 1, 0
-        return text
-
-
-class _Block:
+class Block:
     """One block under construction."""
 
     __slots__ = (
-        "call_id", "continuity", "count", "ended", "first", "index", "kind", "last", "name",
-        "pieces", "problem", "provider_id", "signatures", "spoken", "value", "whole",
+        "buffer", "call_id", "continuity", "count", "emitted", "ended", "first", "index", "kind", "last", "name",
+        "problem", "provider_id", "signatures", "tail", "value", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, kind: type, index: int, offset: int) -> None:
         self.kind = kind
         self.index = index
-        self.pieces = _Pieces()
+        self.waiting: list[str] | None = []  # fragments that came before the block's turn; None since then
+        self.buffer = bytearray()  # what was emitted, in UTF-8: a string object for each fragment would cost more
+        self.tail = ""  # the last fragment that is more than white space
         self.count = 0  # fragments received
-        self.spoken = False  # has its turn come?
-        self.ended = False  # has the wire, or the next block, closed it?
+        self.emitted = False  # did its turn come?
+        self.ended = False  # did the wire, or the next block, close it?
         self.first = self.last = offset
         self.continuity: Continuity | None = None
-        self.signatures: list[str] = []  # those that were handed out
+        self.signatures: list[str] = []  # those that were emitted
         self.whole: AssistantBlock | None = None
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
@@ -123,10 +87,15 @@ class _Block:
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        """All that was received of it."""
+        return self.buffer.decode("utf-8", "surrogatepass") + "".join(self.waiting or ())
 
-    def unsay(self, events: Sequence[Event]) -> bool:
-        """Take back ``events``, the last ones of this block; is anything left that was heard?"""
+    def write(self, piece: str) -> None:
+        """Add a fragment that is emitted now."""
+        self.buffer += piece.encode("utf-8", "surrogatepass")
+
+    def retract(self, events: Sequence[Event]) -> bool:
+        """Take back ``events``, the last ones of this block; return whether anything of it was delivered."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -137,28 +106,29 @@ class _Block:
                 hidden += len(event.text)
                 if isinstance(event, ThinkingDelta) and event.signature is not None:
                     self.signatures.pop()
-        text = self.pieces.join()
+        text = self.text
         text = text[: len(text) - hidden]
-        self.pieces[:] = [text]
+        self.buffer.clear()
+        self.write(text)
         self.ended = False
         if self.kind is Thinking and self.continuity is not None:
             self.continuity = replace(self.continuity, signature=self.signatures[-1] if self.signatures else None)
         return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
-        """May another block begin? Text always allows it; a call only once its input is an object."""
+        """Return whether another block may begin: after text always, after a call once its input is an object."""
         if self.kind is not ToolCall:
             return True
-        # Asked for every fragment of interleaved calls: most are seen not to be the end without reading them all.
-        last = next((piece for piece in reversed(self.pieces) if not piece.isspace()), "")
-        return last.rstrip().endswith("}") and read_object(self.text) is not None
+        # Asked after every fragment of interleaved calls: the last one shows that most are not the end.
+        return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
 
     def finished(self) -> AssistantBlock:
+        """Return the block as it is in the message."""
         if self.whole is not None:
             return replace(self.whole, continuity=self.continuity)
         if self.kind is ToolCall:
             return ToolCall(self.call_id, self.name, self.value, self.continuity)
-        text = self.pieces.join()
+        text = self.text
         return Thinking(text, self.continuity) if self.kind is Thinking else Text(text, self.continuity)
 
 
@@ -185,37 +155,32 @@ class Assembler:
         new_id: Callable[[], str] = new_ulid,
     ) -> None:
         self.offset = 0
-        self.started = False  # has the message begun?
+        self.started = False  # did the message begin?
+        self.model = model
+        self.provider = provider
+        self.issuer = issuer
+        self.warnings = tuple(warnings)
+        self.reported = Usage()  # the last token counts
         self.kept: Raw | None = None
         self.error: ProviderError | None = None
+        self.opening: MessageStart | None = None
         self.complete: MessageComplete | None = None
-        self._start: MessageStart | None = None
         self._request_id = request_id
-        self._model = model
-        self._provider = provider
-        self._issuer = issuer
         self._expected = expected
-        self._warnings = tuple(warnings)
         self._structured_path = structured_path
         self._new_id = new_id
         self._message_id = ""
         self._out: list[Event] = []
-        self._blocks: list[_Block] = []
+        self._blocks: list[Block] = []
         self._next = 0  # index of the block whose turn it is; all before it are closed
-        self._head: _Block | None = None  # that block, while it is open
-        self._tail: _Block | None = None  # the block the wire opened last
-        self._tools: dict[Any, _Block] = {}
-        self._usage = Usage()
-
-    @property
-    def opening(self) -> MessageStart | None:
-        """The event that began the message."""
-        return self._start
+        self._head: Block | None = None  # that block, while it is open
+        self._tail: Block | None = None  # the block the wire opened last
+        self._tools: dict[Any, Block] = {}
 
     @property
     def response(self) -> Response | None:
         """The reply so far ended, or ``None`` before its end."""
-        return fold([self._start, self.complete]) if self._start and self.complete else None
+        return fold([self.opening, self.complete]) if self.opening and self.complete else None
 
     @property
     def has_calls(self) -> bool:
@@ -237,11 +202,11 @@ class Assembler:
         events, self._out = self._out, []
         return events
 
-    def cut(self, unsaid: Sequence[Event]) -> list[Event]:
-        """End as cancelled where ``unsaid``, the events taken last, were not handed out; the events that do so."""
-        unsaid = [*unsaid, *self.take()]
-        if self.complete is None or self.complete in unsaid:
-            self._unsay(unsaid)
+    def cut(self, undelivered: Sequence[Event] = ()) -> list[Event]:
+        """End as cancelled before ``undelivered``, the events taken last; return the events that close the message."""
+        undelivered = [*undelivered, *self.take()]
+        if self.complete is None or self.complete in undelivered:
+            self._retract(undelivered)
             self.cancel()
         return self.take()
 
@@ -249,15 +214,15 @@ class Assembler:
 
     def start(self, model: str | None = None) -> None:
         """The provider began to answer."""
-        if self._start is not None:
+        if self.opening is not None:
             raise AssemblerError("start called twice")
         if self.error is not None:
             raise AssemblerError("start after the failure")
-        self._model = model or self._model
+        self.model = model or self.model
         self._message_id = "msg_" + self._new_id()
-        self._start = MessageStart(self._message_id, self._request_id, self._model, self._provider)
+        self.opening = MessageStart(self._message_id, self._request_id, self.model, self.provider)
         self.started = True
-        self._out.append(self._start)
+        self._out.append(self.opening)
 
     def text(self, piece: str) -> None:
         """More text; after a call or thinking it opens a new block."""
@@ -269,12 +234,9 @@ class Assembler:
         if block is not self._head:
             self._add(block, piece)
             return
-        # What follows is _add and _say for the one thing that nearly every chunk of a stream is.
+        # _add and _emit in one, for what nearly every chunk of a stream is.
         self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
-        pieces = block.pieces
-        pieces.append(piece)
-        if len(pieces) > pieces.limit:
-            pieces.settle()
+        block.write(piece)
 
     def thinking(self, piece: str) -> None:
         """More thinking."""
@@ -323,15 +285,15 @@ class Assembler:
             # A delta may have said it already: more state does not unsay it.
             block.continuity = replace(block.continuity, opaque=opaque)
             return
-        block.continuity = Continuity(signature, opaque, self._issuer)
+        block.continuity = Continuity(signature, opaque, self.issuer)
         if kind is Thinking and block is self._head:
-            self._say_signature(block)
+            self._emit_signature(block)
 
     def whole(self, block: RedactedThinking | Opaque) -> None:
         """A block that comes in one piece and has no deltas."""
         opened = self._open(type(block))
         opened.whole = block
-        opened.continuity = replace(block.continuity or Continuity(), issuer=self._issuer)
+        opened.continuity = replace(block.continuity or Continuity(), issuer=self.issuer)
         self.block_end()
 
     def block_end(self, key: Any = None) -> None:
@@ -346,7 +308,7 @@ class Assembler:
     def usage(self, usage: Usage) -> None:
         """Token counts; the last ones stand. A wire that merges does so before it calls."""
         self._refuse_late("usage")
-        self._usage = usage
+        self.reported = usage
 
     # endings
 
@@ -369,7 +331,7 @@ class Assembler:
         if self.complete is not None:
             return
         self.error = error
-        if self._start is not None:
+        if self.opening is not None:
             self._close_all("interrupted")
             self._complete("error")
 
@@ -377,7 +339,7 @@ class Assembler:
         """The caller wants no more: close what is open and say ``cancelled``."""
         if self.complete is not None:
             return
-        if self._start is None:
+        if self.opening is None:
             self.start()
         self._close_all("cancelled")
         self._complete("cancelled")
@@ -388,33 +350,33 @@ class Assembler:
         if self.complete is not None:
             raise AssemblerError(f"{verb} after the end")
 
-    def _open(self, kind: type, name: str = "", call_id: str = "", provider_id: str = "") -> _Block:
-        if self._start is None:
+    def _open(self, kind: type, name: str = "", call_id: str = "", provider_id: str = "") -> Block:
+        if self.opening is None:
             raise AssemblerError("a block before start")
         self._refuse_late("a block")
-        block = _Block(kind, len(self._blocks), self.offset)
+        block = Block(kind, len(self._blocks), self.offset)
         block.name, block.call_id, block.provider_id = name, call_id, provider_id
         self._blocks.append(block)
         self._tail = block
         self._advance()
         return block
 
-    def _add(self, block: _Block, piece: str) -> None:
-        pieces = block.pieces
-        pieces.append(piece)
+    def _add(self, block: Block, piece: str) -> None:
         block.count += 1
         block.last = self.offset
-        if block is self._head:
-            self._say(block, piece)
-            if len(pieces) > pieces.limit:
-                pieces.settle()
+        if not piece.isspace():
+            block.tail = piece
+        if block.waiting is not None:
+            block.waiting.append(piece)
+        else:
+            self._emit(block, piece)
 
     def _advance(self) -> None:
         """Let the block whose turn it is speak; close it and go on while it is over."""
         while self._next < len(self._blocks):
             head = self._blocks[self._next]
-            if not head.spoken:
-                self._speak(head)
+            if not head.emitted:
+                self._emit_waiting(head)
             if not head.ended and head is not self._tail and head.is_complete():
                 head.ended = True
             if not head.ended:
@@ -424,18 +386,19 @@ class Assembler:
             self._next += 1
         self._head = None
 
-    def _speak(self, block: _Block) -> None:
-        """Say all that a block has gathered while it waited."""
-        block.spoken = True
+    def _emit_waiting(self, block: Block) -> None:
+        """Emit all that a block gathered while it waited for its turn."""
+        waiting, block.waiting, block.emitted = block.waiting or (), None, True
         if block.kind is ToolCall:
             start = ToolUseStart(self._message_id, self._request_id, block.index, block.call_id, block.name)
             self._out.append(start)
-        for piece in block.pieces:
-            self._say(block, piece)
+        for piece in waiting:
+            self._emit(block, piece)
         if block.kind is Thinking:
-            self._say_signature(block)
+            self._emit_signature(block)
 
-    def _say(self, block: _Block, piece: str) -> None:
+    def _emit(self, block: Block, piece: str) -> None:
+        block.write(piece)
         if block.kind is Text:
             self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
         elif block.kind is Thinking:
@@ -444,35 +407,38 @@ class Assembler:
             delta = ToolUseInputDelta(self._message_id, self._request_id, block.index, block.call_id, piece)
             self._out.append(delta)
 
-    def _say_signature(self, block: _Block) -> None:
+    def _emit_signature(self, block: Block) -> None:
         if block.continuity is not None and block.continuity.signature is not None:
             signature = block.continuity.signature
             block.signatures.append(signature)
             self._out.append(ThinkingDelta(self._message_id, self._request_id, block.index, "", signature))
 
-    def _unsay(self, unsaid: Sequence[Event]) -> None:
-        """Go back to before ``unsaid``, and to no block that still waits for its turn."""
-        heard = [block for block in self._blocks if block.spoken]
-        if self._start in unsaid:
-            self._start, heard = None, []
-        lost = [event for event in unsaid if not isinstance(event, MessageStart | MessageComplete)]
-        cut = lost[0].content_block_index if lost else len(heard)  # the first block that was not heard to its end
-        self._blocks = heard[:cut]
-        if cut < len(heard) and heard[cut].unsay([event for event in lost if event.content_block_index == cut]):
-            self._blocks.append(heard[cut])
-        self._next = min(self._next, cut)
+    def _retract(self, undelivered: Sequence[Event]) -> None:
+        """Go back to before ``undelivered``; blocks that still wait for their turn are dropped."""
+        kept = [block for block in self._blocks if block.emitted]
+        if self.opening in undelivered:
+            self.opening, kept = None, []
+        lost = [event for event in undelivered if not isinstance(event, MessageStart | MessageComplete)]
+        if lost:
+            cut = lost[0].content_block_index  # the first block that was not delivered to its end
+            before = [block for block in kept if block.index < cut]
+            rest = [event for event in lost if event.content_block_index == cut]
+            kept = before + [block for block in kept if block.index == cut and block.retract(rest)]
+            self._next = min(self._next, len(before))
+        self._blocks = kept
+        self._next = min(self._next, len(kept))
         self.complete = self.error = None
 
     def _close_all(self, problem: Literal["cancelled", "interrupted"] | None, *, cut: bool = False) -> None:
         """Close every block in order; ``cut`` says that the last one may be short."""
-        if self._start is None:
+        if self.opening is None:
             raise AssemblerError("finish before start")
         if self.complete is not None:
             raise AssemblerError("finish called twice")
         while self._next < len(self._blocks):
             block = self._blocks[self._next]
-            if not block.spoken:
-                self._speak(block)
+            if not block.emitted:
+                self._emit_waiting(block)
             if block.ended:
                 self._close(block)
             else:
@@ -487,10 +453,10 @@ class Assembler:
                     block.continuity = replace(block.continuity, replayable=False)
 
     def _close(
-        self, block: _Block, problem: Literal["cancelled", "interrupted"] | None = None, *, cut: bool = False
+        self, block: Block, problem: Literal["cancelled", "interrupted"] | None = None, *, cut: bool = False
     ) -> None:
         if problem is not None and block.kind is Thinking and block.continuity is None:
-            block.continuity = Continuity(issuer=self._issuer)  # half a thought is not to be sent, signed or not
+            block.continuity = Continuity(issuer=self.issuer)  # half a thought is not to be sent, signed or not
         if block.kind is not ToolCall:
             return
         text = block.text
@@ -498,34 +464,36 @@ class Assembler:
         if problem is not None:
             block.problem = (problem, f"the reply was {problem} before the call ended")
         elif block.problem is None:
-            block.problem = self._judge(block, text)
-        word, detail = block.problem or (None, None)
-        intent = None if word else self._intent(block, text)
-        final = block.value or {}
+            block.problem = self._check_call(block, text)
+        self._emit_end(block, None if block.problem else self._intent(block, text))
+
+    def _emit_end(self, block: Block, intent: ToolIntent | None) -> None:
+        problem, detail = block.problem or (None, None)
         end = ToolUseEnd(
-            self._message_id, self._request_id, block.index, block.call_id, final, intent, word, detail
+            self._message_id, self._request_id, block.index, block.call_id,
+            block.value or {}, intent, problem, detail,
         )  # fmt: skip
         self._out.append(end)
 
-    def _judge(self, block: _Block, text: str) -> tuple[Problem, str] | None:
+    def _check_call(self, block: Block, text: str) -> tuple[Problem, str] | None:
         if block.value is None:
             return "malformed", "the arguments are not a JSON object" if text.strip() else "the arguments are missing"
         if self._expected is None:
             return None
         return self._expected.tool_problem(block.name, block.value)
 
-    def _intent(self, block: _Block, text: str) -> ToolIntent:
+    def _intent(self, block: Block, text: str) -> ToolIntent:
         return ToolIntent(
             id="tu_" + self._new_id(),
             provider_call_id=block.provider_id,
             tool_name=block.name,
             input=block.value or {},
             raw_input_text=text,
-            source=IntentSource(self._provider, self._model, self._request_id, block.index),
+            source=IntentSource(self.provider, self.model, self._request_id, block.index),
             assembled_from=AssembledFrom(block.count, block.first, block.last),
         )
 
-    def _unsound_call(self, block: _Block, reason: str) -> MalformedToolCallError:
+    def _unsound_call(self, block: Block, reason: str) -> MalformedToolCallError:
         _, detail = block.problem or ("", "")
         hint = "; the reply was cut at max_tokens" if reason == "length" else ""
         return MalformedToolCallError(
@@ -552,7 +520,7 @@ class Assembler:
                 output_content=text,
                 error_message=wrong,
                 finish_reason=reason,
-                usage=self._usage,
+                usage=self.reported,
             )
         return parsed
 
@@ -568,114 +536,15 @@ class Assembler:
             self._request_id,
             reason,
             tuple([block.finished() for block in self._blocks]),
-            self._usage,
+            self.reported,
             raw,
             stop_sequence,
-            self._model,
+            self.model,
             parsed,
             self._structured_path,
-            self._warnings,
+            self.warnings,
             self.kept,
         )
         self._out.append(self.complete)
         if self.error is not None:
             self.error.response = self.response
-
-
-class Partial:
-    """Follows a stream as it is delivered, so that it can be closed well wherever it is cut off."""
-
-    def __init__(self) -> None:
-        self._assembler: Assembler | None = None
-        self._start: MessageStart | None = None
-        self._complete = False
-        self._blocks: list[AssistantBlock] = []
-        self._pieces = _Pieces()
-        self._open: TextDelta | ThinkingDelta | ToolUseStart | None = None
-        self._signature: str | None = None
-
-    def follow(self, assembler: Assembler) -> None:
-        """The events come from ``assembler``, which knows what was said: it need not be kept twice."""
-        self._assembler = assembler
-
-    def opening(self, events: Sequence[Event] = ()) -> list[MessageStart]:
-        """The ``message.start`` seen so far or among ``events``, if any."""
-        start = self._start if self._assembler is None else self._assembler.opening
-        if start is not None:
-            return [start]
-        return [event for event in events if type(event) is MessageStart]
-
-    def extend(self, events: Sequence[Event]) -> None:
-        """Take note of events that were handed out."""
-        if self._assembler is not None:
-            return
-        for event in events:
-            kind = type(event)
-            if kind is TextDelta or kind is ThinkingDelta:
-                self._add_piece(event)  # type: ignore[arg-type]
-            elif kind is ToolUseInputDelta:
-                self._pieces.append(event.partial_json)  # type: ignore[union-attr]
-            elif kind is ToolUseStart:
-                self._shut()
-                self._open = event  # type: ignore[assignment]
-            elif kind is ToolUseEnd:
-                self._end_tool(event)  # type: ignore[arg-type]
-            elif kind is MessageStart:
-                self._start = event  # type: ignore[assignment]
-            elif kind is MessageComplete:
-                self._complete = True
-
-    def _add_piece(self, event: TextDelta | ThinkingDelta) -> None:
-        opened = self._open
-        if opened is None or opened.content_block_index != event.content_block_index:
-            self._shut()
-            self._open = event
-        pieces = self._pieces
-        pieces.append(event.text)
-        if len(pieces) > pieces.limit:
-            pieces.settle()
-        if type(event) is ThinkingDelta:
-            self._signature = event.signature or self._signature
-
-    def close(self, request_id: str, model: str, provider: str, unsaid: Sequence[Event] = ()) -> list[Event]:
-        """The events that end the stream as cancelled, ``unsaid`` not handed out; none if it had ended."""
-        if self._assembler is not None:
-            return self._assembler.cut(unsaid)
-        if self._complete:
-            return []
-        closing: list[Event] = []
-        if self._start is None:
-            self._start = MessageStart("msg_" + new_ulid(), request_id, model, provider)
-            closing.append(self._start)
-        message_id, request_id = self._start.message_id, self._start.request_id
-        if isinstance(self._open, ToolUseStart):
-            value = read_object("".join(self._pieces)) or {}
-            end = ToolUseEnd(
-                message_id, request_id, self._open.content_block_index, self._open.tool_use_id,
-                value, None, "cancelled", "the reply was cancelled before the call ended",
-            )  # fmt: skip
-            closing.append(end)
-            self._end_tool(end)
-        self._shut(cut=True)
-        content = tuple(self._blocks)
-        closing.append(MessageComplete(message_id, request_id, "cancelled", content, model=self._start.model))
-        self._complete = True
-        return closing
-
-    def _end_tool(self, end: ToolUseEnd) -> None:
-        if isinstance(self._open, ToolUseStart):
-            unread = end.problem in ("malformed", "cancelled", "interrupted")
-            arguments = read_object("".join(self._pieces)) if unread else end.final_input
-            self._blocks.append(ToolCall(end.tool_use_id, self._open.tool_name, arguments))
-        self._open, self._pieces = None, _Pieces()
-
-    def _shut(self, *, cut: bool = False) -> None:
-        """Turn the open text or thinking into a block; ``cut`` says that it may be short."""
-        opened, text = self._open, "".join(self._pieces)
-        if isinstance(opened, TextDelta):
-            self._blocks.append(Text(text))
-        elif isinstance(opened, ThinkingDelta):
-            # Whose signature it is does not show in events, and the stream broke off: nobody is to be sent it.
-            known = cut or self._signature is not None
-            self._blocks.append(Thinking(text, Continuity(self._signature, replayable=False) if known else None))
-        self._open, self._pieces, self._signature = None, _Pieces(), None

@@ -111,6 +111,10 @@ class Raw:
             self._pieces = None
         return self._value
 
+    def peek(self) -> Any:
+        """Return what ``value`` would be now; of a reply that is still read, more may follow."""
+        return self._value if self._pieces is None else self.decode(b"".join(self._pieces))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Raw) and bool(self.value == other.value)
 

@@ -89,6 +89,7 @@ class Exchange:
         "gone",
         "half",
         "headers",
+        "is_complete",
         "key",
         "lease",
         "length",
@@ -123,6 +124,7 @@ class Exchange:
         self.encoder: ReplyEncoder | None = None
         self.warnings: tuple[LossWarning, ...] = ()
         self.usage = Usage()
+        self.is_complete = False
         self.length = 0  # of what was sent
         self.status = 0
         self.error: ProviderError | None = None
@@ -221,7 +223,7 @@ class Exchange:
         self.model = name
         check_request(asked.request)
         request = self._translate(asked.request, provider)
-        provider._refuse_known(request)
+        provider.check(request)
         self.request = request
         if key is not None:
             self._check_limits(key, provider)
@@ -260,11 +262,11 @@ class Exchange:
         asked = replace(asked, issuer=issuer_of(provider))
         encoder = self.encoder = self.half.encoder(asked, created=int(time.time()))
         self.task = asyncio.current_task()
-        source = provider._batches(self.request)
+        reply = provider.open(self.request)
         watcher = asyncio.ensure_future(self._watch())
         try:
             async with asyncio.timeout(self.service.bounds.reply_seconds):
-                async for batch in source:
+                while batch := await reply.next():
                     await self._pass_on(encoder, batch)
             last = encoder.end()
         except TimeoutError:
@@ -275,14 +277,15 @@ class Exchange:
             last = self._cancelled(encoder)
         finally:
             watcher.cancel()
-            await source.aclose()  # type: ignore[attr-defined]
+            self.usage = reply.usage  # also of a reply that was cut off
+            await reply.aclose()
         await self._finish(encoder, last)
 
     async def _pass_on(self, encoder: ReplyEncoder, batch: Sequence[Event]) -> None:
         data = encoder.feed(batch[0]) if len(batch) == 1 else b"".join([encoder.feed(event) for event in batch])
         last = batch[-1]
         if type(last) is MessageComplete:
-            self.usage = last.usage
+            self.is_complete = True
             self.warnings += last.warnings
         if self.first is None:
             self.first = time.perf_counter() - self.began
@@ -363,10 +366,13 @@ class Exchange:
 
     def _charge(self, provider: Provider, request: Request) -> None:
         usage = self.usage
-        if usage.input_tokens is None or usage.output_tokens is None:
-            # Cut off, or not told: the provider bills all the same, so a guess is better than nothing.
+        if usage.input_tokens is None or usage.output_tokens is None or not self.is_complete:
+            # Not reported, or cut off before the last count. The provider bills all the same, so we estimate.
             asked = provider.estimate_input_tokens(request.messages, request.tools)
-            usage = Usage(usage.input_tokens or asked, usage.output_tokens or self.length // 100, estimated=True)
+            written = usage.output_tokens or 0
+            if not self.is_complete or not written:
+                written = max(written, self.length // 100)
+            usage = Usage(usage.input_tokens or asked, written, estimated=True)
         self.service.metrics.use(self.model, usage)
         if self.key is not None and self.key.is_limited:
             priced = cost(usage, f"{provider.name}:{provider.model}") if self.key.budget_usd is not None else None

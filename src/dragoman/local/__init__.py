@@ -8,7 +8,8 @@ Needs the extra: ``pip install 'dragoman[local]'``. Weights are fetched once, se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from ..capabilities import Capabilities
 from ..errors import ModelNotLoadedError
 from ..events import Event
 from ..messages import Request, System
-from ..provider import Provider, connect
+from ..provider import Provider, Reply, ReplyProvider, Served, WrappedReply, connect
 from ..transport import Timeouts
 from ..wire import SwapPlan
 from .server import LocalServer, LocalServerError
@@ -45,7 +46,7 @@ _CONTEXT = 4096
 _DIALECT = {"tools": "schema", "any_model": True, "readiness": "health"}
 
 
-class LocalProvider(Provider):
+class LocalProvider(ReplyProvider):
     """A provider that owns its server. The server starts with the first call and ends with ``close()``."""
 
     name = "local"
@@ -65,13 +66,18 @@ class LocalProvider(Provider):
             known = known.merged(declared if isinstance(declared, Capabilities) else Capabilities.of(declared))
         self.capabilities = known
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
-        inner = await self._open()
-        async for event in inner.events(self._with_defaults(request)):
-            yield event
+    def open(self, request: Request) -> Reply:
+        return WrappedReply(request, self.name, self.model, self._serve)
+
+    async def _serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+        inner = await self._start()
+        async with aclosing(inner.open(self._with_defaults(request))) as reply:
+            served.reply = reply
+            while batch := await reply.next():
+                yield batch
 
     async def ready(self) -> None:
-        inner = await self._open()
+        inner = await self._start()
         await inner.ready()
 
     async def close(self) -> None:
@@ -86,7 +92,7 @@ class LocalProvider(Provider):
         # Planning sends nothing, so it needs no server: any address will do.
         return self._connect("http://127.0.0.1:1", "").plan(messages)
 
-    async def _open(self) -> Provider:
+    async def _start(self) -> Provider:
         async with self._starting:
             if self._inner is None or self._server is None or not self._server.is_alive():
                 path = self._path if self._path is not None else await asyncio.to_thread(pull_weights)

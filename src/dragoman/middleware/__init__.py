@@ -18,7 +18,7 @@ from ..calls import (
 from .availability import Admission, Availability
 from .cassette import CassetteError, CassetteMiss, Record, request_key
 from .fallback import Fallback, NotConfigured, RoutingEvent
-from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, describe, reading, walk
+from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, Wrapper, describe, reading, walk
 from .observe import CallEvent, EventsDropped, Observe, Subscriber
 from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit
@@ -56,6 +56,7 @@ __all__ = [
     "RoutingEvent",
     "RoutingSwitched",
     "Subscriber",
+    "Wrapper",
     "describe",
     "reading",
     "redact",

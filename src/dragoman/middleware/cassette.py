@@ -26,8 +26,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -40,8 +40,8 @@ from ..errors import ProviderError, scrub
 from ..events import Event, MessageComplete, MessageStart, ToolUseEnd, UnknownEvent, Usage, decode_event, encode_event
 from ..events import fold as fold_events
 from ..messages import Request, new_ulid
-from ..provider import Provider
-from .layer import Middleware, reading
+from ..provider import EventsReply, Provider, Reply, Served
+from .layer import Middleware, Wrapper
 
 log = logging.getLogger("dragoman")
 
@@ -270,7 +270,7 @@ def _add_take(path: Path, take: _Take, *, replacing: bool) -> None:
 # --- the middleware -------------------------------------------------------------------------------
 
 
-class Record(Middleware):
+class Record(Wrapper, Middleware):
     """Records calls to a cassette, or plays them back without asking anybody.
 
     ``replay`` plays and raises ``CassetteMiss`` for what is not there; ``record`` asks, and puts each
@@ -310,10 +310,12 @@ class Record(Middleware):
     def settings(self) -> Mapping[str, Any]:
         return {"path": str(self.path), "mode": self.mode, "replay_timing": self._replay_timing}
 
-    def events(self, request: Request) -> AsyncIterator[Event]:
+    def open(self, request: Request) -> Reply:
         if self.mode == "off":
-            return self.inner.events(request)
-        return self._play(request) if self._plays else self._record(request)
+            return self.inner.open(request)
+        if self._plays:
+            return EventsReply(request, self.name, self.model, self._play)
+        return super().open(request)
 
     async def ready(self) -> None:
         if not self._plays:
@@ -357,7 +359,7 @@ class Record(Middleware):
 
     # recording
 
-    async def _record(self, request: Request) -> AsyncIterator[Event]:
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         began, key = self._clock(), request_key(request)
         shown = _hide(_canonical(request))
         lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
@@ -365,16 +367,18 @@ class Record(Middleware):
         def note(word: str, value: Any) -> None:
             lines.append(msgspec.json.encode({"at": round(self._clock() - began, 6), word: value}))
 
-        last: MessageComplete | None = None
         failure: ProviderError | None = None
         try:
-            async with reading(self.inner.events(request)) as events:
-                async for event in events:
-                    note("event", msgspec.Raw(encode_event(event)))
-                    if type(event) is MessageComplete:
-                        last = event  # a reader may leave at this one, and how the call ends is not known yet
-                    else:
-                        yield event
+            async with aclosing(self.inner.open(request)) as reply:
+                served.reply = reply
+                while batch := await reply.next():
+                    for event in batch:
+                        note("event", msgspec.Raw(encode_event(event)))
+                    if type(batch[-1]) is MessageComplete:
+                        # Held back: a reader may leave at this event, and how the call ends is not known yet.
+                        served.held = [batch.pop()]
+                    if batch:
+                        yield batch
         except ProviderError as error:
             failure = error
         except BaseException:
@@ -383,8 +387,9 @@ class Record(Middleware):
         note("end", None if failure is None else _write_error(failure))
         _add_take(self.path, _Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
         self._recorded.add(key)
-        if last is not None:
-            yield last
+        if held := served.held:
+            served.held = []
+            yield held
         if failure is not None:
             raise failure
 

@@ -1,10 +1,11 @@
-"""Asking somebody else: ordered candidates, and evidence for every change from one to the next."""
+"""Fallback: ordered candidates, and evidence for every switch from one to the next."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -22,16 +23,16 @@ from ..errors import (
 )
 from ..events import Event
 from ..messages import Request
-from ..provider import Messages, Provider
+from ..provider import AssembledReply, Messages, Provider, Reply, ReplyProvider, Served
 from ..validate import find_refusal
 from ..wire import SwapPlan
 from .availability import Admission, Availability
-from .layer import Layer, reading, walk
+from .layer import Wrapper, walk
 
 log = logging.getLogger("dragoman")
 
-# Besides transient errors: what is wrong with this candidate and need not be with the next.
-_LEADS_ON = (
+# Besides transient errors: what is wrong with one candidate and may be right with the next.
+_CANDIDATE_ERRORS = (
     AuthenticationError,
     ContextOverflowError,
     InvalidModelError,
@@ -44,7 +45,7 @@ _LEADS_ON = (
 RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecovered
 
 
-class NotConfigured(Provider):
+class NotConfigured(ReplyProvider):
     """A place in the order for a model that cannot be asked: its key, or its entry, is missing."""
 
     def __init__(self, name: str, model: str, detail: str) -> None:
@@ -52,29 +53,34 @@ class NotConfigured(Provider):
         self.model = model
         self.detail = detail
 
-    def events(self, request: Request) -> AsyncIterator[Event]:
-        return _Refusing(self._error(request.request_id))
+    def open(self, request: Request) -> Reply:
+        return _NoReply(self, request)
 
     async def ready(self) -> None:
-        raise self._error(None)
+        raise self.error(None)
 
-    def _error(self, request_id: str | None) -> AuthenticationError:
+    def error(self, request_id: str | None) -> AuthenticationError:
+        """Return the error of a call that cannot be made."""
         return AuthenticationError(
             f"not configured: {self.detail}", provider=self.name, model=self.model, request_id=request_id
         )
 
 
-class _Refusing(AsyncIterator[Event]):
-    """A source that has nothing to say but its error."""
+class _NoReply(AssembledReply):
+    """The reply of a model that cannot be asked: an error."""
 
-    def __init__(self, error: ProviderError) -> None:
-        self._error = error
+    def __init__(self, owner: NotConfigured, request: Request) -> None:
+        super().__init__(request, owner.name, owner.model)
+        self._error = owner.error(request.request_id)
 
-    async def __anext__(self) -> Event:
+    async def next(self) -> list[Event]:
         raise self._error
 
+    async def aclose(self) -> None:
+        pass
 
-class Fallback(Layer):
+
+class Fallback(Wrapper):
     """Asks the first candidate that can and will answer. Only before the first event, never after.
 
     A candidate is passed over, without being asked, when it is not configured, unavailable
@@ -114,28 +120,29 @@ class Fallback(Layer):
     def settings(self) -> Mapping[str, Any]:
         return {"name": self.name}
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         passed: list[tuple[Provider, str, ProviderError]] = []
         for candidate in self._candidates:
             if passed:
-                self._tell(_switch(passed[-1], candidate, request))
+                self._notify(_switch(passed[-1], candidate, request))
             asked = replace(request, model=candidate.model) if candidate.model else request
             refusal, admission = self._admit(candidate, asked)
             if refusal is None and admission is not None:
                 visible = False
                 try:
-                    async with reading(candidate.events(asked)) as events:
-                        async for event in events:
+                    async with aclosing(candidate.open(asked)) as reply:
+                        served.reply = reply
+                        while batch := await reply.next():
                             visible = True
-                            yield event
+                            yield batch
                     admission.succeed()
                     return
                 except ProviderError as error:
                     admission.fail(error)
-                    if visible or not _leads_on(error):
+                    if visible or not _is_worth_another(error):
                         _add_notes(error, passed)
                         raise
-                    refusal = _word(error), error
+                    refusal = _error_name(error), error
                 finally:
                     admission.release()
             assert refusal is not None
@@ -152,7 +159,7 @@ class Fallback(Layer):
                 await candidate.ready()
                 return
             except ProviderError as error:
-                passed.append((candidate, _word(error), error))
+                passed.append((candidate, _error_name(error), error))
         _, _, last = passed.pop()
         _add_notes(last, passed)
         raise last
@@ -182,7 +189,7 @@ class Fallback(Layer):
         """Why the candidate is not asked, or leave to ask it, in the adapter contract's order."""
         missing = self._missing[candidate]
         if missing is not None:
-            return ("not_configured", missing._error(request.request_id)), None
+            return ("not_configured", missing.error(request.request_id)), None
         admission = self._availability.admit(candidate.name, candidate.model)
         if admission is None:
             return ("provider_unavailable", self._unavailable(candidate, request)), None
@@ -204,7 +211,7 @@ class Fallback(Layer):
             retry_after=wait or None,
         )
 
-    def _tell(self, event: RoutingSwitched) -> None:
+    def _notify(self, event: RoutingSwitched) -> None:
         log.info("%s", event)
         if self._on_event is None:
             return
@@ -253,12 +260,12 @@ def _lacking(candidate: Provider, request: Request) -> tuple[str, ProviderError]
     return refusal
 
 
-def _leads_on(error: ProviderError) -> bool:
-    return error.transient or isinstance(error, _LEADS_ON)
+def _is_worth_another(error: ProviderError) -> bool:
+    return error.transient or isinstance(error, _CANDIDATE_ERRORS)
 
 
-def _word(error: ProviderError) -> str:
-    """The error in one word: its kind, or its class where the kinds have no word for it."""
+def _error_name(error: ProviderError) -> str:
+    """Return the kind of an error, or its class where there is no kind for it."""
     return error.kind if error.kind != "unknown" else error.error_class
 
 

@@ -1,18 +1,18 @@
-"""Providers around providers: what every layer shares, and how to print a stack of them."""
+"""Providers around providers: what all layers share, and how to print a stack of them."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 from ..capabilities import Capabilities
 from ..events import Event
-from ..provider import Messages, Provider
+from ..messages import Request
+from ..provider import Messages, Provider, Reply, ReplyProvider, Served, WrappedReply
 from ..wire import SwapPlan
 
 ATTEMPT = "dragoman.attempt"
@@ -20,12 +20,6 @@ ATTEMPT = "dragoman.attempt"
 
 RETRY_REASON = "dragoman.retry_reason"
 """The key under which it says why this is not the first: ``"transient"`` or ``"reask"``."""
-
-ATTEMPTS: ContextVar[list[int] | None] = ContextVar("dragoman.attempts", default=None)
-"""A list to which ``Retry`` adds the number of each attempt, for whoever put one here before the call.
-
-Neither an event nor a response has a place for it: they are what one attempt brought.
-"""
 
 
 class Layer(Provider):
@@ -38,6 +32,21 @@ class Layer(Provider):
     def settings(self) -> Mapping[str, Any]:
         """What ``describe`` says about this layer; never a key or a URL."""
         return {}
+
+
+class Wrapper(ReplyProvider, Layer):
+    """A layer that wraps replies, so that a cancelled call keeps all that the inner reply knows.
+
+    A subclass implements ``serve``. An outside middleware may override ``events`` instead (``Middleware``):
+    then a cancelled call keeps what its events have shown.
+    """
+
+    @abstractmethod
+    def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+        """Yield the batches of the call, and set ``served.reply`` to the inner reply that they come from."""
+
+    def open(self, request: Request) -> Reply:
+        return WrappedReply(request, self.name, self.model, self.serve)
 
 
 class Middleware(Layer):
@@ -85,10 +94,9 @@ class Middleware(Layer):
 
 
 class reading:  # noqa: N801 - used as a statement: ``async with reading(source) as events``
-    """Read a source of events and be sure that it is closed, at once and here, when the reader stops.
+    """Close a source of events as soon as its reader stops.
 
-    Without it a generator that is left early is closed whenever the event loop gets round to it, and
-    its socket stays open until then.
+    Otherwise the event loop closes an abandoned generator at some later time, and its socket stays open.
     """
 
     __slots__ = ("_source",)

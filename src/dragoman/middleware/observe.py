@@ -8,8 +8,9 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
@@ -20,10 +21,10 @@ from msgspec.structs import replace
 
 from ..calls import IS_WORKER, STOP_REASONS, CallCompleted, CallFailed, CallStarted, find_stop_reason, redact
 from ..errors import ErrorClass, ProviderError
-from ..events import Event, MessageComplete, MessageStart, Usage
+from ..events import Event, MessageComplete, Usage
 from ..messages import Request, Thinking, ToolCall
-from ..provider import Provider
-from .layer import ATTEMPT, RETRY_REASON, Middleware, check_number, reading
+from ..provider import Provider, Served
+from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number
 
 log = logging.getLogger("dragoman")
 
@@ -50,7 +51,7 @@ Price: TypeAlias = Callable[[Usage, str], Any]
 # --- the middleware -------------------------------------------------------------------------------
 
 
-class Observe(Middleware):
+class Observe(Wrapper, Middleware):
     """Tells subscribers of every attempt: ``CallStarted``, then ``CallCompleted`` or ``CallFailed``.
 
     A subscriber is a function or a coroutine function of one event. Events wait in a queue of
@@ -99,18 +100,18 @@ class Observe(Middleware):
             "include_content": self._include_content,
         }
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
-        call = _Call(self, request)
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+        call = _Call(self, request, served)
         call.began()
         try:
-            async with reading(self.inner.events(request)) as events:
-                async for event in events:
+            async with aclosing(self.inner.open(request)) as reply:
+                served.reply = reply
+                while batch := await reply.next():
                     if call.first is None:
                         call.first = self._clock()
-                        call.start = event if type(event) is MessageStart else None
-                    if type(event) is MessageComplete:
-                        call.complete = event
-                    yield event
+                    if type(batch[-1]) is MessageComplete:
+                        call.complete = batch[-1]
+                    yield batch
         except BaseException as error:
             call.failed(error)
             raise
@@ -143,11 +144,11 @@ class Observe(Middleware):
 class _Call:
     """One attempt under observation. Events are put together when they are delivered, not here."""
 
-    def __init__(self, owner: Observe, request: Request) -> None:
+    def __init__(self, owner: Observe, request: Request, served: Served) -> None:
         self.owner = owner
         self.request = request
+        self.served = served
         self.first: float | None = None
-        self.start: MessageStart | None = None
         self.complete: MessageComplete | None = None
         self._feed = owner._feed()
         self._context = contextvars.copy_context()
@@ -170,8 +171,8 @@ class _Call:
     def failed(self, error: BaseException) -> None:
         latency = self._since_start(self.owner._clock())
         left = isinstance(error, asyncio.CancelledError | GeneratorExit)
-        if left and self.complete is not None:
-            self.ended()  # it was all there; the reader went without asking for the end
+        if left and self.complete is not None and not self.served.cancelled:
+            self.ended()  # the reply was complete; the reader left without asking for the end
             return
         word: ErrorClass = "other"
         message, status = f"{type(error).__name__}: {error}", None
@@ -190,10 +191,10 @@ class _Call:
     # built where they are delivered
 
     def _facts(self) -> dict[str, Any]:
-        request, provider = self.request, self.owner.inner
+        request, provider, reply = self.request, self.owner.inner, self.served.reply
         return {
-            "provider": (self.start.provider if self.start is not None else "") or provider.name,
-            "model": request.model or provider.model,
+            "provider": (reply.provider if reply is not None else "") or provider.name,
+            "model": (reply.model if reply is not None else request.model) or provider.model,
             "request_id": request.request_id,
             "at": self._at,
             "attempt": _read_attempt(request),
@@ -237,7 +238,7 @@ class _Call:
 
     def _failed_event(self, word: ErrorClass, message: str, status: int | None, latency: float) -> CallFailed:
         facts = self._facts()
-        usage = self.complete.usage if self.complete is not None else Usage()
+        usage = self.served.reply.usage if self.served.reply is not None else Usage()
         return CallFailed(
             error_class=word,
             error_message_redacted=redact(message[:MAX_MESSAGE]),

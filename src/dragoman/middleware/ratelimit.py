@@ -7,14 +7,15 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from ..errors import ProviderError, StreamInterruptedError, TimedOutError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request
-from ..provider import Provider
-from .layer import Middleware, check_number, reading
+from ..provider import Provider, Served
+from .layer import Middleware, Wrapper, check_number
 
 MOST = 1e12
 _numbers = itertools.count()
@@ -199,7 +200,7 @@ def _check_limits(
     return given
 
 
-class RateLimit(Middleware):
+class RateLimit(Wrapper, Middleware):
     """Makes calls wait until they may go. Limits of its own, shared ones, or both.
 
     ``limiter`` is a ``Limiter``, a ``RedisLimiter``, or a list of them: a provider's and a model's, say.
@@ -235,7 +236,7 @@ class RateLimit(Middleware):
         numbered = enumerate(self.limiters, 1)
         return {f"limiter{number}.{name}": value for number, each in numbered for name, value in each.limits.items()}
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         estimate = self._estimate(request)
         leases: list[tuple[Limiter, Lease]] = []
         spent: int | None = 0
@@ -244,15 +245,16 @@ class RateLimit(Middleware):
             for limiter in self.limiters:
                 leases.append((limiter, await limiter.acquire(sum(estimate))))
             spent = None
-            async with reading(self.inner.events(request)) as events:
-                async for event in events:
+            async with aclosing(self.inner.open(request)) as reply:
+                served.reply = reply
+                while batch := await reply.next():
                     visible = True
-                    if type(event) is MessageComplete:
-                        spent = _count(event.usage, estimate)
-                    yield event
+                    if type(batch[-1]) is MessageComplete:
+                        spent = _count(batch[-1].usage, estimate)
+                    yield batch
         except ProviderError as error:
             if not visible and not isinstance(error, TimedOutError | StreamInterruptedError):
-                spent = 0  # it was refused, or never arrived; after a silence it may have been worked on
+                spent = 0  # it was refused or never arrived; after a timeout the server may have worked on it
             raise
         finally:
             await _settle(leases, spent)

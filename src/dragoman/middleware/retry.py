@@ -1,4 +1,4 @@
-"""Trying again: the only place in this package that sends a request twice."""
+"""Retries: the only place in this package that sends a request twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -16,9 +17,9 @@ from msgspec.structs import replace
 from ..errors import CallCancelledError, InvalidRequestError, ProviderError, StructuredOutputError
 from ..events import Event
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
-from ..provider import Provider
+from ..provider import Provider, Served
 from ..validate import parse_config
-from .layer import ATTEMPT, ATTEMPTS, RETRY_REASON, Middleware, check_number, reading, walk
+from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, walk
 
 log = logging.getLogger("dragoman")
 
@@ -28,7 +29,7 @@ MAX_BACKOFF = 30.0
 MAX_SECONDS = 1e9  # more than any call takes, and far from where clocks and event loops give up
 
 
-class Retry(Middleware):
+class Retry(Wrapper, Middleware):
     """Tries a call again when its failure is one that may pass. Total attempts = 1 + ``max_retries``.
 
     Only errors with ``transient`` set are tried again, or those for which ``classifier(error)`` is
@@ -92,42 +93,42 @@ class Retry(Middleware):
         }
         return {"max_retries": self._max_retries, **{name: value for name, value in given.items() if value is not None}}
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         call = _Call(request, self._clock())
         hold = not request.stream and (
             self._classifier is not None or (self._reask is not None and request.response_schema is not None)
         )
         while True:
-            held: list[Event] = []
             visible = False
             failure: ProviderError | None = None
             wait: float | None = None
+            served.attempt = call.attempt
             try:
-                async with reading(self.inner.events(self._attempt(call))) as events:
-                    async for event in events:
+                async with aclosing(self.inner.open(self._attempt(call))) as reply:
+                    served.reply, served.held = reply, []
+                    while batch := await reply.next():
                         if hold:
-                            held.append(event)
+                            served.held += batch
                         else:
                             visible = True
-                            yield event
+                            yield batch
             except ProviderError as error:
                 failure = error
                 error.retry_count = call.attempt
                 wait = None if visible else self._decide(error, call)
             if failure is None or wait is None:
-                for event in held:
-                    yield event
+                if held := served.held:
+                    served.held = []
+                    yield held
                 if failure is None:
                     return
                 raise failure
-            await self._go_on(failure, call, wait)
+            await self._prepare(failure, call, wait)
 
     # inside
 
     def _attempt(self, call: _Call) -> Request:
         """The request of this attempt: the working copy with this attempt's number and settings."""
-        if (attempts := ATTEMPTS.get()) is not None:
-            attempts.append(call.attempt)
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
@@ -177,7 +178,8 @@ class Retry(Middleware):
         jitter = 0.75 + 0.5 * self._random()
         return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)
 
-    async def _go_on(self, error: ProviderError, call: _Call, wait: float) -> None:
+    async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
+        """Prepare the next attempt, report it, and wait."""
         if self._asks_again(error):
             call.ask_again(error, self._reask)
         else:
@@ -186,12 +188,12 @@ class Retry(Middleware):
             "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
             self.name, self.model, call.request.request_id, call.attempt, error.error_class, wait,
         )  # fmt: skip
-        self._tell(error, call.attempt, wait)
+        self._notify(error, call.attempt, wait)
         call.attempt += 1
         if wait > 0:
             await self._sleep(wait)
 
-    def _tell(self, error: ProviderError, attempt: int, wait: float) -> None:
+    def _notify(self, error: ProviderError, attempt: int, wait: float) -> None:
         if self._on_retry is None:
             return
         try:
@@ -211,14 +213,14 @@ class _Call:
         self.reason: Literal["transient", "reask"] | None = None
 
     def ask_again(self, error: Any, build: Any) -> None:
-        """Let the working copy say what the model answered and what the caller thinks of it."""
+        """Add the model's answer and the caller's correction to the working copy."""
         text = build(error)
         if not isinstance(text, str) or not text:
             raise ValueError(f"Retry: reask must return the text to send, not {text!r}") from error
-        said: tuple[Message, ...] = (User(text),)
+        added: tuple[Message, ...] = (User(text),)
         if error.output_content:  # an empty assistant message is refused by every server
-            said = (Assistant(error.output_content), *said)
-        self.messages = (*self.messages, *said)
+            added = (Assistant(error.output_content), *added)
+        self.messages = (*self.messages, *added)
         self.reason = "reask"
 
 

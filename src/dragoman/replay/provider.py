@@ -10,12 +10,11 @@ It sees the requests of the new run only. Whether a tool runs again is its calle
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ..errors import (
     AuthenticationError,
@@ -27,21 +26,7 @@ from ..errors import (
     RateLimitError,
     UnavailableError,
 )
-from ..events import (
-    AssembledFrom,
-    Event,
-    IntentSource,
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-    fold,
-)
+from ..events import Event, RecordedAssembler, ToolIntent, Usage
 from ..log import (
     CallCompleted,
     CallFailed,
@@ -54,8 +39,8 @@ from ..log import (
     SessionStarted,
     TurnStarted,
 )
-from ..messages import Assistant, Message, Request, Text, Thinking, ToolCall, new_ulid
-from ..provider import Provider
+from ..messages import Assistant, Message, Request, ToolCall
+from ..provider import AssembledReply, Reply, ReplyProvider
 from .diff import Difference, find_differences
 
 _KINDS: dict[str, type[ProviderError]] = {
@@ -89,7 +74,7 @@ class _Call:
         self.failure: CallFailed | None = None
 
 
-class ReplayProvider(Provider):
+class ReplayProvider(ReplyProvider):
     """Answers each call with what the model answered in the run ``session``, in order.
 
     A call whose conversation differs from the recorded one raises ``ReplayMismatch`` with the first
@@ -147,18 +132,15 @@ class ReplayProvider(Provider):
         if isinstance(payload, MessageRecorded) and payload.in_context:
             self._messages.append(payload.message)
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    def open(self, request: Request) -> Reply:
+        return _RecordedReply(self, request)
+
+    def take(self, request: Request) -> Recorded:
+        """Take the next recorded call, which must be this one."""
         call = self._match(request)
         self._asked += 1
-        if call.reply is None:
-            raise _to_error(call.failure, request)
-        said = list(_say(call.reply, call.completed, self._intents, request))
-        for event in said:
-            yield event
-        if call.failure is not None:
-            error = _to_error(call.failure, request)
-            error.response = fold(said)
-            raise error
+        error = _to_error(call.failure, request) if call.failure is not None or call.reply is None else None
+        return Recorded(call.reply, call.completed, error, self._intents)
 
     def _match(self, request: Request) -> _Call:
         number = self._asked + 1
@@ -240,36 +222,54 @@ def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
 # --- a recorded reply as events ---------------------------------------------------------------------
 
 
-class _Address(Struct, frozen=True):
-    """What every event of a reply has in common."""
+class Recorded(Struct, frozen=True):
+    """A recorded call: the reply, its accounts, the error that ended it, and the intents of the session by id."""
 
-    message_id: str
-    request_id: str
+    reply: MessageRecorded | None
+    completed: CallCompleted | None
+    error: ProviderError | None
+    intents: dict[str, ToolIntent]
 
 
-def _say(
-    reply: MessageRecorded,
-    completed: CallCompleted | None,
-    intents: dict[str, ToolIntent],
-    request: Request,
-) -> Iterator[Event]:
-    to = _Address(reply.message_id or f"msg_{new_ulid()}", request.request_id)
-    yield MessageStart(to.message_id, to.request_id, reply.model or request.model, reply.provider or "")
+class _RecordedReply(AssembledReply):
+    """A recorded reply, all at once; then its error, if it failed."""
+
+    def __init__(self, provider: ReplayProvider, request: Request) -> None:
+        super().__init__(request, provider.name, provider.model)
+        self._provider = provider
+        self._error: ProviderError | None = None
+
+    async def next(self) -> list[Event]:
+        if self.out is None:
+            recorded = self._provider.take(self.request)
+            self._error = recorded.error
+            if recorded.reply is not None:
+                self.out = _assemble(recorded, recorded.reply, self.request)
+                return self.out.take()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return []
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> RecordedAssembler:
+    out = RecordedAssembler(
+        request_id=request.request_id, model=reply.model or request.model, provider=reply.provider or ""
+    )
+    out.begin(reply.message_id)
     assert isinstance(reply.message, Assistant)
-    content = reply.message.content
-    for index, block in enumerate(content):
-        if isinstance(block, Text) and block.text:
-            yield TextDelta(to.message_id, to.request_id, index, block.text)
-        elif isinstance(block, Thinking) and (block.text or block.continuity):
-            signature = block.continuity.signature if block.continuity is not None else None
-            yield ThinkingDelta(to.message_id, to.request_id, index, block.text, signature)
-        elif isinstance(block, ToolCall):
-            intent = _find_intent(reply, block, intents)
-            yield from _propose(to, index, block, intent, reply)
-    yield MessageComplete(
-        to.message_id, to.request_id, reply.finish_reason or "stop", content, _usage(reply, completed),
-        model=reply.model, warnings=reply.warnings,
-    )  # fmt: skip
+    for block in reply.message.content:
+        if isinstance(block, ToolCall):
+            intent = _find_intent(reply, block, recorded.intents)
+            is_whole = block.arguments is not None and reply.finish_reason in ("stop", "tool_calls", None)
+            out.call(block, _literal_arguments(block, intent), intent, is_whole=is_whole)
+        else:
+            out.block(block)
+    out.end(reply.finish_reason or "stop", _usage(reply, recorded.completed), reply.warnings, recorded.error)
+    return out
 
 
 def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]) -> ToolIntent | None:
@@ -281,32 +281,12 @@ def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, Too
     return next((intent for intent in named if intent.source.request_id == reply.request_id), None)
 
 
-def _propose(
-    to: _Address, index: int, block: ToolCall, intent: ToolIntent | None, reply: MessageRecorded
-) -> Iterator[Event]:
-    yield ToolUseStart(to.message_id, to.request_id, index, block.id, block.name)
-    if block.arguments is not None:
-        text = intent.raw_input_text if intent is not None else ""
-        text = text if _reads_as(text, block.arguments) else msgspec.json.encode(block.arguments).decode()
-        yield ToolUseInputDelta(to.message_id, to.request_id, index, block.id, text)
-    whole = block.arguments is not None and reply.finish_reason in ("stop", "tool_calls", None)
-    if intent is None and whole:
-        source = IntentSource(reply.provider or "", reply.model or "", to.request_id, index)
-        assert block.arguments is not None
-        intent = ToolIntent(
-            f"tu_{new_ulid()}", block.id, block.name, block.arguments, text, source, AssembledFrom(1, 0, 0)
-        )
-    if intent is not None:
-        # A log may have left the literal text out, or hidden some of it: then it is what was said just now.
-        raw = text if block.arguments is not None else intent.raw_input_text
-        source = replace(intent.source, request_id=to.request_id)
-        intent = replace(intent, raw_input_text=raw, source=source)
-        yield ToolUseEnd(to.message_id, to.request_id, index, block.id, block.arguments or {}, intent)
-    else:
-        detail = "the recorded call was not complete"
-        yield ToolUseEnd(
-            to.message_id, to.request_id, index, block.id, block.arguments or {}, problem="interrupted", detail=detail
-        )
+def _literal_arguments(block: ToolCall, intent: ToolIntent | None) -> str:
+    """Return the text of the arguments: the intent's, unless the log left it out or hid some of it."""
+    if block.arguments is None:
+        return ""
+    text = intent.raw_input_text if intent is not None else ""
+    return text if _reads_as(text, block.arguments) else msgspec.json.encode(block.arguments).decode()
 
 
 def _reads_as(text: str, arguments: dict[str, Any]) -> bool:

@@ -15,7 +15,6 @@ from ..errors import MalformedToolCallError, ProviderError
 from ..events import Event, Response, ToolIntent, ToolUseEnd
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
 from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
-from ..middleware.layer import ATTEMPTS
 from ..prices import cost as price_of
 from ..provider import EventStream, Provider
 from ..tools import Toolbox
@@ -61,7 +60,7 @@ class Turn:
         self._settings = settings
         self._notes = notes  # changes of route that were reported since the last call
         self._ends: list[ToolUseEnd] = []
-        self._attempts = [0]
+        self._attempt = 0  # the number that the reply has now
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
         """Call the model and process the intents of its reply, unless the reply ended as an error."""
@@ -100,7 +99,6 @@ class Turn:
         )
         call = await self._write(started, parent)
         stream: EventStream | None = None
-        token = ATTEMPTS.set(self._attempts)
         try:
             stream = provider.stream(
                 messages, tools, config, None, self._settings.tool_choice, request_id=started.request_id
@@ -113,8 +111,6 @@ class Turn:
         except ProviderError as error:
             await self._record_failure(started, call, stream, error)
             raise
-        finally:
-            ATTEMPTS.reset(token)
         assert stream.response is not None
         await self._record_reply(started, call, stream.response)
         return stream.response
@@ -131,6 +127,8 @@ class Turn:
             async for _ in stream:
                 pass
             raise
+        finally:
+            self._attempt = stream.reply.attempt
 
     async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
         """Record the intent of a call. An id that was used before, as a replayed one is, is replaced."""
@@ -164,10 +162,10 @@ class Turn:
         await self._write(reply, call.id)
         await self._keep_raw(response, call.id)
         if reply.finish_reason in STOP_REASONS:
-            await self._write(record_completed(reply, self._attempts[-1], response.stop_sequence), call.id)
+            await self._write(record_completed(reply, self._attempt, response.stop_sequence), call.id)
             return
         problem = f"the reply ended with {response.finish_reason}"
-        await self._write(record_failed(started, response, problem, self._attempts[-1]), call.id)
+        await self._write(record_failed(started, response, problem, self._attempt), call.id)
 
     async def _record_failure(
         self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
@@ -180,7 +178,7 @@ class Turn:
             await self._write(self._message(partial, in_context=again), call.id)
         if partial is not None:
             await self._keep_raw(partial, call.id)
-        await self._write(record_failed(started, partial, error, self._attempts[-1]), call.id)
+        await self._write(record_failed(started, partial, error, self._attempt), call.id)
 
     def _message(self, response: Response, *, in_context: bool) -> MessageRecorded:
         asked = self._provider.name, self._provider.model

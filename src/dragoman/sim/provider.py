@@ -7,17 +7,18 @@ import copy
 import math
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..errors import InvalidRequestError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Usage
 from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
-from ..provider import Provider
+from ..provider import AssembledReply, Reply, ReplyProvider
 from ..tokens import estimate_input_tokens, estimate_text
 from ..validate import Expectation
 from ..wire import CODECS, SERVER_CODECS, Asked, Codec
@@ -35,12 +36,13 @@ Sleep = Callable[[float], Awaitable[object]]
 class Scene(Struct, frozen=True):
     """One call as the script has it: what is said, and what becomes of its bytes."""
 
-    events: AsyncIterator[Event]
+    batches: AsyncGenerator[list[Event], None]
+    out: Assembler
     fault: Fault
     dice: random.Random
 
 
-class ScriptedProvider(Provider):
+class ScriptedProvider(ReplyProvider):
     """Answers by rules. A text, an ``Answer`` or an error among them answers one call, the last of all the rest.
 
     ::
@@ -91,26 +93,34 @@ class ScriptedProvider(Provider):
         """The provider of a script in YAML; ``ConfigError`` names file and line of what is wrong with it."""
         return cls.from_script(read_script(path), **settings)
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
-        scene = self.begin(request)
-        events = self._over_bytes(request, scene) if scene.fault.is_of_bytes else scene.events
-        async for event in events:
-            yield event
+    def open(self, request: Request) -> Reply:
+        return _ScriptedReply(self, request)
 
     def begin(self, request: Request) -> Scene:
         """Choose the rule for a request, as whoever serves it needs it: events and faults of bytes apart."""
         number = len(self.requests)
         self.requests.append(request)
         rule = self._choose(request, number)
-        return Scene(self._speak(request, rule, number), rule.fault or Fault(), self._dice(number, "bytes"))
+        out = self._assembler(request, number)
+        return Scene(self._perform(request, rule, out), out, rule.fault or Fault(), self._dice(number, "bytes"))
 
-    async def _speak(self, request: Request, rule: ScriptRule, number: int) -> AsyncIterator[Event]:
+    def break_bytes(self, request: Request, scene: Scene) -> Scene:
+        """Send a call through the bytes of ``wire``, where its fault happens: a server writes, a client reads."""
+        out = Assembler(
+            request_id=request.request_id,
+            model=request.model or self.model,
+            provider=self.name,
+            expected=Expectation(request),
+            structured_path="native" if request.response_schema is not None else None,
+        )
+        return replace(scene, batches=self._over_bytes(request, scene, out), out=out)
+
+    async def _perform(self, request: Request, rule: ScriptRule, out: Assembler) -> AsyncGenerator[list[Event], None]:
         fault = rule.fault or Fault()
         await asyncio.sleep(0)
         if (refusal := _refusal(fault)) is not None:
             raise self._named(refusal, request)
         answer = self._answer(rule, request)
-        out = self._assembler(request, number)
         await self._wait(answer.delay)
         out.start()
         for count, say in enumerate(_pieces(answer)):
@@ -121,35 +131,27 @@ class ScriptedProvider(Provider):
             if out.complete is not None:
                 break
             say(out)
-            for event in out.take():
-                yield event
+            if events := out.take():
+                yield events
         if out.complete is None:
             await self._end(answer, fault, out, request)
-        for event in out.take():
-            yield event
+        if events := out.take():
+            yield events
         if out.error is not None:
             raise self._named(out.error, request)
 
-    async def _over_bytes(self, request: Request, scene: Scene) -> AsyncIterator[Event]:
-        """The reply as it is after its bytes were broken: written by a server, mangled, and read by a client."""
+    async def _over_bytes(self, request: Request, scene: Scene, out: Assembler) -> AsyncGenerator[list[Event], None]:
         codec: Codec = CODECS[self.wire].connect(self.model, "http://sim.invalid", None, Capabilities())
         mangler = Mangler(scene.fault, scene.dice)
-        out = Assembler(
-            request_id=request.request_id,
-            model=request.model or self.model,
-            provider=self.name,
-            expected=Expectation(request),
-            structured_path="native" if request.response_schema is not None else None,
-        )
         decoder = codec.decoder(request, out)
         encoder = SERVER_CODECS[self.wire].encoder(Asked(request))
         last, begun = b"", False
         try:
-            async for event in scene.events:
+            async for event in read_batches(scene.batches):
                 begun = True
                 sent = mangler.feed(encoder.feed(event))
-                for heard in decoder.feed(sent.data) if sent.data else ():
-                    yield heard
+                if sent.data and (events := decoder.feed(sent.data)):
+                    yield events
                 if sent.then != "on" or decoder.done:
                     break
             else:
@@ -160,12 +162,14 @@ class ScriptedProvider(Provider):
             if not begun:
                 raise
             last = encoder.fail(error)
+        finally:
+            await scene.batches.aclose()
         sent = mangler.end(last)
         closing = decoder.feed(sent.data)
         lost = mangler.cut and not decoder.done
         closing += decoder.fail(StreamInterruptedError("the connection was lost")) if lost else decoder.end()
-        for heard in closing:
-            yield heard
+        if closing:
+            yield closing
         if decoder.error is not None:
             raise self._named(decoder.error, request)
 
@@ -225,6 +229,34 @@ class ScriptedProvider(Provider):
         error.provider, error.model = error.provider or self.name, error.model or self.model
         error.request_id = error.request_id or request.request_id
         return error
+
+
+async def read_batches(batches: AsyncGenerator[list[Event], None]) -> AsyncIterator[Event]:
+    """Iterate over the events of a scene one by one."""
+    async for batch in batches:
+        for event in batch:
+            yield event
+
+
+class _ScriptedReply(AssembledReply):
+    """The reply to one request. Its rule is chosen when it is first read."""
+
+    def __init__(self, provider: ScriptedProvider, request: Request) -> None:
+        super().__init__(request, provider.name, provider.model)
+        self._provider = provider
+        self._source: AsyncGenerator[list[Event], None] | None = None
+
+    async def next(self) -> list[Event]:
+        if self._source is None:
+            scene = self._provider.begin(self.request)
+            if scene.fault.is_of_bytes:
+                scene = self._provider.break_bytes(self.request, scene)
+            self.out, self._source, self.issuer = scene.out, scene.batches, scene.out.issuer
+        return await anext(self._source, [])
+
+    async def aclose(self) -> None:
+        if self._source is not None:
+            await self._source.aclose()
 
 
 def _as_rule(rule: ScriptRule | Answer | str | ProviderError, *, last: bool) -> ScriptRule:

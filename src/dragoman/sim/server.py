@@ -18,7 +18,7 @@ from ..tokens import estimate_input_tokens
 from ..validate import check_request
 from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
 from .faults import Mangler
-from .provider import Scene, ScriptedProvider
+from .provider import Scene, ScriptedProvider, read_batches
 from .script import Answer, Script, ScriptRule
 from .yaml import read_script
 
@@ -236,7 +236,7 @@ class _Performance:
         self._request = request
         self._half = half
         self._fault = scene.fault
-        self._events = scene.events
+        self._batches = scene.batches
         self._is_stream = asked.request.stream
         self._encoder: ReplyEncoder = half.encoder(asked)
         self._mangler = Mangler(scene.fault, scene.dice)
@@ -245,7 +245,7 @@ class _Performance:
 
     async def run(self) -> web.StreamResponse:
         try:
-            async for event in self._events:
+            async for event in read_batches(self._batches):
                 if not await self._say(event):
                     return await self._finish(b"")
             last = self._encoder.end()

@@ -247,19 +247,7 @@ class Decoder(ABC):
             self._take(chunk)
         except Exception as error:  # whatever a server sends must end in our error tree
             self._broken(error)
-        return self._heard()
-
-    def read(self, reply: bytes) -> list[Event]:
-        """Take a reply that came in one piece; return all its events."""
-        if self.framing is not SseDecoder or not reply.startswith(b"{"):
-            return [*self.feed(reply), *self.end()]
-        self._kept.append(reply)
-        try:
-            self.body(reply)
-        except Exception as error:
-            self._broken(error)
-        self.done = True
-        return self.out.take()
+        return self._take_events()
 
     def end(self) -> list[Event]:
         """The reply is over; return the events that end it."""
@@ -269,13 +257,13 @@ class Decoder(ABC):
             except Exception as error:
                 self._broken(error)
             self.done = True
-        return self._heard()
+        return self._take_events()
 
     def fail(self, error: ProviderError) -> list[Event]:
         """The reply broke off for a reason outside the wire; return the events that end it."""
         self.done = True
         self.out.fail(error)
-        return self._heard()
+        return self._take_events()
 
     # for the wire to write
 
@@ -376,7 +364,7 @@ class Decoder(ABC):
             error.__cause__ = without_frames(cause)
         self.out.fail(error)
 
-    def _heard(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         if self.done and self._sse is not None and self.out.kept is not None:
             # Not a method of ours: what is kept of the reply would keep all that was needed to read it.
             self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())

@@ -1,0 +1,128 @@
+"""Assemblers for messages that exist already: events of another maker, and blocks from a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ..errors import ProviderError
+from ..messages import Continuity, LossWarning, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from .assembler import Assembler, Block
+from .values import (
+    Event,
+    FinishReason,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+    read_object,
+)
+
+
+class Follower(Assembler):
+    """Follows a stream of events, so that ``cut`` can close it after any of them.
+
+    It knows what the events show. They do not show opaque state, and usage only at the end.
+    """
+
+    def follow(self, event: Event) -> None:
+        """Take note of an event that was delivered; one of an unknown type is ignored."""
+        if isinstance(event, TextDelta):
+            self._follow_block(Text, event.content_block_index).write(event.text)
+        elif isinstance(event, ThinkingDelta):
+            block = self._follow_block(Thinking, event.content_block_index)
+            block.write(event.text)
+            if event.signature is not None:
+                block.signatures.append(event.signature)
+                block.continuity = Continuity(event.signature)
+        elif isinstance(event, ToolUseStart):
+            block = self._follow_block(ToolCall, event.content_block_index)
+            block.name, block.call_id = event.tool_name, event.tool_use_id
+        elif isinstance(event, ToolUseInputDelta):
+            self._last_call().write(event.partial_json)
+        elif isinstance(event, ToolUseEnd):
+            self._follow_end(event)
+        elif isinstance(event, MessageStart):
+            self.opening, self.started = event, True
+            self._message_id, self._request_id = event.message_id, event.request_id
+            self.model, self.provider = event.model, event.provider
+        elif isinstance(event, MessageComplete):
+            self.complete, self.reported = event, event.usage
+            self.kept, self.warnings = event.kept, event.warnings
+
+    def _follow_block(self, kind: type, index: int) -> Block:
+        """Return the block of an event. Its index says which: blocks without deltas leave gaps."""
+        block = self._blocks[-1] if self._blocks else None
+        if block is None or block.index != index:
+            self._next = len(self._blocks)
+            block = Block(kind, index, 0)
+            block.waiting, block.emitted = None, True
+            self._blocks.append(block)
+        return block
+
+    def _last_call(self) -> Block:
+        """Return the open call; for a stream that breaks the rules, a block that is not part of the message."""
+        block = self._blocks[-1] if self._blocks else None
+        return block if block is not None and block.kind is ToolCall else Block(ToolCall, 0, 0)
+
+    def _follow_end(self, end: ToolUseEnd) -> None:
+        block = self._last_call()
+        unread = end.problem in ("malformed", "cancelled", "interrupted")
+        block.value = read_object(block.text) if unread else end.final_input
+        block.ended = True
+        self._next = len(self._blocks)
+
+
+class RecordedAssembler(Assembler):
+    """Makes the events of a message that was recorded, block by block, and ends it as it ended then."""
+
+    def begin(self, message_id: str | None) -> None:
+        """Begin the message under the id it had."""
+        self._message_id = message_id or "msg_" + self._new_id()
+        self.opening, self.started = MessageStart(self._message_id, self._request_id, self.model, self.provider), True
+        self._out.append(self.opening)
+
+    def block(self, recorded: Text | Thinking | RedactedThinking | Opaque) -> None:
+        """Add a block other than a call."""
+        block = self._open(type(recorded))
+        block.continuity = recorded.continuity
+        if isinstance(recorded, RedactedThinking | Opaque):
+            block.whole = recorded
+        elif recorded.text:
+            self._add(block, recorded.text)
+        if isinstance(recorded, Thinking):
+            self._emit_signature(block)
+        self.block_end()
+
+    def call(self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool) -> None:
+        """Add a call with its literal arguments and its intent; a whole call without an intent gets a new one."""
+        block = self._open(ToolCall, recorded.name, recorded.id, recorded.id)
+        if text:
+            self._add(block, text)
+        if intent is not None:
+            intent = replace(
+                intent,
+                raw_input_text=text or intent.raw_input_text,
+                source=replace(intent.source, request_id=self._request_id),
+            )
+        elif is_whole:
+            block.value = recorded.arguments
+            intent = self._intent(block, text)
+        if intent is None:
+            block.problem = ("interrupted", "the recorded call was not complete")
+        block.value, block.continuity, block.ended = recorded.arguments, recorded.continuity, True
+        self._emit_end(block, intent)
+        self._next, self._head = self._next + 1, None
+
+    def end(
+        self, reason: FinishReason, usage: Usage, warnings: Sequence[LossWarning], error: ProviderError | None
+    ) -> None:
+        """End the message as it ended then; ``error`` is what was raised after it."""
+        self.reported, self.warnings, self.error = usage, tuple(warnings), error
+        self._complete(reason)

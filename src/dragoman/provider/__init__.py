@@ -1,0 +1,33 @@
+"""The provider: one model, one contract.
+
+==============  ==================================================================================
+``contract``    ``Provider``: what a provider implements, and what callers use
+``reply``       ``Reply``: what travels from a provider to its caller, through every layer
+``stream``      ``EventStream``: a reply as a stream of events, and the calls in flight
+``http``        ``HttpProvider``: encode, send, decode
+``connect``     ``connect()``: a name and an address become a provider
+==============  ==================================================================================
+"""
+
+from .connect import SCHEMES, connect
+from .contract import Messages, Provider, ReplyProvider, plan
+from .http import HttpProvider
+from .reply import AssembledReply, EventsReply, Reply, Served, WrappedReply, read_events
+from .stream import EventStream
+
+__all__ = [
+    "SCHEMES",
+    "AssembledReply",
+    "EventStream",
+    "EventsReply",
+    "HttpProvider",
+    "Messages",
+    "Provider",
+    "Reply",
+    "ReplyProvider",
+    "Served",
+    "WrappedReply",
+    "connect",
+    "plan",
+    "read_events",
+]

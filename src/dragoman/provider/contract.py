@@ -1,0 +1,210 @@
+"""The contract: what every provider is, and what callers use.
+
+``Provider`` has one method to implement, ``events``. Everything that callers use is derived from it, so any
+source of events is a full provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from ..capabilities import Capabilities
+from ..errors import (
+    CallCancelledError,
+    InvalidRequestError,
+    ProviderError,
+    StreamInterruptedError,
+    UnsupportedFeatureError,
+    quote,
+)
+from ..events import Event, MessageComplete, Response, fold
+from ..messages import Request, RuntimeConfig, ToolChoice
+from ..tokens import estimate_input_tokens
+from ..validate import build_request, check_request, find_refusal, parse_messages, parse_tools
+from ..wire import Codec, SwapPlan, make_plan
+from .reply import EventsReply, Reply, read_events
+from .stream import CallsInFlight, EventStream, WaitingCall, as_instance
+
+_NOTHING_KNOWN = Capabilities()
+
+Messages = Any
+"""Text, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
+
+
+class Provider(ABC):
+    """A model that answers. A subclass implements ``events``; callers use the rest."""
+
+    name: str = ""
+    model: str = ""
+    capabilities: Capabilities = Capabilities()
+    token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
+
+    @abstractmethod
+    def events(self, request: Request) -> AsyncIterator[Event]:
+        """Answer one request with events that keep the rules of a stream, then raise if it failed."""
+
+    def open(self, request: Request) -> Reply:
+        """Return the reply to a request. Nothing is sent before its first ``next()``.
+
+        Every call goes through this method: ``complete``, ``stream``, a layer around this provider, the
+        gateway. The default reads ``events``.
+        """
+        return EventsReply(request, self.name, self.model, self.events)
+
+    async def ready(self) -> None:  # noqa: B027
+        """Return if the next call can be expected to succeed; raise what prevents it."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Release connections."""
+
+    async def complete(
+        self,
+        messages: Messages,
+        tools: Any = None,
+        config: RuntimeConfig | Mapping[str, Any] | None = None,
+        response_schema: Any = None,
+        tool_choice: ToolChoice | Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Response:
+        """Call the model once and return its complete reply. Nothing is executed."""
+        request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=False)
+        began = time.perf_counter()
+        reply, first, last = self.open(request), None, None
+        waiting = WaitingCall()
+        self._calls.add(request.request_id, waiting)
+        try:
+            while batch := await reply.next():
+                first, last = first or batch[0], batch[-1]
+        except asyncio.CancelledError:
+            if waiting.is_interrupted():
+                raise self._cancelled(request) from None
+            raise
+        finally:
+            waiting.end()
+            self._calls.remove(request.request_id)
+            await reply.aclose()
+        if first is None or type(last) is not MessageComplete:
+            raise StreamInterruptedError("the provider's events ended before the message did")
+        response = fold((first, last), (time.perf_counter() - began) * 1000)
+        if response_schema is None:
+            return response
+        return replace(response, parsed=as_instance(response, response_schema, request))
+
+    def stream(
+        self,
+        messages: Messages,
+        tools: Any = None,
+        config: RuntimeConfig | Mapping[str, Any] | None = None,
+        response_schema: Any = None,
+        tool_choice: ToolChoice | Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> EventStream:
+        """Call the model and return its reply as a stream of events."""
+        request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=True)
+        return EventStream(self.open(request), request, response_schema, self._calls)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Cancel a call in flight; return ``False`` if there is none of this id. Idempotent."""
+        return await self._calls.cancel(request_id)
+
+    def check(self, request: Request) -> None:
+        """Raise if the model is known to lack what a request uses, before anything is sent."""
+        if self.capabilities == _NOTHING_KNOWN:
+            return
+        estimate = None
+        if self.capabilities.known("max_context_tokens") is not None:
+            # An estimate can be a third too high; only what is certainly too long is refused before dispatch.
+            estimate = estimate_input_tokens(request.messages, request.tools, family=self.token_family) * 2 // 3
+        refusal = find_refusal(request, self.capabilities, estimate)
+        if refusal is not None and refusal[0] != "no_structured_output_support":
+            reason, error = refusal
+            error.provider_code = reason  # the contract's name for it: the provider was not asked
+            raise error
+        if request.stream and self.capabilities.known("supports_streaming") is False:
+            raise UnsupportedFeatureError("this model is known not to stream; use complete()")
+
+    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+        """Estimate how many tokens this is, without a call."""
+        family = self.token_family
+        return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt, family=family)
+
+    def plan(self, messages: Messages) -> SwapPlan:
+        """Return what this model's wire would keep, rewrite or drop of a conversation, block by block."""
+        return self._plan(None, messages)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
+
+    # inside
+
+    @cached_property
+    def _calls(self) -> CallsInFlight:
+        return CallsInFlight()  # made on first use: subclasses need not call our __init__
+
+    def _request(
+        self, messages: Any, tools: Any, config: Any, schema: Any, choice: Any, request_id: str | None, *, stream: bool
+    ) -> Request:
+        request = build_request(
+            messages, tools, config, schema, choice, model=self.model, request_id=request_id, stream=stream
+        )
+        try:
+            check_request(request)
+            self.check(request)
+            if request_id is not None and request_id in self._calls:
+                raise InvalidRequestError(f"request_id {quote(request_id)} is already in flight")
+        except ProviderError as error:
+            error.provider, error.model, error.request_id = self.name or None, self.model or None, request.request_id
+            raise
+        return request
+
+    def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
+        # Some wires demand max_tokens, which a plan does not need.
+        request = Request(parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model)
+        refusal = find_refusal(request, self.capabilities) if request.messages else None
+        planned = make_plan(
+            codec,
+            request,
+            f"{self.name}:{self.model}" if self.name else self.model,
+            estimated_tokens=estimate_input_tokens(request.messages, family=self.token_family),
+            context_tokens=self.capabilities.known("max_context_tokens"),
+        )
+        return planned if refusal is None else replace(planned, refused=str(refusal[1]))
+
+    def _cancelled(self, request: Request) -> CallCancelledError:
+        return CallCancelledError(
+            "the call was cancelled", provider=self.name or None, model=self.model, request_id=request.request_id
+        )
+
+
+class ReplyProvider(Provider):
+    """A provider that makes its own replies: a subclass implements ``open``, and ``events`` is derived from it."""
+
+    @abstractmethod
+    def open(self, request: Request) -> Reply:
+        """Return the reply to a request. Nothing is sent before its first ``next()``."""
+
+    def events(self, request: Request) -> AsyncIterator[Event]:
+        return read_events(self.open(request))
+
+
+def plan(messages: Messages, target: Provider) -> SwapPlan:
+    """Return what would become of a conversation on ``target``, without sending anything."""
+    return target.plan(messages)

@@ -1,0 +1,256 @@
+"""Providers over HTTP: encode, send, decode. Nothing here retries, loops or executes a tool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Literal, NoReturn, final
+
+from ..capabilities import Capabilities
+from ..errors import ProviderError, UnsupportedContentError, UnsupportedFeatureError, without_frames
+from ..events import Assembler, Event
+from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
+from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
+from ..validate import Expectation
+from ..wire import Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan
+from .contract import Messages, ReplyProvider
+from .reply import AssembledReply, Reply
+
+log = logging.getLogger("dragoman")
+
+# How many seconds we wait for the body of an error.
+_ERROR_BODY_SECONDS = 10.0
+
+
+@final
+class HttpProvider(ReplyProvider):
+    """A model behind a wire. To change what it does, put a provider around it."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        transport: Transport,
+        *,
+        name: str,
+        model: str,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        capabilities: Capabilities | None = None,
+        token_family: str = "default",  # noqa: S107 - as above
+        timeouts: Timeouts | None = None,
+        on_loss: Literal["warn", "reject"] = "warn",
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.codec = codec
+        self.capabilities = capabilities or Capabilities()
+        self.token_family = token_family
+        self._transport = transport
+        self._timeouts = timeouts or Timeouts()
+        self._on_loss = on_loss
+        self.issuer = Issuer(codec.wire, codec.issuer_vendor, model)
+        self._key = Secret(api_key)
+        self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
+        if api_key:
+            self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
+
+    def open(self, request: Request) -> Reply:
+        return WireReply(self, request)
+
+    async def ready(self) -> None:
+        questions = self.codec.ready()
+        try:
+            question = next(questions)
+            while True:
+                question = questions.send(await self._ask(question))
+        except StopIteration:
+            return
+        except ProviderError as error:
+            cause = error.__cause__ and without_frames(error.__cause__)
+            error = self._annotate(error).with_traceback(None)
+            error.__context__ = None
+            raise error from cause
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def plan(self, messages: Messages) -> SwapPlan:
+        return self._plan(self.codec, messages)
+
+    # inside
+
+    def _encode(self, codec: Codec, request: Request) -> Encoded:
+        """Encode a request; report losses, or raise them with ``on_loss="reject"``."""
+        encoded = codec.encode(request)
+        if encoded.warnings:
+            if self._on_loss == "reject":
+                raise _rejected(encoded.warnings)
+            for warning in encoded.warnings:
+                log.warning("%s/%s %s: %s", self.name, self.model, request.request_id, warning)
+        return encoded
+
+    def _send(self, encoded: Encoded, *, stream: bool) -> AbstractAsyncContextManager[HttpStream]:
+        """Send an encoded request with the credentials of this provider."""
+        return self._transport.send(encoded.http, self._credentials, self._timeouts, stream=stream)
+
+    def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
+        """Learn from an error that names what the server does not take, for this and later requests; else raise it.
+
+        This is not a retry: the request that is sent next is a different one.
+        """
+        lesson = codec.learn(error, request)
+        if lesson is None:
+            raise error
+        self.codec = lesson
+
+    def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
+        """Name provider, model and request in an error, and remove keys and the caller's text from its message."""
+        error.provider, error.model = error.provider or self.name, error.model or self.model
+        if request is not None:
+            error.request_id = error.request_id or request.request_id
+        secrets = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
+        error.hide(secrets, _texts(request.messages) if request is not None else ())
+        return error
+
+    async def _ask(self, question: HttpRequest) -> HttpReply:
+        return await self._transport.exchange(question, self._credentials, self._timeouts)
+
+
+class WireReply(AssembledReply):
+    """The reply of an HTTP provider: bytes from the transport go through a decoder.
+
+    Not an async generator: the event loop registers those, which costs much of a call that takes a few
+    hundred microseconds. A reply that is dropped closes its socket, by the exchange that it holds.
+    """
+
+    def __init__(self, provider: HttpProvider, request: Request) -> None:
+        super().__init__(request, provider.name, provider.model)
+        self.issuer = provider.issuer
+        self._provider = provider
+        self._exchange: AbstractAsyncContextManager[HttpStream] | None = None
+        self._http: HttpStream | None = None
+        self._decoder: Decoder | None = None
+        self._ended = False
+
+    async def next(self) -> list[Event]:
+        if self._ended:
+            return []
+        try:
+            events = await self._read()
+        except BaseException as error:
+            await self._fail(error)
+        if not events:
+            await self._leave(None)
+        return events
+
+    async def aclose(self) -> None:
+        if not self._ended:
+            await self._leave(GeneratorExit())
+
+    async def _read(self) -> list[Event]:
+        """Read until there are events. At the end there are none, or the error is raised."""
+        http, decoder = self._http, self._decoder
+        if http is None or decoder is None:
+            http, decoder = await self._send()
+        else:
+            http.touch()  # the caller has handled the events before
+        try:
+            while not decoder.done:
+                chunk = b"" if http.over else await http.receive()
+                events = decoder.feed(chunk) if chunk else decoder.end()
+                if events:
+                    return events
+        except ProviderError as error:
+            events = decoder.fail(error)
+            if events:
+                return events
+        if decoder.error is not None:
+            raise decoder.error
+        return []
+
+    async def _send(self) -> tuple[HttpStream, Decoder]:
+        """Send the request, again if the codec learns from the answer how to write it, until it is accepted."""
+        provider, request = self._provider, self.request
+        while True:
+            codec = provider.codec
+            encoded = provider._encode(codec, request)
+            self.out = out = self._assembler(encoded)
+            exchange = provider._send(encoded, stream=request.stream)
+            http = await exchange.__aenter__()
+            if http.status < 300:
+                self._exchange, self._http, self._decoder = exchange, http, codec.decoder(request, out)
+                return http, self._decoder
+            try:
+                body = await _read_error(http)
+            finally:
+                await exchange.__aexit__(*sys.exc_info())
+            provider._learn(codec, codec.error(http.status, http.headers, body, time.time()), request)
+
+    def _assembler(self, encoded: Encoded) -> Assembler:
+        return Assembler(
+            request_id=self.request.request_id,
+            model=self.model,
+            provider=self.provider,
+            issuer=self.issuer,
+            expected=Expectation(self.request),
+            warnings=encoded.warnings,
+            structured_path=encoded.structured_path,
+        )
+
+    async def _fail(self, error: BaseException) -> NoReturn:
+        await self._leave(error)
+        if not isinstance(error, ProviderError):
+            raise error
+        # Without the frames below: they hold the reply, and some servers repeat the key in it.
+        error = self._provider._annotate(error, self.request)
+        raise error.with_traceback(None) from error.__cause__
+
+    async def _leave(self, error: BaseException | None) -> None:
+        self._ended = True
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            await exchange.__aexit__(type(error) if error is not None else None, error, None)
+
+
+async def _read_error(http: HttpStream) -> bytes:
+    """Return the body of an error, or as much of it as arrives: the status alone is evidence enough to go on."""
+    body = bytearray()
+    with suppress(ProviderError, TimeoutError):
+        async with asyncio.timeout(_ERROR_BODY_SECONDS):
+            while len(body) < MAX_ERROR_BODY and (chunk := await http.receive()):
+                body += chunk
+    return bytes(body[:MAX_ERROR_BODY])
+
+
+def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:
+    kind = UnsupportedContentError if ".content[" in warnings[0].path else UnsupportedFeatureError
+    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    return kind(f"on_loss='reject': {warnings[0]}{more}")
+
+
+def _texts(messages: Any) -> list[str]:
+    """Return the texts of a conversation, which error messages must not repeat."""
+    texts: list[str] = []
+    for message in messages:
+        if isinstance(message.content, str):
+            texts.append(message.content)
+            continue
+        for block in message.content:
+            if isinstance(block, ToolCall):
+                texts += _strings(block.arguments)
+            elif isinstance(block, Text | Thinking):
+                texts.append(block.text)
+    return [text for text in texts if text]
+
+
+def _strings(value: Any) -> list[str]:
+    """Return the texts in arguments that are too long to be common words."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in _strings(item)]
+    return [value] if isinstance(value, str) and len(value) >= 8 else []

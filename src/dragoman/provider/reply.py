@@ -1,0 +1,240 @@
+"""The reply: what travels from a provider to its caller, through every layer between them.
+
+``Provider.open`` returns a reply. ``complete()`` and ``EventStream`` read it with ``next()``. A layer
+returns a ``WrappedReply`` around the reply of its inner provider, so a cancelled call keeps its usage, raw
+bytes, warnings and state, however many layers there are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+from ..events import Assembler, Event, Follower, MessageStart, Usage
+from ..messages import Issuer, LossWarning, Request
+
+
+class Reply(ABC):
+    """One reply: its events as they arrive, and the facts that are known so far."""
+
+    @property
+    @abstractmethod
+    def provider(self) -> str:
+        """The name of the provider that serves it; after a ``Fallback``, of the candidate."""
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """The model that serves it, as that provider calls it."""
+
+    @property
+    @abstractmethod
+    def issuer(self) -> Issuer | None:
+        """Who issues the opaque state in it."""
+
+    @property
+    @abstractmethod
+    def attempt(self) -> int:
+        """The number of the attempt, from 0; ``Retry`` counts them."""
+
+    @property
+    @abstractmethod
+    def usage(self) -> Usage:
+        """The token counts that were reported so far."""
+
+    @property
+    @abstractmethod
+    def raw(self) -> Any:
+        """What the provider sent so far, as parsed JSON, or ``None`` if it is not kept."""
+
+    @property
+    @abstractmethod
+    def warnings(self) -> tuple[LossWarning, ...]:
+        """What could not be sent as it was asked."""
+
+    @abstractmethod
+    async def next(self) -> list[Event]:
+        """Return the events of the next read; none at the end.
+
+        The first call sends the request. A failure is raised after the events that close the message.
+        """
+
+    @abstractmethod
+    def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
+        """End the message as cancelled and return the events that close it; none if it was complete.
+
+        ``undelivered`` are the last events of ``next`` that the caller did not pass on: the message ends
+        before them. This sends nothing and closes nothing; call ``aclose`` afterwards.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the connection. The facts, and ``cancel``, stay usable."""
+
+
+async def read_events(reply: Reply) -> AsyncIterator[Event]:
+    """Iterate over a reply event by event, and close it."""
+    async with aclosing(reply):
+        while batch := await reply.next():
+            for event in batch:
+                yield event
+
+
+class AssembledReply(Reply):
+    """A reply whose message one assembler makes: ``out``, once there is one."""
+
+    provider: str = ""
+    model: str = ""
+    issuer: Issuer | None = None
+    attempt: int = 0
+
+    def __init__(self, request: Request, provider: str, model: str) -> None:
+        self.request = request
+        self.provider = provider
+        self.model = request.model or model
+        self.out: Assembler | None = None
+
+    @property
+    def usage(self) -> Usage:
+        return self.out.reported if self.out is not None else Usage()
+
+    @property
+    def raw(self) -> Any:
+        return self.out.kept.peek() if self.out is not None and self.out.kept is not None else None
+
+    @property
+    def warnings(self) -> tuple[LossWarning, ...]:
+        return self.out.warnings if self.out is not None else ()
+
+    def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
+        if self.out is None:
+            self.out = Assembler(request_id=self.request.request_id, model=self.model, provider=self.provider)
+        return self.out.cut(undelivered)
+
+
+class EventsReply(AssembledReply):
+    """A reply over ``events()``, one event at a time.
+
+    The events are made elsewhere, so a ``Follower`` keeps up with them: it closes the message on ``cancel``
+    with what the events have shown.
+    """
+
+    def __init__(
+        self, request: Request, provider: str, model: str, events: Callable[[Request], AsyncIterator[Event]]
+    ) -> None:
+        super().__init__(request, provider, model)
+        self._events = events
+        self._follower: Follower | None = None
+        self._source: AsyncIterator[Event] | None = None
+        self._ended = False
+
+    async def next(self) -> list[Event]:
+        if self._ended:
+            return []
+        if self._source is None or self._follower is None:
+            self._source = self._events(self.request)
+            self.out = self._follower = Follower(
+                request_id=self.request.request_id, model=self.model, provider=self.provider
+            )
+        try:
+            event = await anext(self._source)
+        except StopAsyncIteration:
+            await self.aclose()
+            return []
+        except BaseException:
+            await self.aclose()
+            raise
+        self._follower.follow(event)
+        if type(event) is MessageStart and event.provider not in ("", self.provider):
+            self.provider, self.model = event.provider, event.model  # a provider inside served it
+        return [event]
+
+    async def aclose(self) -> None:
+        self._ended = True
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class Served:
+    """What a layer tells of the call it serves: the inner reply of the moment, and the events it holds back."""
+
+    __slots__ = ("attempt", "cancelled", "held", "reply")
+
+    def __init__(self) -> None:
+        self.reply: Reply | None = None
+        self.attempt: int | None = None
+        self.held: list[Event] = []
+        self.cancelled = False
+
+
+Serve: TypeAlias = Callable[[Request, Served], AsyncGenerator[list[Event], None]]
+
+
+class WrappedReply(Reply):
+    """A reply around another. ``serve`` is the layer's generator of batches, which sets ``Served.reply``.
+
+    A generator, so that its ``finally`` also runs for a reply that was dropped. It does not refer to this
+    object: a cycle would keep the connection of a dropped reply open until the next garbage collection.
+    """
+
+    def __init__(self, request: Request, provider: str, model: str, serve: Serve) -> None:
+        self._served = Served()
+        self._source = serve(request, self._served)
+        self._unserved = _Unserved(request, provider, model)
+
+    @property
+    def inner(self) -> Reply:
+        """The reply inside; before there is one, an empty reply."""
+        return self._served.reply or self._unserved
+
+    @property
+    def provider(self) -> str:
+        return self.inner.provider
+
+    @property
+    def model(self) -> str:
+        return self.inner.model
+
+    @property
+    def issuer(self) -> Issuer | None:
+        return self.inner.issuer
+
+    @property
+    def attempt(self) -> int:
+        return self.inner.attempt if self._served.attempt is None else self._served.attempt
+
+    @property
+    def usage(self) -> Usage:
+        return self.inner.usage
+
+    @property
+    def raw(self) -> Any:
+        return self.inner.raw
+
+    @property
+    def warnings(self) -> tuple[LossWarning, ...]:
+        return self.inner.warnings
+
+    async def next(self) -> list[Event]:
+        return await anext(self._source, [])
+
+    def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
+        closing = self.inner.cancel([*undelivered, *self._served.held])
+        self._served.cancelled = self._served.cancelled or bool(closing)
+        return closing
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+class _Unserved(AssembledReply):
+    """The reply of a layer that did not call its inner provider yet."""
+
+    async def next(self) -> list[Event]:
+        return []
+
+    async def aclose(self) -> None:
+        pass

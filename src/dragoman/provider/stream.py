@@ -1,0 +1,234 @@
+"""Calls in flight: a stream of events that can be cancelled, and the register that finds a call by its id."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+from weakref import ref
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import StreamInterruptedError, StructuredOutputError
+from ..events import Event, MessageComplete, MessageStart, Response, fold
+from ..messages import Request
+from .reply import Reply
+
+
+class CallsInFlight:
+    """Calls by request id. It holds them weakly: a stream that was dropped is not in flight."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, ref[EventStream | WaitingCall]] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._calls
+
+    def add(self, request_id: str, call: EventStream | WaitingCall) -> None:
+        """Register a call."""
+        calls = self._calls
+        calls[request_id] = ref(call, lambda _: calls.pop(request_id, None))
+
+    def remove(self, request_id: str) -> None:
+        """Remove a call that is over."""
+        self._calls.pop(request_id, None)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Cancel a call; return ``False`` if there is none of this id."""
+        known = self._calls.get(request_id)
+        call = known() if known is not None else None
+        return await call.cancel() if call is not None else False
+
+
+class _Interruptible:
+    """A call that one task waits in and another may stop.
+
+    The waiting task is cancelled and takes that cancellation back, as ``asyncio.timeout`` does: no task and
+    no queue stand between the socket and the caller, and cancellations from outside keep their meaning.
+    """
+
+    _task: asyncio.Task[Any] | None = None
+    _interrupting = False
+    _others = 0
+
+    def _wait(self) -> None:
+        """Begin to wait in the current task; cancellations that it has already are not ours."""
+        self._task = asyncio.current_task()
+        self._others = self._task.cancelling() if self._task is not None else 0
+
+    def _interrupt(self) -> None:
+        if self._task is not None and not self._interrupting:
+            self._interrupting = True
+            self._task.cancel()
+
+    def is_interrupted(self) -> bool:
+        """Return whether only ``cancel`` cancelled the task; that cancellation is taken back."""
+        if not self._interrupting or self._task is None:
+            return False
+        self._interrupting = False
+        return self._task.uncancel() <= self._others
+
+
+class WaitingCall(_Interruptible):
+    """A ``complete()`` in flight."""
+
+    def __init__(self) -> None:
+        self._wait()
+
+    def end(self) -> None:
+        """The call is over: there is nothing left to cancel."""
+        self._task = None
+
+    async def cancel(self) -> bool:
+        """Interrupt the waiting task; return ``False`` if the call is over."""
+        if self._task is None or self._interrupting:
+            return False
+        self._interrupt()
+        return True
+
+
+class EventStream(_Interruptible):
+    """A reply as it comes: iterate over it, or use it as a context manager to be sure that it is closed.
+
+    ``response`` is the whole reply once the stream has ended, in whatever way. ``cancel()`` ends it early:
+    open calls are closed, the last event is ``message.complete`` with ``cancelled``. ``reply`` is what it
+    reads: usage so far, the number of the attempt, who serves it.
+    """
+
+    def __init__(self, reply: Reply, request: Request, schema: Any = None, calls: CallsInFlight | None = None) -> None:
+        self.reply = reply
+        self.request_id = request.request_id
+        self.response: Response | None = None
+        self._request = request
+        self._schema = schema
+        self._start: MessageStart | None = None
+        self._batch: list[Event] = []  # what arrived together
+        self._at = 0  # how many of the batch were delivered
+        self._ended = False
+        self._unfit: StructuredOutputError | None = None
+        self._began = time.perf_counter()
+        self._calls = calls if calls is not None else CallsInFlight()
+        self._calls.add(self.request_id, self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        at = self._at
+        if at == len(self._batch):
+            await self._fetch()
+            at = 0
+        self._at = at + 1
+        event = self._batch[at]
+        kind = type(event)
+        if kind is MessageComplete:
+            if self.response is None:
+                self._finish(event)  # type: ignore[arg-type]
+        elif kind is MessageStart:
+            self._start = event  # type: ignore[assignment]
+        return event
+
+    async def _fetch(self) -> None:
+        """Wait for the next batch."""
+        if self._ended:
+            raise StopAsyncIteration
+        self._batch, self._at = [], 0
+        self._wait()
+        try:
+            self._batch = await self.reply.next()
+        except asyncio.CancelledError:
+            # A caller that goes on after a cancellation of its own receives the closing events, too.
+            await self._cancel_reply()
+            if not self.is_interrupted():
+                raise
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._task = None
+        if not self._batch:
+            self._at_end()
+
+    def _at_end(self) -> None:
+        self._end()
+        if self.response is None:
+            raise StreamInterruptedError("the provider's events ended before the message did")
+        if self._unfit is not None:  # as complete() does: the message is complete, and does not fit the schema
+            raise self._unfit from self._unfit.__cause__
+        raise StopAsyncIteration
+
+    async def cancel(self) -> bool:
+        """End the stream as cancelled; return ``False`` if it had ended."""
+        if self._ended or self._interrupting or self.response is not None:
+            return False
+        if self._task is not None:
+            self._interrupt()
+        else:
+            await self._cancel_reply()
+        return True
+
+    async def aclose(self) -> None:
+        """Stop and close the connection, without further events."""
+        if self._task is not None:
+            self._interrupt()
+            return
+        if not self._ended:
+            await self._cancel_reply()
+        self._batch, self._at = [], 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _finish(self, complete: MessageComplete) -> None:
+        latency = (time.perf_counter() - self._began) * 1000
+        response = fold([complete] if self._start is None else [self._start, complete], latency)
+        try:
+            response = replace(response, parsed=as_instance(response, self._schema, self._request))
+        except StructuredOutputError as error:
+            self._unfit = error
+            response = replace(response, parsed=None)
+        self.response = response
+        self._calls.remove(self.request_id)
+
+    async def _cancel_reply(self) -> None:
+        """Close the message where the caller is, then the connection."""
+        self._end()
+        if self.response is None:
+            self._batch, self._at = self.reply.cancel(self._batch[self._at :]), 0
+            for event in self._batch:
+                if type(event) is MessageStart:
+                    self._start = event
+                elif type(event) is MessageComplete:
+                    self._finish(event)
+        await self.reply.aclose()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._calls.remove(self.request_id)
+
+
+def as_instance(response: Response, schema: Any, request: Request) -> Any:
+    """Return the structured value as the type the caller asked for, if it asked by type."""
+    value = response.parsed
+    if value is None or schema is None or isinstance(schema, Mapping):
+        return value
+    try:
+        if hasattr(schema, "model_validate"):  # Pydantic, by its shape
+            return schema.model_validate(value)
+        return msgspec.convert(value, schema)
+    except ValueError as error:  # both libraries' validation errors
+        raise StructuredOutputError(
+            f"the reply does not fit {getattr(schema, '__name__', schema)}",
+            response_schema=request.response_schema,
+            output_content=response.text,
+            error_message=str(error),
+            finish_reason=response.finish_reason,
+            usage=response.usage,
+            response=response,
+            request_id=request.request_id,
+        ) from error
