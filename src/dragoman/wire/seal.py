@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Any
 
 import msgspec
 
-from ..messages import Issuer
+from ..messages import AssistantBlock, Continuity, Issuer, Opaque
+from .fields import Fields
 
 _MARK = b"dragoman:"
 _PREFIX = base64.b64encode(_MARK).decode()  # nine bytes: what follows does not change these twelve letters
@@ -36,3 +38,28 @@ def unseal(text: str, wire: str) -> tuple[str, Issuer]:
             return text, Issuer(wire)
         return signature, Issuer(made, vendor, model)
     return text, Issuer(wire)
+
+
+def is_from(block: AssistantBlock, wire: str) -> bool:
+    """Return whether a block has state that was made on this wire."""
+    state = block.continuity
+    return state is not None and state.issuer is not None and state.issuer.wire == wire
+
+
+def write_opaque(block: Opaque, wire: str) -> dict[str, Any]:
+    """Return a block of a kind of its own: as it came on its own wire, and on another with the name of its issuer.
+
+    Another wire's block means nothing to the client, which sends it back so that it reaches its issuer again.
+    """
+    if isinstance(block.data, dict) and is_from(block, wire):
+        return block.data
+    issuer = block.continuity.issuer if block.continuity is not None else None
+    return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "data": block.data}
+
+
+def read_opaque(fields: Fields) -> Opaque:
+    """Return the block of another wire that ``write_opaque`` wrote."""
+    inner = fields.inner("issuer") or Fields({}, fields.at("issuer"))
+    issuer = Issuer(inner.need_text("wire"), inner.text("vendor"), inner.text("model"))
+    inner.done()
+    return Opaque(fields.take("data"), Continuity(issuer=issuer))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import msgspec
 from msgspec import Struct
 
-from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError
+from ..errors import CallCancelledError, MalformedToolCallError, ProviderError, StructuredOutputError
 from ..events import (
     Event,
     FinishReason,
     MessageComplete,
+    MessageStart,
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
+    Usage,
     read_object,
 )
-from ..messages import Issuer, LossWarning, Request
+from ..messages import AssistantBlock, Issuer, LossWarning, Request, ToolCall
 from .codec import HttpReply
 
 
@@ -58,69 +61,188 @@ class ServerCodec(Protocol):
 class ReplyEncoder(ABC):
     """Writes one reply, event by event.
 
-    Feed it the events in their order, then call ``end()``, or ``fail()`` with what was raised. For a
-    stream each call returns the bytes to send; for a whole body all but the last return nothing.
+    Feed it the events in order, then call ``end()``, or ``fail()`` with the error that was raised. For a
+    stream each call returns the bytes to send; for a body all but the last return nothing.
 
-    A call or a text that was found unsound on our side is the model's word all the same: the reply came
-    whole, and the client gets it as it is, unless it would look sound there. A body that has no way to
-    say it (an input that is not JSON where the wire has an object), or that broke off, raises the error
-    on, for ``ServerCodec.error``.
+    A client gets a tool call that failed validation here (unknown tool, arguments that are not JSON) as the
+    model wrote it, unless it would look valid there. Where the wire cannot show it (an input that is not JSON
+    where the wire has an object), and where the reply was cut, a stream ends with an error, and a body raises
+    the error for ``ServerCodec.error``.
     """
 
     content_type: str = "application/json"
 
     def __init__(self) -> None:
-        self._complete: MessageComplete | None = None
-        self._unsound: ProviderError | None = None
-        self._shows = False  # is a call unsound in a way that its input, as it is sent, shows?
-        self._hides = False  # or in one that would look sound?
-        self._lacks = False  # or has one no input at all, which looks sound unless the reply was too long?
+        self.start: MessageStart | None = None
+        self.complete: MessageComplete | None = None
+        self.unsound: ProviderError | None = None  # a call or text that failed validation, in a complete reply
+        self.calls: list[CallFacts] = []  # those that have ended
         self._input: list[str] = []  # of the open call
-
-    def note_input(self, event: ToolUseStart | ToolUseInputDelta | ToolUseEnd) -> None:
-        """Follow the input of a call."""
-        if isinstance(event, ToolUseInputDelta):
-            self._input.append(event.partial_json)
-        elif isinstance(event, ToolUseStart):
-            self._input = []
-        elif event.problem is not None:
-            text = "".join(self._input)
-            hidden = event.problem == "malformed" and read_object(text) is not None
-            self._hides, self._shows = self._hides or hidden, self._shows or not hidden
-            self._lacks = self._lacks or (event.problem == "malformed" and not text.strip())
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:
         """Write one event."""
 
-    @abstractmethod
     def end(self) -> bytes:
-        """Write the end of a reply that came whole."""
-
-    @abstractmethod
-    def broken(self, error: ProviderError) -> bytes:
-        """Write the end of a reply that broke off."""
+        """Write the end of a complete reply."""
+        assert self.complete is not None
+        if self.complete.finish_reason == "cancelled":
+            return self.write_error(CallCancelledError("the call was cancelled"))
+        if self.unsound is not None and self.hides_call(self.complete):
+            return self.write_error(self.unsound)
+        return self.write_end(self.complete)
 
     def fail(self, error: ProviderError) -> bytes:
-        """Write the end of a reply after which something was raised."""
-        # A call may be unsound for what came after it was complete: what was sent of it looks like a sound one.
-        lacks = self._lacks and self._complete is not None and self._complete.finish_reason != "length"
-        visible = self._shows and not self._hides and not lacks
-        judged = isinstance(error, StructuredOutputError) or (isinstance(error, MalformedToolCallError) and visible)
-        if self._complete is None or not judged:
-            return self.broken(error)
-        self._unsound = error
+        """Write the end of a reply after which an error was raised."""
+        if self.complete is None or not self._is_visible(error, self.complete):
+            return self.write_error(error)
+        self.unsound = error
         return self.end()
 
+    @abstractmethod
+    def write_end(self, complete: MessageComplete) -> bytes:
+        """Write the end of a complete reply that the wire can show."""
+
+    @abstractmethod
+    def write_error(self, error: ProviderError) -> bytes:
+        """Write the end of a reply that was cut or that the wire cannot show."""
+
+    def hides_call(self, complete: MessageComplete) -> bool:
+        """Return whether the reply has a call that the wire cannot show."""
+        return False
+
+    def note(self, event: Event) -> None:
+        """Keep what later events and the end need of this one."""
+        if isinstance(event, ToolUseInputDelta):
+            self._input.append(event.partial_json)
+        elif isinstance(event, ToolUseStart):
+            self._input = []
+        elif isinstance(event, ToolUseEnd):
+            self.calls.append(CallFacts(event, "".join(self._input)))
+        elif isinstance(event, MessageStart):
+            self.start = event
+        elif isinstance(event, MessageComplete):
+            self.complete = event
+
+    @property
+    def model(self) -> str:
+        """The model that answers, as far as it is known."""
+        known = self.complete.model if self.complete is not None else None
+        return known or (self.start.model if self.start is not None else "")
+
+    def _is_visible(self, error: ProviderError, complete: MessageComplete) -> bool:
+        """Return whether a client that reads the reply as it is finds the same error in it."""
+        if isinstance(error, StructuredOutputError):
+            return True
+        failed = [call for call in self.calls if call.end.problem is not None]
+        # Looks valid: the text is an object (more came after it), or there is none, which reads as ``{}``.
+        hidden = [
+            call
+            for call in failed
+            if call.end.problem == "malformed"
+            and (read_object(call.text) is not None or (call.is_blank and complete.finish_reason != "length"))
+        ]
+        return isinstance(error, MalformedToolCallError) and bool(failed) and not hidden
+
     def finish_word(self, complete: MessageComplete, words: Mapping[str, FinishReason]) -> str:
-        """The wire's word for why the reply ended; ``words`` has the usual one of each reason first.
+        """Return the wire's word for why the reply ended; ``words`` has the usual one of each reason first.
 
         The provider's own word stands when it is one of this wire's and means the same.
         """
         raw, reason = complete.finish_raw, complete.finish_reason
-        if reason == "error" and isinstance(self._unsound, MalformedToolCallError):
-            reason = words.get(raw or "", "tool_calls")  # how it ended; that a call is unsound is for the client to see
+        if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
+            reason = words.get(raw or "", "tool_calls")  # how it ended; the client finds the call's error by itself
         if raw is not None and words.get(raw) == reason:
             return raw
         usual = next((word for word, meaning in words.items() if meaning == reason), None)
         return usual or raw or "error"
+
+
+class CallFacts(NamedTuple):
+    """A call that has ended, and its input as the model wrote it."""
+
+    end: ToolUseEnd
+    text: str
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is no input at all."""
+        return not self.text.strip()
+
+    @property
+    def arguments(self) -> str:
+        """The input as JSON text: a valid call without input has ``{}``, which clients expect."""
+        return self.text + "{}" if self.is_blank and self.end.intent is not None else self.text
+
+
+class BodyEncoder(ReplyEncoder):
+    """Writes a reply as one body, when it has ended: ``write`` makes it of what was noted."""
+
+    def __init__(
+        self,
+        write: Callable[[BodyEncoder, MessageComplete], bytes],
+        hides_call: Callable[[MessageComplete], bool] | None = None,
+    ) -> None:
+        super().__init__()
+        self._write = write
+        self._hides_call = hides_call
+
+    def feed(self, event: Event) -> bytes:
+        self.note(event)
+        return b""
+
+    def hides_call(self, complete: MessageComplete) -> bool:
+        return self._hides_call is not None and self._hides_call(complete)
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        return self._write(self, complete)
+
+    def write_error(self, error: ProviderError) -> bytes:
+        raise error
+
+
+# --- what encoders share ----------------------------------------------------------------------------
+
+encode_json = msgspec.json.Encoder().encode
+
+
+def data_frame(data: dict[str, Any]) -> bytes:
+    """Return a server-sent event without a name."""
+    return b"data: " + encode_json(data) + b"\n\n"
+
+
+def named_frame(data: dict[str, Any]) -> bytes:
+    """Return a server-sent event that is named by its ``type``."""
+    return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode_json(data) + b"\n\n"
+
+
+def split_at_text(frame: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes before and after the last text of a frame that is one NUL character.
+
+    Most frames of a stream differ from the previous one in their text alone: the rest is encoded once.
+    """
+    before, _, after = frame.rpartition(b'"\\u0000"')
+    return before, after
+
+
+def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:
+    """Return whether there is a call whose input is not an object."""
+    return any(isinstance(block, ToolCall) and block.arguments is None for block in blocks)
+
+
+def total_tokens(usage: Usage) -> int | None:
+    """Return the total that was counted, or the sum of both sides."""
+    if usage.total_tokens is None and usage.input_tokens is not None and usage.output_tokens is not None:
+        return usage.input_tokens + usage.output_tokens
+    return usage.total_tokens
+
+
+def known(**counts: Any) -> dict[str, Any]:
+    """Return the counters that are known: one that is not is left out, which is not zero."""
+    return {name: value for name, value in counts.items() if value is not None and value != {}}
+
+
+def bearer_token(headers: Mapping[str, str]) -> str | None:
+    """Return the token of an ``authorization: Bearer`` header."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None

@@ -84,3 +84,9 @@ def message_of(error: ProviderError) -> str:
     """Return the text for the client: the provider's message if there is one, without keys or inner addresses."""
     text = error.provider_message or error.message or error.category
     return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))
+
+
+def message_with(error: ProviderError, opening: str) -> str:
+    """Return the message, with an opening by which clients of a wire recognise the error."""
+    message = message_of(error)
+    return message if opening in message else opening + message

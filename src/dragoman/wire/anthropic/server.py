@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
-
 from ...errors import (
     AuthenticationError,
-    CallCancelledError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -33,9 +30,19 @@ from ...events import (
 )
 from ...messages import AssistantBlock, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
-from ..seal import seal
-from ..server import Asked, ReplyEncoder
-from ..server_errors import find_class, headers_of, message_of, status_of
+from ..seal import is_from, seal, write_opaque
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    bearer_token,
+    encode_json,
+    has_unreadable_call,
+    known,
+    named_frame,
+    split_at_text,
+)
+from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
 from .server_request import read_request
 
@@ -51,22 +58,19 @@ class AnthropicServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        return _StreamEncoder(asked.issuer) if asked.request.stream else _BodyEncoder()
+        return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal."""
         status = find_class(error, _ERRORS)[0] or status_of(error)
-        return HttpReply(status, headers_of(error), _encode(_error_record(error)))
+        return HttpReply(status, headers_of(error), encode_json(_error_record(error)))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """The key in this wire's own header, or a bearer token."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        return headers.get("x-api-key") or (token.strip() or None if scheme.lower() == "bearer" else None)
+        return headers.get("x-api-key") or bearer_token(headers)
 
 
 # --- writing --------------------------------------------------------------------------------------
-
-_encode = msgspec.json.Encoder().encode
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -83,120 +87,84 @@ class _StreamEncoder(ReplyEncoder):
     def feed(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
             if event.content_block_index == self._block:
-                return self._before_text + _encode(event.text) + self._after_text
+                return self._before_text + encode_json(event.text) + self._after_text
             opening = self._open(event.content_block_index, {"type": "text", "text": ""})
-            # Nearly every event of a stream differs from the last in its text alone.
-            delta = self._delta({"type": "text_delta", "text": "\0"})
-            self._before_text, self._after_text = delta.rsplit(b'"\\u0000"', 1)
+            self._before_text, self._after_text = split_at_text(self._delta({"type": "text_delta", "text": "\0"}))
             return opening + self.feed(event)
+        self.note(event)
         if isinstance(event, ToolUseInputDelta):
-            self.note_input(event)
             return self._delta({"type": "input_json_delta", "partial_json": event.partial_json})
         if isinstance(event, ThinkingDelta):
             return self._think(event)
         if isinstance(event, ToolUseStart):
-            self.note_input(event)
             block = {"type": "tool_use", "id": event.tool_use_id, "name": event.tool_name, "input": {}}
             return self._open(event.content_block_index, block)
         if isinstance(event, MessageStart):
-            return _frame({"type": "message_start", "message": _write_message(event)})
-        if isinstance(event, MessageComplete):
-            self._complete = event
-            return b""
-        self.note_input(event)
-        if event.problem in ("interrupted", "cancelled") or (event.problem and not "".join(self._input).strip()):
-            self._is_open = False  # cut off, or without its input: once closed, it would pass for whole
-        return self._close()
+            return named_frame({"type": "message_start", "message": _write_message(event)})
+        return self._end_call(event) if isinstance(event, ToolUseEnd) else b""
 
-    def end(self) -> bytes:
-        complete = self._complete
-        assert complete is not None
-        if complete.finish_reason == "cancelled":
-            return self.broken(CallCancelledError("the call was cancelled"))
+    def write_end(self, complete: MessageComplete) -> bytes:
         # Blocks without deltas are known only now.
         late = [block for block in complete.final_content if isinstance(block, RedactedThinking | Opaque)]
-        said = [self._open(-1, _write_block(block)) + self._close() for block in late]
-        ending = self._ending(_stop_reason(self, complete))
-        return self._close() + b"".join(said) + ending + _frame({"type": "message_stop"})
+        written = [self._open(-1, _write_block(block)) + self._close() for block in late]
+        ending = self._ending(complete, _stop_reason(self, complete))
+        return self._close() + b"".join(written) + ending + named_frame({"type": "message_stop"})
 
-    def broken(self, error: ProviderError) -> bytes:
-        known = self._complete is not None and self._complete.usage != Usage()
-        return (self._ending(None) if known else b"") + _frame(_error_record(error))
+    def write_error(self, error: ProviderError) -> bytes:
+        complete = self.complete
+        usage = self._ending(complete, None) if complete is not None and complete.usage != Usage() else b""
+        return usage + named_frame(_error_record(error))
 
-    def _ending(self, reason: str | None) -> bytes:
-        assert self._complete is not None
-        delta = {"stop_reason": reason, "stop_sequence": self._complete.stop_sequence}
-        return _frame({"type": "message_delta", "delta": delta, "usage": _write_usage(self._complete.usage)})
+    def _ending(self, complete: MessageComplete, reason: str | None) -> bytes:
+        delta = {"stop_reason": reason, "stop_sequence": complete.stop_sequence}
+        return named_frame({"type": "message_delta", "delta": delta, "usage": _write_usage(complete.usage)})
+
+    def _end_call(self, event: ToolUseEnd) -> bytes:
+        if event.problem in ("interrupted", "cancelled") or (event.problem and self.calls[-1].is_blank):
+            self._is_open = False  # cut, or without its input: a stop event would make it look complete
+        return self._close()
 
     def _think(self, event: ThinkingDelta) -> bytes:
-        said = b""
+        written = b""
         if event.content_block_index != self._block:
-            said = self._open(event.content_block_index, {"type": "thinking", "thinking": "", "signature": ""})
+            written = self._open(event.content_block_index, {"type": "thinking", "thinking": "", "signature": ""})
         if event.text:
-            said += self._delta({"type": "thinking_delta", "thinking": event.text})
+            written += self._delta({"type": "thinking_delta", "thinking": event.text})
         if event.signature is not None:
             signature = seal(event.signature, self._issuer, "anthropic")
-            said += self._delta({"type": "signature_delta", "signature": signature})
-        return said
+            written += self._delta({"type": "signature_delta", "signature": signature})
+        return written
 
     def _open(self, block: int, record: dict[str, Any]) -> bytes:
         closing = self._close()
         self._index, self._block, self._is_open = self._index + 1, block, True
-        return closing + _frame({"type": "content_block_start", "index": self._index, "content_block": record})
+        return closing + named_frame({"type": "content_block_start", "index": self._index, "content_block": record})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _frame({"type": "content_block_delta", "index": self._index, "delta": delta})
+        return named_frame({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def _close(self) -> bytes:
         if not self._is_open:
             return b""
         self._is_open = False
-        return _frame({"type": "content_block_stop", "index": self._index})
+        return named_frame({"type": "content_block_stop", "index": self._index})
 
 
-class _BodyEncoder(ReplyEncoder):
-    def __init__(self) -> None:
-        super().__init__()
-        self._start: MessageStart | None = None
-
-    def feed(self, event: Event) -> bytes:
-        if isinstance(event, MessageStart):
-            self._start = event
-        elif isinstance(event, MessageComplete):
-            self._complete = event
-        elif isinstance(event, ToolUseStart | ToolUseInputDelta | ToolUseEnd):
-            self.note_input(event)
-        return b""
-
-    def end(self) -> bytes:
-        complete, start = self._complete, self._start
-        assert complete is not None
-        assert start is not None
-        if complete.finish_reason == "cancelled":
-            return self.broken(CallCancelledError("the call was cancelled"))
-        if self._unsound is not None and _is_unreadable(complete):
-            raise self._unsound
-        content = [_write_block(block) for block in complete.final_content if _is_said(block)]
-        message = {
-            **_write_message(start),
-            "model": complete.model or start.model,
-            "content": content,
-            "stop_reason": _stop_reason(self, complete),
-            "stop_sequence": complete.stop_sequence,
-            "usage": _write_usage(complete.usage),
-        }
-        return _encode(message)
-
-    def broken(self, error: ProviderError) -> bytes:
-        raise error
-
-
-def _frame(data: dict[str, Any]) -> bytes:
-    return b"event: " + str(data["type"]).encode() + b"\ndata: " + _encode(data) + b"\n\n"
+def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
+    assert reply.start is not None
+    body = {
+        **_write_message(reply.start),
+        "model": reply.model,
+        "content": [_write_block(block) for block in complete.final_content if not _is_empty(block)],
+        "stop_reason": _stop_reason(reply, complete),
+        "stop_sequence": complete.stop_sequence,
+        "usage": _write_usage(complete.usage),
+    }
+    return encode_json(body)
 
 
 def _write_message(start: MessageStart) -> dict[str, Any]:
-    """The message before anything is said: what it used is not known, which is not zero."""
+    """Return the message before its content: usage is not known yet, which is not zero."""
     return {
         "id": start.message_id,
         "type": "message",
@@ -209,23 +177,23 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
     }
 
 
-def _is_unreadable(complete: MessageComplete) -> bool:
-    """Is there a call whose input cannot be shown? It is an object here, whatever the model wrote.
+def _hides_call(complete: MessageComplete) -> bool:
+    """Return whether a body cannot show a call: an input is an object here, whatever the model wrote.
 
-    One cut off at the end of a reply that was too long has ``{}`` on this wire: clients know that by the reason.
+    A call that the length limit cut at the end has ``{}`` on this wire: clients recognise it by the stop reason.
     """
-    content = complete.final_content
-    shown = content[:-1] if complete.finish_reason == "length" else content
-    return any(isinstance(block, ToolCall) and block.arguments is None for block in shown)
+    blocks = complete.final_content
+    return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)
 
 
-def _is_said(block: AssistantBlock) -> bool:
-    return not isinstance(block, Text | Thinking) or bool(block.text or block.continuity is not None)
+def _is_empty(block: AssistantBlock) -> bool:
+    return isinstance(block, Text | Thinking) and not block.text and block.continuity is None
 
 
 def _write_block(block: AssistantBlock) -> dict[str, Any]:
     state = block.continuity
-    extras = state.opaque if state is not None and isinstance(state.opaque, dict) and _is_ours(block) else {}
+    own = state.opaque if state is not None and is_from(block, "anthropic") else None
+    extras = own if isinstance(own, dict) else {}
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **extras}
     if isinstance(block, Thinking):
@@ -235,16 +203,7 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
         return {"type": "redacted_thinking", "data": block.data}
     if isinstance(block, ToolCall):
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments or {}, **extras}
-    if isinstance(block.data, dict) and _is_ours(block):
-        return block.data
-    # Another wire's own kind of block means nothing here; it is carried for its issuer, which is named beside it.
-    issuer = state.issuer if state is not None else None
-    return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "data": block.data}
-
-
-def _is_ours(block: AssistantBlock) -> bool:
-    state = block.continuity
-    return state is not None and state.issuer is not None and state.issuer.wire == "anthropic"
+    return write_opaque(block, "anthropic")
 
 
 def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
@@ -253,19 +212,20 @@ def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Three counters that do not overlap make the input here; two of them are always there, known or not."""
+    """Return the counters: three that do not overlap make the input; two are always there, known or not."""
     cached, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
     fresh = usage.input_tokens
     if fresh is not None:
         fresh = max(0, fresh - (cached or 0) - (written or 0))
-    counts: dict[str, Any] = {"input_tokens": fresh, "output_tokens": usage.output_tokens}
-    if cached is not None:
-        counts["cache_read_input_tokens"] = cached
-    if written is not None:
-        counts["cache_creation_input_tokens"] = written
-    if usage.reasoning_tokens is not None:
-        counts["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens}
-    return counts
+    return {
+        "input_tokens": fresh,
+        "output_tokens": usage.output_tokens,
+        **known(
+            cache_read_input_tokens=cached,
+            cache_creation_input_tokens=written,
+            output_tokens_details=known(thinking_tokens=usage.reasoning_tokens),
+        ),
+    }
 
 
 # --- refusing -------------------------------------------------------------------------------------
@@ -290,6 +250,5 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     _, kind, opening = find_class(error, _ERRORS)
     if status_of(error) in (403, 413):
         kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
-    said = message_of(error)
-    inner = {"type": kind, "message": said if opening in said else opening + said}
+    inner = {"type": kind, "message": message_with(error, opening)}
     return {"type": "error", "error": inner, "request_id": error.request_id}

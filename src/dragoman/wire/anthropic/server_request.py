@@ -36,7 +36,7 @@ from ...messages import (
     UserBlock,
 )
 from ..fields import Fields, Losses, read_body
-from ..seal import unseal
+from ..seal import read_opaque, unseal
 from ..server import Asked
 from .request import EFFORTS
 
@@ -291,15 +291,8 @@ def _read_said(record: Fields) -> AssistantBlock:
             record.refuse("input", "must be an object")
         return ToolCall(call_id, name, arguments, _read_state(record))
     if kind == "opaque" and "issuer" in record:
-        return Opaque(record.take("data"), Continuity(issuer=_read_issuer(record)))
+        return read_opaque(record)
     return Opaque({"type": kind, **record.rest()}, Continuity(issuer=_ISSUER))
-
-
-def _read_issuer(record: Fields) -> Issuer:
-    inner = record.inner("issuer") or Fields({}, "issuer")
-    issuer = Issuer(inner.need_text("wire"), inner.text("vendor"), inner.text("model"))
-    inner.done()
-    return issuer
 
 
 def _read_state(record: Fields, signature: str | None = None) -> Continuity | None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
-
 from ...errors import (
     AuthenticationError,
-    CallCancelledError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -28,15 +25,23 @@ from ...events import (
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
-    ToolUseInputDelta,
     ToolUseStart,
     Usage,
 )
-from ...messages import Issuer, Opaque, Text, ToolCall
+from ...messages import AssistantBlock, Issuer, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
-from ..seal import seal
-from ..server import Asked, ReplyEncoder
-from ..server_errors import find_class, headers_of, message_of, status_of
+from ..seal import is_from, seal
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    data_frame,
+    encode_json,
+    has_unreadable_call,
+    known,
+    split_at_text,
+)
+from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
 from .server_request import read_request
 
@@ -52,169 +57,124 @@ class GeminiServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        return (_StreamEncoder if asked.request.stream else _BodyEncoder)(asked.issuer)
+        return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal."""
-        return HttpReply(status_of(error), headers_of(error), _encode({"error": _error_record(error)}))
+        return HttpReply(status_of(error), headers_of(error), encode_json({"error": _error_record(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """The key in this wire's own header. One in the URL is not taken: addresses are logged."""
         return headers.get("x-goog-api-key") or None
 
 
-_encode = msgspec.json.Encoder().encode
-
-
-class _Encoder(ReplyEncoder):
-    """Parts of a reply, as a body gathers them and a stream sends them."""
+class _StreamEncoder(ReplyEncoder):
+    content_type = "text/event-stream"
 
     def __init__(self, issuer: Issuer | None) -> None:
         super().__init__()
         self._issuer = issuer
-        self._start: MessageStart | None = None
-        self._name = ""
-
-    def _part(self, event: Event) -> dict[str, Any] | None:
-        """The part that an event makes: a call only when it is whole, for an input is an object here."""
-        if isinstance(event, TextDelta):
-            return {"text": event.text} if event.text else None
-        if isinstance(event, ThinkingDelta):
-            sealed = None if event.signature is None else seal(event.signature, self._issuer, "gemini")
-            signed = {} if sealed is None else {"thoughtSignature": sealed}
-            return {"text": event.text, "thought": True, **signed} if event.text or signed else None
-        if isinstance(event, ToolUseStart):
-            self._name = event.tool_name
-        if isinstance(event, ToolUseStart | ToolUseInputDelta):
-            self.note_input(event)
-        if isinstance(event, ToolUseEnd):
-            self.note_input(event)
-            return self._call(event)
-        if isinstance(event, MessageStart):
-            self._start = event
-        if isinstance(event, MessageComplete):
-            self._complete = event
-        return None
-
-    def _call(self, event: ToolUseEnd) -> dict[str, Any]:
-        call: dict[str, Any] = {"id": event.tool_use_id, "name": self._name}
-        if event.intent is None and event.problem not in ("unknown_tool", "invalid_arguments"):
-            return {"functionCall": {**call, "willContinue": True}}  # and it never does: so it is known as cut off
-        return {"functionCall": {**call, "args": event.final_input}}
-
-    def _chunk(self, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
-        assert self._start is not None
-        candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
-        if finish is not None:
-            candidate["finishReason"] = finish
-        chunk = {"candidates": [candidate], "modelVersion": self._start.model, "responseId": self._start.message_id}
-        usage = _write_usage(self._complete.usage) if self._complete is not None else {}
-        return {**chunk, "usageMetadata": usage} if usage else chunk
-
-    def _reason(self) -> str:
-        assert self._complete is not None
-        return "STOP" if self._complete.finish_reason == "tool_calls" else self.finish_word(self._complete, FINISH)
-
-    def _is_unreadable(self) -> bool:
-        """Is there a call whose input cannot be shown, in a reply that was not too long?"""
-        assert self._complete is not None
-        if self._complete.finish_reason == "length":
-            return False
-        return any(isinstance(block, ToolCall) and block.arguments is None for block in self._complete.final_content)
-
-    def _own_parts(self) -> list[dict[str, Any]]:
-        """Parts of a kind of their own, known only at the end."""
-        assert self._complete is not None
-        blocks = [block for block in self._complete.final_content if isinstance(block, Opaque)]
-        return [block.data for block in blocks if isinstance(block.data, dict) and _is_ours(block)]
-
-
-class _StreamEncoder(_Encoder):
-    content_type = "text/event-stream"
-
-    def __init__(self, issuer: Issuer | None) -> None:
-        super().__init__(issuer)
+        self._name = ""  # of the call that is open
         self._before_text = self._after_text = b""
 
     def feed(self, event: Event) -> bytes:
-        if type(event) is TextDelta and event.text:
-            return self._before_text + _encode(event.text) + self._after_text
-        part = self._part(event)
-        if part is not None:
-            return _frame(self._chunk([part]))
-        if isinstance(event, MessageStart):
-            # Nearly every chunk of a stream differs from the last in its text alone.
-            whole = _frame(self._chunk([{"text": "\0"}]))
-            self._before_text, self._after_text = whole.split(b'"\\u0000"', 1)
-            return _frame(self._chunk([]))
+        if type(event) is TextDelta:
+            return self._before_text + encode_json(event.text) + self._after_text if event.text else b""
+        self.note(event)
+        if isinstance(event, ThinkingDelta):
+            part = _write_thought(event.text, event.signature, self._issuer)
+            return data_frame(_chunk(self, [part])) if part is not None else b""
+        if isinstance(event, ToolUseStart):
+            self._name = event.tool_name
+        elif isinstance(event, ToolUseEnd):
+            # A call is sent when it has ended: an input is an object here.
+            is_cut = event.intent is None and event.problem not in ("unknown_tool", "invalid_arguments")
+            arguments = None if is_cut else event.final_input
+            return data_frame(_chunk(self, [_write_call(event.tool_use_id, self._name, arguments)]))
+        elif isinstance(event, MessageStart):
+            self._before_text, self._after_text = split_at_text(data_frame(_chunk(self, [{"text": "\0"}])))
+            return data_frame(_chunk(self, []))
         return b""
 
-    def end(self) -> bytes:
-        assert self._complete is not None
-        if self._complete.finish_reason == "cancelled":
-            return self.broken(CallCancelledError("the call was cancelled"))
-        if self._unsound is not None and self._is_unreadable():
-            return self.broken(self._unsound)
-        return _frame(self._chunk(self._own_parts(), self._reason()))
+    def hides_call(self, complete: MessageComplete) -> bool:
+        return _hides_call(complete)
 
-    def broken(self, error: ProviderError) -> bytes:
-        usage = _write_usage(self._complete.usage) if self._complete is not None else {}
-        counted = _frame(self._chunk([])) if usage and self._start is not None else b""
-        return counted + _frame({"error": _error_record(error)})
+    def write_end(self, complete: MessageComplete) -> bytes:
+        # Parts of a kind of their own are known only now.
+        own = [block for block in complete.final_content if isinstance(block, Opaque)]
+        parts = [part for block in own if (part := _write_part(block)) is not None]
+        return data_frame(_chunk(self, parts, _finish_reason(self, complete)))
 
-
-class _BodyEncoder(_Encoder):
-    def __init__(self, issuer: Issuer | None) -> None:
-        super().__init__(issuer)
-        self._parts: list[dict[str, Any]] = []
-        self._block = -1
-
-    def feed(self, event: Event) -> bytes:
-        part = self._part(event)
-        if part is None:
-            return b""
-        block = getattr(event, "content_block_index", -1)
-        last = self._parts[-1] if self._parts else {}
-        if "text" in part and block == self._block and "thoughtSignature" not in last:
-            self._parts[-1] = {**last, **part, "text": last["text"] + part["text"]}
-        else:
-            self._parts.append(part)
-        self._block = block
-        return b""
-
-    def end(self) -> bytes:
-        complete = self._complete
-        assert complete is not None
-        if complete.finish_reason == "cancelled":
-            return self.broken(CallCancelledError("the call was cancelled"))
-        if self._unsound is not None and self._is_unreadable():
-            raise self._unsound
-        return _encode(self._chunk([*self._parts, *self._own_parts()], self._reason()))
-
-    def broken(self, error: ProviderError) -> bytes:
-        raise error
+    def write_error(self, error: ProviderError) -> bytes:
+        complete = self.complete
+        usage = data_frame(_chunk(self, [])) if complete is not None and _write_usage(complete.usage) else b""
+        return usage + data_frame({"error": _error_record(error)})
 
 
-def _frame(data: dict[str, Any]) -> bytes:
-    return b"data: " + _encode(data) + b"\n\n"
+def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
+    parts = [part for block in complete.final_content if (part := _write_part(block)) is not None]
+    return encode_json(_chunk(reply, parts, _finish_reason(reply, complete)))
 
 
-def _is_ours(block: Opaque | Text) -> bool:
-    state = block.continuity
-    return state is not None and state.issuer is not None and state.issuer.wire == "gemini"
+def _write_part(block: AssistantBlock) -> dict[str, Any] | None:
+    if isinstance(block, Text):
+        return {"text": block.text} if block.text else None
+    if isinstance(block, Thinking):
+        state = block.continuity
+        if state is None:
+            return _write_thought(block.text, None, None)
+        return _write_thought(block.text, state.signature, state.issuer)
+    if isinstance(block, ToolCall):
+        return _write_call(block.id, block.name, block.arguments)
+    if isinstance(block, Opaque) and isinstance(block.data, dict) and is_from(block, "gemini"):
+        return block.data
+    return None
+
+
+def _write_thought(text: str, signature: str | None, issuer: Issuer | None) -> dict[str, Any] | None:
+    if not text and signature is None:
+        return None
+    signed = {} if signature is None else {"thoughtSignature": seal(signature, issuer, "gemini")}
+    return {"text": text, "thought": True, **signed}
+
+
+def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+    call: dict[str, Any] = {"id": call_id, "name": name}
+    if arguments is None:
+        return {"functionCall": {**call, "willContinue": True}}  # and it never does: a client knows it as cut
+    return {"functionCall": {**call, "args": arguments}}
+
+
+def _chunk(reply: ReplyEncoder, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
+    start = reply.start
+    assert start is not None
+    candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
+    if finish is not None:
+        candidate["finishReason"] = finish
+    chunk = {"modelVersion": start.model, "responseId": start.message_id, "candidates": [candidate]}
+    usage = _write_usage(reply.complete.usage) if reply.complete is not None else {}
+    return {**chunk, "usageMetadata": usage} if usage else chunk
+
+
+def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
+    return "STOP" if complete.finish_reason == "tool_calls" else reply.finish_word(complete, FINISH)
+
+
+def _hides_call(complete: MessageComplete) -> bool:
+    """Return whether there is a call whose input cannot be shown, in a reply that the length limit did not cut."""
+    return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Thoughts are counted beside the answer here."""
+    """Return the counters; thoughts are counted beside the answer here."""
     thoughts, made = usage.reasoning_tokens, usage.output_tokens
-    counts = {
-        "promptTokenCount": usage.input_tokens,
-        "candidatesTokenCount": None if made is None else max(0, made - (thoughts or 0)),
-        "thoughtsTokenCount": thoughts,
-        "cachedContentTokenCount": usage.cached_input_tokens,
-        "totalTokenCount": usage.total_tokens,
-    }
-    return {name: value for name, value in counts.items() if value is not None}
+    return known(
+        promptTokenCount=usage.input_tokens,
+        candidatesTokenCount=None if made is None else max(0, made - (thoughts or 0)),
+        thoughtsTokenCount=thoughts,
+        cachedContentTokenCount=usage.cached_input_tokens,
+        totalTokenCount=usage.total_tokens,
+    )
 
 
 # --- refusing -------------------------------------------------------------------------------------
@@ -237,5 +197,4 @@ _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
 
 def _error_record(error: ProviderError) -> dict[str, Any]:
     word, opening = find_class(error, _ERRORS)
-    said = message_of(error)
-    return {"code": status_of(error), "message": said if opening in said else opening + said, "status": word}
+    return {"code": status_of(error), "message": message_with(error, opening), "status": word}

@@ -11,10 +11,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
-
 from ...errors import (
-    CallCancelledError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -33,7 +30,6 @@ from ...events import (
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
-    ToolUseInputDelta,
     ToolUseStart,
 )
 from ...messages import (
@@ -56,8 +52,17 @@ from ...messages import (
 from ...validate import parse_tools
 from ..codec import HttpReply
 from ..fields import Fields, Losses, read_body, read_effort
-from ..server import Asked, ReplyEncoder
-from ..server_errors import find_class, headers_of, message_of, status_of
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    bearer_token,
+    encode_json,
+    has_unreadable_call,
+    known,
+    split_at_text,
+)
+from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
 
 
@@ -81,19 +86,16 @@ class OllamaServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        return _StreamEncoder() if asked.request.stream else _BodyEncoder()
+        return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal, in one sentence."""
-        return HttpReply(status_of(error), headers_of(error), _encode({"error": _sentence(error)}))
+        return HttpReply(status_of(error), headers_of(error), encode_json({"error": _sentence(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """The bearer token."""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        return key.strip() or None if scheme.lower() == "bearer" else None
+        return bearer_token(headers)
 
-
-_encode = msgspec.json.Encoder().encode
 
 # --- reading --------------------------------------------------------------------------------------
 
@@ -215,97 +217,78 @@ def _read_image(data: Any, path: str) -> Image:
 # --- writing --------------------------------------------------------------------------------------
 
 
-class _Encoder(ReplyEncoder):
-    """Messages of a reply, as a body gathers them and a stream sends them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._model = ""
-        self._name = ""
-
-    def _note(self, event: Event) -> dict[str, Any] | None:
-        """What an event adds to the message: a call only when it is whole, for an input is an object here."""
-        if isinstance(event, TextDelta):
-            return {"content": event.text} if event.text else None
-        if isinstance(event, ThinkingDelta):
-            return {"content": "", "thinking": event.text} if event.text else None
-        if isinstance(event, ToolUseStart):
-            self._name = event.tool_name
-        if isinstance(event, ToolUseStart | ToolUseInputDelta | ToolUseEnd):
-            self.note_input(event)
-        if isinstance(event, ToolUseEnd) and _is_readable(event):
-            call = {"id": event.tool_use_id, "function": {"name": self._name, "arguments": event.final_input}}
-            return {"content": "", "tool_calls": [call]}
-        if isinstance(event, MessageStart):
-            self._model = event.model
-        if isinstance(event, MessageComplete):
-            self._complete = event
-        return None
-
-    def _line(self, message: dict[str, Any], **end: Any) -> bytes:
-        record = {"model": self._model, "created_at": "1970-01-01T00:00:00Z"}
-        return bytes(_encode({**record, "message": {"role": "assistant", **message}, "done": bool(end), **end})) + b"\n"
-
-    def _ending(self) -> dict[str, Any]:
-        complete = self._complete
-        assert complete is not None
-        # This wire says stop with calls, too, sound or not.
-        called = complete.finish_reason == "tool_calls" or isinstance(self._unsound, MalformedToolCallError)
-        counts = {"prompt_eval_count": complete.usage.input_tokens, "eval_count": complete.usage.output_tokens}
-        cut = complete.finish_reason == "length"
-        word = "stop" if called and not cut else self.finish_word(complete, FINISH)
-        return {"done_reason": word, **{name: count for name, count in counts.items() if count is not None}}
-
-    def _flaw(self) -> ProviderError | None:
-        """Why the reply cannot be said whole on this wire, if that is so."""
-        complete = self._complete
-        assert complete is not None
-        if complete.finish_reason == "cancelled":
-            return CallCancelledError("the call was cancelled")
-        unread = any(isinstance(block, ToolCall) and block.arguments is None for block in complete.final_content)
-        return self._unsound if unread else None
-
-
-def _is_readable(event: ToolUseEnd) -> bool:
-    return event.intent is not None or event.problem in ("unknown_tool", "invalid_arguments")
-
-
-class _StreamEncoder(_Encoder):
+class _StreamEncoder(ReplyEncoder):
     content_type = "application/x-ndjson"
 
-    def feed(self, event: Event) -> bytes:
-        message = self._note(event)
-        if message is not None:
-            return self._line(message)
-        return self._line({"content": ""}) if isinstance(event, MessageStart) else b""
-
-    def end(self) -> bytes:
-        flaw = self._flaw()
-        return self._line({"content": ""}, **self._ending()) if flaw is None else self.broken(flaw)
-
-    def broken(self, error: ProviderError) -> bytes:
-        return bytes(_encode({"error": _sentence(error)})) + b"\n"
-
-
-class _BodyEncoder(_Encoder):
     def __init__(self) -> None:
         super().__init__()
-        self._message: dict[str, Any] = {"content": ""}
+        self._name = ""  # of the call that is open
+        self._before_text = self._after_text = b""
 
     def feed(self, event: Event) -> bytes:
-        for name, value in (self._note(event) or {}).items():
-            kept = self._message.get(name)
-            self._message[name] = value if kept is None else kept + value
+        if type(event) is TextDelta:
+            return self._before_text + encode_json(event.text) + self._after_text if event.text else b""
+        self.note(event)
+        if isinstance(event, ThinkingDelta):
+            return _line(self, {"content": "", "thinking": event.text}) if event.text else b""
+        if isinstance(event, ToolUseStart):
+            self._name = event.tool_name
+        elif isinstance(event, ToolUseEnd):
+            # A call is sent when it has ended: an input is an object here.
+            if event.intent is not None or event.problem in ("unknown_tool", "invalid_arguments"):
+                call = _write_call(event.tool_use_id, self._name, event.final_input)
+                return _line(self, {"content": "", "tool_calls": [call]})
+        elif isinstance(event, MessageStart):
+            self._before_text, self._after_text = split_at_text(_line(self, {"content": "\0"}))
+            return _line(self, {"content": ""})
         return b""
 
-    def end(self) -> bytes:
-        flaw = self._flaw()
-        if flaw is not None:
-            raise flaw
-        return self._line(self._message, **self._ending())
+    def hides_call(self, complete: MessageComplete) -> bool:
+        return _hides_call(complete)
 
-    def broken(self, error: ProviderError) -> bytes:
-        raise error
+    def write_end(self, complete: MessageComplete) -> bytes:
+        return _line(self, {"content": ""}, **_ending(self, complete))
+
+    def write_error(self, error: ProviderError) -> bytes:
+        return encode_json({"error": _sentence(error)}) + b"\n"
+
+
+def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
+    message: dict[str, Any] = {"content": ""}
+    calls = []
+    for block in complete.final_content:
+        if isinstance(block, Text):
+            message["content"] += block.text
+        elif isinstance(block, Thinking):
+            message["thinking"] = message.get("thinking", "") + block.text
+        elif isinstance(block, ToolCall) and block.arguments is not None:
+            calls.append(_write_call(block.id, block.name, block.arguments))
+    if calls:
+        message["tool_calls"] = calls
+    return _line(reply, message, **_ending(reply, complete))
+
+
+def _line(reply: ReplyEncoder, message: dict[str, Any], **ending: Any) -> bytes:
+    record = {"model": reply.start.model if reply.start is not None else "", "created_at": "1970-01-01T00:00:00Z"}
+    line = {**record, "message": {"role": "assistant", **message}, "done": bool(ending), **ending}
+    return encode_json(line) + b"\n"
+
+
+def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+    return {"id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
+def _ending(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
+    # This wire says stop with calls, too, valid or not.
+    called = complete.finish_reason == "tool_calls" or isinstance(reply.unsound, MalformedToolCallError)
+    is_cut = complete.finish_reason == "length"
+    word = "stop" if called and not is_cut else reply.finish_word(complete, FINISH)
+    counts = known(prompt_eval_count=complete.usage.input_tokens, eval_count=complete.usage.output_tokens)
+    return {"done_reason": word, **counts}
+
+
+def _hides_call(complete: MessageComplete) -> bool:
+    return has_unreadable_call(complete.final_content)
 
 
 # --- refusing -------------------------------------------------------------------------------------
@@ -324,5 +307,4 @@ _OPENINGS: dict[type[ProviderError], str] = {
 
 
 def _sentence(error: ProviderError) -> str:
-    opening, said = find_class(error, _OPENINGS), message_of(error)
-    return said if opening in said else opening + said
+    return message_with(error, find_class(error, _OPENINGS))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec.structs import replace
 
 from ...errors import (
     AuthenticationError,
-    CallCancelledError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -33,12 +31,22 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import Image, Message, Request, RuntimeConfig, Url, User
+from ...messages import Image, Message, Request, RuntimeConfig, Text, Thinking, ToolCall, Url, User
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ..codec import HttpReply
 from ..fields import Fields, Losses, read_body, read_effort, read_media_url, read_schema
-from ..server import Asked, ReplyEncoder
-from ..server_errors import find_class, headers_of, message_of, status_of
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    bearer_token,
+    data_frame,
+    encode_json,
+    known,
+    split_at_text,
+    total_tokens,
+)
+from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
 
 
@@ -65,16 +73,17 @@ class OpenAIServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        return _StreamEncoder(asked, created) if asked.request.stream else _BodyEncoder(created)
+        if asked.request.stream:
+            return _StreamEncoder(asked, created)
+        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, created))
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal."""
-        return HttpReply(status_of(error), headers_of(error), msgspec.json.encode({"error": error_record(error)}))
+        return HttpReply(status_of(error), headers_of(error), encode_json({"error": error_record(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """The bearer token."""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        return key.strip() or None if scheme.lower() == "bearer" else None
+        return bearer_token(headers)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -157,7 +166,6 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 # --- writing --------------------------------------------------------------------------------------
 
-_encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -170,124 +178,77 @@ class _StreamEncoder(ReplyEncoder):
         self._with_usage = asked.stream_usage
         self._head: dict[str, Any] = {}
         self._before_text = self._after_text = b""
-        self._calls = -1
+        self._index = -1  # of the call that is open
 
     def feed(self, event: Event) -> bytes:
-        kind = type(event)
-        if kind is TextDelta:
-            return self._before_text + _encode(event.text) + self._after_text  # type: ignore[union-attr]
-        if kind is ToolUseInputDelta:
-            self._input.append(event.partial_json)  # type: ignore[union-attr]
-            return self._call({"function": {"arguments": event.partial_json}})  # type: ignore[union-attr]
+        if type(event) is TextDelta:
+            return self._before_text + encode_json(event.text) + self._after_text
+        self.note(event)
+        if isinstance(event, ToolUseInputDelta):
+            return self._call({"function": {"arguments": event.partial_json}})
         if isinstance(event, ThinkingDelta):
             return self._chunk({"reasoning_content": event.text}) if event.text else b""
         if isinstance(event, ToolUseStart):
-            self._calls += 1
-            self.note_input(event)
+            self._index += 1
             function = {"name": event.tool_name, "arguments": ""}
             return self._call({"id": event.tool_use_id, "type": "function", "function": function})
         if isinstance(event, ToolUseEnd):
-            self.note_input(event)
-            # A call without input is {} on this wire: clients parse what they are given.
-            blank = event.intent is not None and not "".join(self._input).strip()
-            return self._call({"function": {"arguments": "{}"}}) if blank else b""
-        if isinstance(event, MessageStart):
-            return self._start(event)
-        assert isinstance(event, MessageComplete)
-        self._complete = event
-        return b""
+            is_empty = event.intent is not None and self.calls[-1].is_blank
+            return self._call({"function": {"arguments": "{}"}}) if is_empty else b""
+        return self._begin(event) if isinstance(event, MessageStart) else b""
 
-    def end(self) -> bytes:
-        assert self._complete is not None
-        if self._complete.finish_reason == "cancelled":
-            return self.broken(CallCancelledError("the call was cancelled"))
-        return self._chunk({}, self.finish_word(self._complete, FINISH)) + self._usage() + _DONE
+    def write_end(self, complete: MessageComplete) -> bytes:
+        return self._chunk({}, self.finish_word(complete, FINISH)) + self._usage() + _DONE
 
-    def broken(self, error: ProviderError) -> bytes:
-        return self._usage() + _frame({"error": error_record(error)})
+    def write_error(self, error: ProviderError) -> bytes:
+        return self._usage() + data_frame({"error": error_record(error)})
 
     def _usage(self) -> bytes:
-        usage = _write_usage(self._complete.usage) if self._complete is not None and self._with_usage else {}
-        return _frame({**self._head, "choices": [], "usage": usage}) if usage else b""
+        usage = _write_usage(self.complete.usage) if self.complete is not None and self._with_usage else {}
+        return data_frame({**self._head, "choices": [], "usage": usage}) if usage else b""
 
-    def _start(self, event: MessageStart) -> bytes:
+    def _begin(self, event: MessageStart) -> bytes:
         self._head = {
             "id": _reply_id(event.message_id),
             "object": "chat.completion.chunk",
             "created": self._created,
             "model": event.model,
         }
-        # Nearly every chunk of a stream differs from the last in its text alone.
-        self._before_text, self._after_text = self._chunk({"content": "\0"}).rsplit(b'"\\u0000"', 1)
+        self._before_text, self._after_text = split_at_text(self._chunk({"content": "\0"}))
         return self._chunk({"role": "assistant", "content": ""})
 
     def _call(self, call: dict[str, Any]) -> bytes:
-        return self._chunk({"tool_calls": [{"index": self._calls, **call}]})
+        return self._chunk({"tool_calls": [{"index": self._index, **call}]})
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return _frame({**self._head, "choices": [choice]})
+        return data_frame({**self._head, "choices": [choice]})
 
 
-class _BodyEncoder(ReplyEncoder):
-    def __init__(self, created: int) -> None:
-        super().__init__()
-        self._created = created
-        self._start: MessageStart | None = None
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[dict[str, Any]] = []
-
-    def feed(self, event: Event) -> bytes:
-        if isinstance(event, TextDelta):
-            self._texts.append(event.text)
-        elif isinstance(event, ThinkingDelta):
-            self._thoughts.append(event.text)
-        elif isinstance(event, ToolUseStart):
-            self.note_input(event)
-            function = {"name": event.tool_name, "arguments": ""}
-            self._calls.append({"id": event.tool_use_id, "type": "function", "function": function})
-        elif isinstance(event, ToolUseInputDelta):
-            self.note_input(event)
-        elif isinstance(event, ToolUseEnd):
-            self.note_input(event)
-            text = "".join(self._input)
-            blank = event.intent is not None and not text.strip()
-            self._calls[-1]["function"]["arguments"] = text + "{}" if blank else text
-        elif isinstance(event, MessageStart):
-            self._start = event
-        else:
-            self._complete = event
-        return b""
-
-    def end(self) -> bytes:
-        assert self._complete is not None
-        if self._complete.finish_reason == "cancelled":
-            return self.broken(CallCancelledError("the call was cancelled"))
-        text = "".join(self._texts)
-        message: dict[str, Any] = {"role": "assistant", "content": text if text or not self._calls else None}
-        if thoughts := "".join(self._thoughts):
-            message["reasoning_content"] = thoughts
-        if self._calls:
-            message["tool_calls"] = self._calls
-        finish = self.finish_word(self._complete, FINISH)
-        body: dict[str, Any] = {
-            "id": _reply_id(self._complete.message_id),
-            "object": "chat.completion",
-            "created": self._created,
-            "model": self._complete.model or (self._start.model if self._start else ""),
-            "choices": [{"index": 0, "message": {**message, "refusal": None}, "finish_reason": finish}],
-        }
-        if usage := _write_usage(self._complete.usage):
-            body["usage"] = usage
-        return _encode(body)
-
-    def broken(self, error: ProviderError) -> bytes:
-        raise error
-
-
-def _frame(data: dict[str, Any]) -> bytes:
-    return b"data: " + _encode(data) + b"\n\n"
+def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> bytes:
+    blocks = complete.final_content
+    names = [block.name for block in blocks if isinstance(block, ToolCall)]
+    calls = [
+        {"id": call.end.tool_use_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
+        for name, call in zip(names, reply.calls, strict=True)
+    ]
+    text = "".join([block.text for block in blocks if isinstance(block, Text)])
+    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
+    if thoughts := "".join([block.text for block in blocks if isinstance(block, Thinking)]):
+        message["reasoning_content"] = thoughts
+    if calls:
+        message["tool_calls"] = calls
+    finish = reply.finish_word(complete, FINISH)
+    usage = _write_usage(complete.usage)
+    body = {
+        "id": _reply_id(complete.message_id),
+        "object": "chat.completion",
+        "created": created,
+        "model": reply.model,
+        "choices": [{"index": 0, "message": {**message, "refusal": None}, "finish_reason": finish}],
+        **({"usage": usage} if usage else {}),
+    }
+    return encode_json(body)
 
 
 def _reply_id(message_id: str) -> str:
@@ -295,24 +256,15 @@ def _reply_id(message_id: str) -> str:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """What was counted; a counter that is not known is left out, which is not zero."""
-    total = usage.total_tokens
-    if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
-        total = usage.input_tokens + usage.output_tokens
-    counts = {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": total,
-        "prompt_tokens_details": _known(
+    return known(
+        prompt_tokens=usage.input_tokens,
+        completion_tokens=usage.output_tokens,
+        total_tokens=total_tokens(usage),
+        prompt_tokens_details=known(
             cached_tokens=usage.cached_input_tokens, cache_write_tokens=usage.cache_creation_input_tokens
         ),
-        "completion_tokens_details": _known(reasoning_tokens=usage.reasoning_tokens),
-    }
-    return _known(**counts)
-
-
-def _known(**counts: Any) -> dict[str, Any]:
-    return {name: value for name, value in counts.items() if value is not None and value != {}}
+        completion_tokens_details=known(reasoning_tokens=usage.reasoning_tokens),
+    )
 
 
 # --- refusing -------------------------------------------------------------------------------------
@@ -337,5 +289,4 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
 def error_record(error: ProviderError) -> dict[str, Any]:
     """An error as this wire describes it, inside a stream or as a body."""
     kind, code, opening = find_class(error, _ERRORS)
-    said = message_of(error)
-    return {"message": said if opening in said else opening + said, "type": kind, "param": None, "code": code}
+    return {"message": message_with(error, opening), "type": kind, "param": None, "code": code}

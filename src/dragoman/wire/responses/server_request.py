@@ -33,6 +33,7 @@ from ...messages import (
 )
 from ...validate import parse_tool_choice
 from ..fields import Fields, Losses, read_body, read_effort, read_media_url, read_schema
+from ..seal import read_opaque
 from ..server import Asked
 
 _ISSUER = Issuer("responses")
@@ -183,9 +184,7 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
     if kind == "item_reference":
         raise InvalidRequestError(f"{record.at('type')}: an item cannot be referred to, nothing is kept here")
     if kind == "opaque" and isinstance(item.get("issuer"), dict):
-        inner = Fields(item["issuer"], record.at("issuer"))
-        issuer = Issuer(inner.need_text("wire"), inner.text("vendor"), inner.text("model"))
-        return [Opaque(item.get("data"), Continuity(issuer=issuer))]
+        return [read_opaque(record)]
     return [Opaque(item, Continuity(issuer=_ISSUER))]
 
 
