@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -136,10 +137,17 @@ def test_equal_schemas_are_compiled_once() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    for number in range(600):
-        compile_schema({"const": number}, "p")
-    info = schema._compile.cache_info()
-    assert info.currsize == info.maxsize == 512
+    first = compile_schema({"const": "first"}, "p")
+    assert compile_schema({"const": "first"}, "p") is first
+    for number in range(20):
+        compile_schema({"const": f"{number} " + "x" * 60_000}, "p")
+        assert schema._cache.size <= 16 * 1024 * 1024
+    assert compile_schema({"const": "first"}, "p") is not first
+    size = schema._cache.size
+    schema._cache.keep(b'{"const":"first"}', first)
+    assert schema._cache.size == size, "what another thread kept meanwhile is not counted twice"
+    long = {"const": "x" * 70_000}
+    assert compile_schema(long, "p") is not compile_schema(long, "p"), "one schema may not push out all others"
 
 
 def test_a_schema_that_changed_is_compiled_anew() -> None:
@@ -179,3 +187,159 @@ def test_a_schema_that_refers_to_itself() -> None:
     validator = compile_schema({"type": "object", "properties": {"next": {"$ref": "#"}}}, "p")
     assert first_error(validator, {"next": {"next": {}}}) is None
     assert first_error(validator, {"next": {"next": 1}}) == '1 is not of type "object" at /next/next'
+
+
+# --- schemas made to take long ------------------------------------------------------------------------
+
+
+def doubling(levels: int, make: Any, start: Any = None) -> dict[str, Any]:
+    """A chain of definitions, each made of the one before it."""
+    definitions: dict[str, Any] = {"a0": start or {"type": "object"}}
+    for level in range(1, levels + 1):
+        definitions[f"a{level}"] = make({"$ref": f"#/$defs/a{level - 1}"})
+    return {"type": "object", "$ref": f"#/$defs/a{levels}", "$defs": definitions}
+
+
+def through_parts(inner: Any) -> dict[str, Any]:
+    return {"properties": {"x": inner}, "allOf": [{"properties": {"x": inner}}]}
+
+
+def unevaluated(levels: int) -> dict[str, Any]:
+    made: dict[str, Any] = {"type": "object"}
+    for _ in range(levels):
+        made = {"allOf": [made], "unevaluatedProperties": {"type": "object"}}
+    return {"type": "object", **made}
+
+
+PERCENT = doubling(40, lambda inner: {"allOf": [inner, inner]})
+PERCENT = json.loads(json.dumps(PERCENT).replace("#/$defs", "#/%24defs"))
+ANCHORED = doubling(40, lambda inner: {"allOf": [inner, inner]})
+ANCHORED["$defs"] = {name: {"$anchor": name, **value} for name, value in ANCHORED["$defs"].items()}
+ANCHORED = json.loads(json.dumps(ANCHORED).replace("#/$defs/", "#"))
+NAMED = {"$id": "http://x/y", **doubling(40, lambda inner: {"anyOf": [inner, inner]})}
+NAMED = json.loads(json.dumps(NAMED).replace("#/$defs", "http://x/y#/$defs"))
+HIDDEN = {"const": doubling(40, lambda inner: {"allOf": [inner, inner]}), "$ref": "#/const"}
+HIDDEN = json.loads(json.dumps(HIDDEN).replace("#/$defs", "#/const/$defs"))
+TOO_MUCH = {
+    "allOf": doubling(40, lambda inner: {"allOf": [inner, inner]}),
+    "oneOf": doubling(40, lambda inner: {"oneOf": [inner, inner]}),
+    "anyOf": doubling(40, lambda inner: {"anyOf": [inner, inner]}),
+    "not": doubling(40, lambda inner: {"allOf": [inner], "not": {"not": inner}}),
+    "if": doubling(40, lambda inner: {"if": inner, "then": inner, "else": False}),
+    "dependentSchemas": doubling(40, lambda inner: {"allOf": [inner], "dependentSchemas": {"x": inner}}),
+    "dependencies": doubling(40, lambda inner: {"allOf": [inner], "dependencies": {"x": inner, "y": ["x"]}}),
+    "properties": doubling(40, through_parts),
+    "patterns": doubling(40, lambda inner: {"patternProperties": {"x": inner, "^x": inner}}),
+    "items": doubling(40, lambda inner: {"items": inner, "contains": inner}),
+    "a list of items": doubling(40, lambda inner: {"prefixItems": [inner], "allOf": [{"prefixItems": [inner]}]}),
+    "unevaluated": unevaluated(18),
+    "percent": PERCENT,
+    "anchors": ANCHORED,
+    "identified": NAMED,
+    "in a constant": HIDDEN,
+    "many": {"allOf": [{}] * 10_001},
+}
+LOOPS = {
+    "itself": {"$ref": "#"},
+    "itself among others": {"type": "object", "allOf": [{"$ref": "#"}, {"type": "object"}]},
+    "two": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
+    "dynamic": {"$dynamicAnchor": "x", "$dynamicRef": "#x"},
+    "recursive": {"$recursiveRef": "#"},
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_schemas_that_expand_too_far_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="expand to more than 10000 paths"):
+        compile_schema(TOO_MUCH[name], "here")
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_references_that_lead_nowhere_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="leads back to itself without going into the value"):
+        compile_schema(LOOPS[name], "here")
+
+
+def test_other_bounds_of_schemas() -> None:
+    with pytest.raises(InvalidRequestError, match="longer than 262144 bytes"):
+        compile_schema({"const": "x" * 300_000}, "here")
+    for crowd in (
+        {"$defs": {f"a{n}": {"$id": f"http://x/{n}"} for n in range(20)}},
+        {"$defs": {f"a{n}": {"$anchor": "x"} for n in range(20)}, "$ref": "#x"},
+    ):
+        with pytest.raises(InvalidRequestError, match="more than 16 identifiers"):
+            compile_schema(crowd, "here")
+    with pytest.raises(InvalidRequestError, match="not a valid JSON Schema"):
+        compile_schema({"$id": "http://[", "$ref": "//["}, "here")
+
+
+# Recursive schemas with alternatives: usual for the syntax of a language, and far from linear if taken naively.
+EXPRESSION = {
+    "type": "object",
+    "anyOf": [
+        {"properties": {"op": {"const": op}, "x": {"$ref": "#"}, "y": {"$ref": "#"}}, "required": ["op"]}
+        for op in ("add", "sub", "mul", "div")
+    ],
+}
+BOTH = {"type": "object", "allOf": [{"properties": {"x": {"$ref": "#"}}}, {"properties": {"x": {"$ref": "#"}}}]}
+
+
+def chain(levels: int, end: Any, **others: Any) -> Any:
+    value = end
+    for _ in range(levels):
+        value = {**others, "x": value}
+    return value
+
+
+@pytest.mark.parametrize("recursive", [EXPRESSION, BOTH], ids=["expression", "both"])
+@pytest.mark.parametrize("levels", [3, 12, 40, 200])
+@pytest.mark.parametrize("end", [{"op": "add"}, 1, {"x": 1}])
+def test_recursive_schemas_take_little_time(recursive: dict[str, Any], levels: int, end: Any) -> None:
+    compiled = compile_schema(recursive, "p")
+    value = chain(levels, end, op="add")
+    began = time.thread_time()
+    wrong = first_error(compiled, value)
+    assert time.thread_time() - began < 0.25
+    assert (wrong is None) is (end == {"op": "add"})
+    if levels == 3 and end == 1 and recursive is BOTH:
+        assert wrong == '1 is not of type "object" at /x/x/x'
+    if levels >= 40 and wrong is not None:
+        assert wrong == "it does not satisfy the schema, and is nested too deeply to say where"
+
+
+def test_values_too_large_for_a_schema_are_not_checked() -> None:
+    compiled = compile_schema({"type": "object", "properties": {"a": {"items": {"allOf": [{}] * 9_000}}}}, "p")
+    assert compiled.paths > 9_000
+    assert first_error(compiled, {"a": [1] * 10}) is None
+    assert first_error(compiled, {"a": [1] * 1_000}) == "it is too large to be checked against this schema"
+
+
+def test_values_nested_too_deeply_are_a_problem_and_no_error() -> None:
+    compiled = compile_schema({"type": "object", "properties": {"city": {"type": "string"}}}, "p")
+    for levels in (255, 300, 5000):
+        value: Any = []
+        for _ in range(levels):
+            value = [value]
+        assert first_error(compiled, {"city": value}) is not None
+    assert first_error(compiled, {"city": 10**5000}) is not None
+
+
+def test_references_are_resolved_as_the_validator_does() -> None:
+    for given in (
+        {"$ref": "#/properties/a/items/0", "properties": {"a": {"items": [{"type": "object"}]}}, "$schema": DRAFT_7},
+        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "object"}}},
+        {"$ref": "#x", "$defs": {"a": {"$anchor": "x", "type": "object"}}},
+        {"$ref": "inner", "$defs": {"a": {"$id": "inner", "type": "object"}}},
+        {"$schema": DRAFT_4, "$ref": "#x", "definitions": {"a": {"id": "#x", "type": "object"}}},
+        {"$ref": "#/$defs/yes", "$defs": {"yes": True}, "type": "object"},
+        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+        {"properties": {"$ref": {"type": "string"}}},
+    ):
+        assert first_error(compile_schema(given, "p"), {}) is None
+    for dangling in ("#/$defs/a/0", "#/$defs/b/9", "#/$defs/b/x", "#nowhere", "#/$defs/b/0/c"):
+        with pytest.raises(InvalidRequestError, match="references out of the document are not followed"):
+            compile_schema({"$ref": dangling, "$defs": {"a": 5, "b": [1]}}, "p")
+
+
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -1,0 +1,269 @@
+"""How much work a JSON Schema can cause, counted before it is compiled.
+
+References make a graph of a schema: 40 definitions of which each refers twice to the one before it
+are 3 KB and 2^40 paths. The count follows every path once, so it is linear in the size of the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+from msgspec import Struct
+
+MAX_PATHS = 10_000
+_MAX_SAME_NAME = 16
+_CEILING = 10**9  # counts beyond this are not told apart
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_ANCHORS = ("$anchor", "$dynamicAnchor")
+# Subschemas of the same value, of one property or index, and of any property or index.
+_SAME_LISTS = ("allOf", "anyOf", "oneOf")
+_SAME = ("not", "if", "then", "else")
+_SAME_MAPS = ("dependentSchemas", "dependencies")
+_ANY_NAME = ("propertyNames", "unevaluatedProperties")
+_ANY_INDEX = ("contains", "unevaluatedItems")
+# The validator evaluates what stands next to these again to learn what was evaluated: measured, three times.
+_AGAIN = ("unevaluatedProperties", "unevaluatedItems")
+
+
+class Expansion(NamedTuple):
+    """How often one part of a value is looked at, and how that grows with each level of a recursive schema."""
+
+    paths: int
+    growth: int
+
+
+class _Node(Struct, eq=False):
+    """One subschema: the subschemas that it applies to the same value, by reference or not, and to parts of it."""
+
+    same: list[int] = []
+    references: list[int] = []
+    parts: dict[str, list[int]] = {}
+    any_name: list[int] = []
+    any_index: list[int] = []
+    weight: int = 1
+
+    def edges(self) -> Iterator[int]:
+        """Return the subschemas that this one leads to."""
+        yield from self.same
+        yield from self.references
+        for part in self.parts.values():
+            yield from part
+        yield from self.any_name
+        yield from self.any_index
+
+
+def measure(schema: dict[str, Any]) -> Expansion:
+    """Count the paths of a schema; ``ValueError`` if there are too many, or a reference that leads nowhere."""
+    nodes = _Graph(schema).nodes
+    if _find_order(nodes, lambda node: [*node.same, *node.references]) is None:
+        raise ValueError("a reference leads back to itself without going into the value")
+    component = _find_components(nodes)
+
+    def onward(node: _Node, at: int) -> list[int]:
+        return [each for each in node.references if component[each] != component[at]]
+
+    numbers = {id(node): at for at, node in enumerate(nodes)}
+    order = _find_order(nodes, lambda node: _edges_onward(node, onward(node, numbers[id(node)])))
+    assert order is not None  # every cycle has a reference in it, and those inside of a component were left out
+    paths, growth = [1] * len(nodes), [0] * len(nodes)
+    for at in order:
+        node = nodes[at]
+        further = onward(node, at)
+        again = len(node.references) - len(further)
+        paths[at] = min(_CEILING, 1 + again + _total(node, further, paths))
+        growth[at] = min(_CEILING, again + _total(node, further, growth))
+    if max(paths) > MAX_PATHS:
+        raise ValueError(f"its references and combinations expand to more than {MAX_PATHS} paths")
+    return Expansion(max(paths), max(growth))
+
+
+def _edges_onward(node: _Node, further: list[int]) -> list[int]:
+    parts = [each for part in node.parts.values() for each in part]
+    return [*node.same, *further, *parts, *node.any_name, *node.any_index]
+
+
+def _total(node: _Node, further: list[int], counts: list[int]) -> int:
+    """Return the count for a subschema from those below it: all that apply to the same value, and the worst part."""
+    same = node.weight * sum([counts[each] for each in [*node.same, *further]])
+    names = sum([counts[each] for each in node.any_name])
+    indexes = sum([counts[each] for each in node.any_index])
+    parts = [sum([counts[each] for each in part]) for part in node.parts.values()]
+    return same + names + indexes + max(parts, default=0)
+
+
+# --- the graph --------------------------------------------------------------------------------------
+
+
+class _Graph:
+    """The subschemas that are reachable from the root."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._numbers: dict[int, int] = {}
+        self._schemas: list[dict[str, Any]] = []
+        self._resources: list[tuple[str, dict[str, Any]]] = [("", root)]
+        self._anchors: dict[str, list[dict[str, Any]]] = {}
+        self._index(root)
+        self.nodes: list[_Node] = []
+        self._number(root)
+        for schema in self._schemas:  # which grows while it is read
+            self.nodes.append(self._read(schema))
+
+    def _index(self, root: dict[str, Any]) -> None:
+        """Find what references may name: identified resources, and anchors."""
+        identifies = "id" if "draft-04" in str(root.get("$schema")) else "$id"
+        left: list[tuple[Any, str]] = [(root, "")]
+        while left:
+            value, base = left.pop()
+            if isinstance(value, list):
+                left += [(each, base) for each in value]
+            if not isinstance(value, dict):
+                continue
+            if isinstance(identity := value.get(identifies), str):
+                base, fragment = urldefrag(_join(base, identity))
+                self._resources.append((base, value))
+                self._anchors.setdefault(fragment, []).append(value)
+            for keyword in _ANCHORS:
+                if isinstance(anchor := value.get(keyword), str):
+                    self._anchors.setdefault(anchor, []).append(value)
+            left += [(each, base) for each in value.values()]
+        if max(len(self._resources), *[len(each) for each in self._anchors.values()], 0) > _MAX_SAME_NAME:
+            raise ValueError(f"it has more than {_MAX_SAME_NAME} identifiers, or anchors of one name")
+
+    def _number(self, schema: dict[str, Any]) -> int:
+        at = self._numbers.setdefault(id(schema), len(self._schemas))
+        if at == len(self._schemas):
+            self._schemas.append(schema)
+        return at
+
+    def _read(self, schema: dict[str, Any]) -> _Node:
+        node = _Node([], [], {}, [], [], 3 if any(keyword in schema for keyword in _AGAIN) else 1)
+        for keyword, value in schema.items():
+            if keyword in _REFERENCES and isinstance(value, str):
+                node.references += [self._number(each) for each in self._resolve(value)]
+            elif keyword in _SAME_LISTS:
+                node.same += self._all(value if isinstance(value, list) else [])
+            elif keyword in _SAME:
+                node.same += self._all([value])
+            elif keyword in _SAME_MAPS and isinstance(value, dict):
+                node.same += self._all(value.values())
+            elif keyword in _ANY_NAME:
+                node.any_name += self._all([value])
+            elif keyword in _ANY_INDEX:
+                node.any_index += self._all([value])
+            else:
+                self._read_parts(node, keyword, value)
+        return node
+
+    def _read_parts(self, node: _Node, keyword: str, value: Any) -> None:
+        if keyword == "properties" and isinstance(value, dict):
+            for name, each in value.items():
+                node.parts.setdefault(f".{name}", []).extend(self._all([each]))
+        elif keyword in ("items", "prefixItems") and isinstance(value, list):
+            for at, each in enumerate(value):
+                node.parts.setdefault(f"[{at}]", []).extend(self._all([each]))
+        elif keyword == "patternProperties" and isinstance(value, dict):
+            node.any_name += self._all(value.values())
+        elif keyword in ("additionalProperties", "items", "additionalItems"):
+            node.parts.setdefault(keyword, []).extend(self._all([value]))
+
+    def _all(self, values: Any) -> list[int]:
+        return [self._number(value) for value in values if isinstance(value, dict)]
+
+    def _resolve(self, reference: str) -> list[dict[str, Any]]:
+        """Return every part of the document that a reference may mean.
+
+        With one resource that is one part. Where identifiers are nested, all candidates count: the
+        number may be too high, and is never too low.
+        """
+        url, fragment = urldefrag(reference)
+        fragment = unquote(fragment)
+        meant = {_join(base, url) for base, _ in self._resources}
+        found = [_follow(resource, fragment) for base, resource in self._resources if not url or base in meant]
+        found += self._anchors.get(fragment, []) if fragment else []
+        targets = {id(each): each for each in found if isinstance(each, dict)}
+        if not targets and True not in found and False not in found and "//json-schema.org/" not in url:
+            raise ValueError(f"references out of the document are not followed: {reference[:200]}")
+        return list(targets.values())
+
+
+def _join(base: str, url: str) -> str:
+    try:
+        return urljoin(base, url)
+    except ValueError:
+        return url
+
+
+def _follow(value: Any, pointer: str) -> Any:
+    """Return the value that a JSON Pointer leads to, or ``None``."""
+    if pointer and not pointer.startswith("/"):
+        return None
+    for step in pointer.split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and len(step) < 8 and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
+
+
+# --- orders -----------------------------------------------------------------------------------------
+
+
+def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:
+    """Return the nodes with everything after what it leads to, or ``None`` if there is a cycle."""
+    order: list[int] = []
+    state = [0] * len(nodes)  # 1 while a node is open, 2 when it is done
+    for start in range(len(nodes)):
+        stack = [] if state[start] else [(start, iter(edges(nodes[start])))]
+        state[start] = state[start] or 1
+        while stack:
+            at, left = stack[-1]
+            following = next(left, None)
+            if following is None:
+                stack.pop()
+                state[at] = 2
+                order.append(at)
+            elif state[following] == 1:
+                return None
+            elif state[following] == 0:
+                state[following] = 1
+                stack.append((following, iter(edges(nodes[following]))))
+    return order
+
+
+def _find_components(nodes: list[_Node]) -> list[int]:
+    """Return the number of the strongly connected component of each node (Tarjan, without recursion)."""
+    count = 0
+    numbers, low = [-1] * len(nodes), [0] * len(nodes)
+    component = [-1] * len(nodes)
+    open_nodes: list[int] = []
+    stack: list[tuple[int, Iterator[int]]] = []
+    for start in range(len(nodes)):
+        if numbers[start] < 0:
+            stack.append((start, nodes[start].edges()))
+            numbers[start] = low[start] = count
+            count += 1
+            open_nodes.append(start)
+        while stack:
+            at, left = stack[-1]
+            following = next(left, None)
+            if following is None:
+                stack.pop()
+                if stack:
+                    low[stack[-1][0]] = min(low[stack[-1][0]], low[at])
+                if low[at] == numbers[at]:
+                    while component[at] < 0:
+                        component[open_nodes.pop()] = at
+            elif numbers[following] < 0:
+                numbers[following] = low[following] = count
+                count += 1
+                open_nodes.append(following)
+                stack.append((following, nodes[following].edges()))
+            elif component[following] < 0:
+                low[at] = min(low[at], numbers[following])
+    return component
