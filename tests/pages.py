@@ -178,6 +178,7 @@ def world(folder: Path) -> Iterator[str]:
     """An empty folder, the server that answers everything, keys for everybody, and nothing beyond this machine."""
     keys = {f"{name}_API_KEY": "k" for name in ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "DRAGOMAN")}
     settings = {**keys, "DRAGOMAN_CONFIG": str(folder / "models.yaml"), "DRAGOMAN_LOG": str(folder / "log.db")}
+    (folder / "models.yaml").touch()
     before = Path.cwd()
     with Background(answer_everything) as server, mock.patch.dict(os.environ, settings), redirected(server.url):
         os.chdir(folder)

@@ -135,7 +135,8 @@ def test_ready(url: str) -> None:
 
 
 def test_ready_of_what_is_not_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "none.yaml"))
+    (tmp_path / "models.yaml").touch()
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     result = run("ready", "groq:m", "--json")
     assert (result.exit_code, result.stderr) == (10, "")

@@ -70,7 +70,7 @@ def test_every_command_is_documented() -> None:
         assert f"## dragoman {name}" in reference
 
 
-@pytest.mark.parametrize(("page", "text"), write_pages().items(), ids=str)
+@pytest.mark.parametrize(("page", "text"), write_pages().items(), ids=list(write_pages()))
 def test_the_reference_is_what_the_code_says(page: str, text: str) -> None:
     assert (ROOT / "docs/reference" / page).read_text() == text, "run: python -m tests.test_docs"
 

@@ -133,7 +133,8 @@ def test_open_composes_retry_around_observe(file: Path, monkeypatch: pytest.Monk
 
 
 def test_the_catalogue_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "none.yaml"))
+    monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("GROQ_API_KEY", "k")
     registry = Registry.load()
     provider: Any = registry.provider("groq:a/model:with-colons")
@@ -555,3 +556,38 @@ def test_what_a_check_found_is_known_of_a_model(tmp_path: Path) -> None:
         ConfigError, match=r"models\.yaml:3: models\.openai:gpt-4o\.probed: .*lost\.json cannot be read"
     ):
         Registry.load(path)
+
+
+# --- keys stay with their origin --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("adapter", "key"),
+    [
+        ("{type: openai}", "vendor's"),
+        ("{type: openai, base_url: 'https://api.openai.com/v1'}", "vendor's"),
+        ("{type: openai, base_url: 'http://127.0.0.1:9/v1'}", None),
+        ("{type: openai, base_url: 'https://api.openai.com.evil.example/v1'}", None),
+        ("{type: openai, base_url: 'http://api.openai.com/v1'}", None),
+        ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}", "mine"),
+        ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}", "vendor's"),
+        ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1'}", None),
+        ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}", "mine"),
+    ],
+)
+def test_the_vendors_key_goes_to_the_vendor_only(
+    adapter: str, key: str | None, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "vendor's")
+    monkeypatch.setenv("MINE", "mine")
+    file.write_text(f"adapters: {{work: {adapter}}}\n")
+    found = Registry.load(file).adapter("work")
+    assert found.key() == key
+    assert found.wire == "openai"
+    assert found.is_configured
+
+
+def test_an_unknown_type_lists_the_types(file: Path) -> None:
+    file.write_text("adapters: {work: {type: zzz}}\n")
+    with pytest.raises(ConfigError, match=r"one of .*openai-compatible"):
+        Registry.load(file)

@@ -166,6 +166,10 @@ def keep_headers(headers: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+MIN_SECRET = 8
+"""Keys shorter than this are not searched for in error texts: they occur in ordinary words."""
+
+
 class ProviderError(Exception):
     """The root of the tree. Catch it to catch everything a provider call can raise.
 
@@ -179,7 +183,7 @@ class ProviderError(Exception):
     error_class: ClassVar[ErrorClass] = "other"
     kind: ClassVar[str] = "unknown"
     transient: ClassVar[bool] = False
-    advice: ClassVar[str] = ""
+    advice: str = ""
 
     def __init__(
         self,
@@ -194,6 +198,7 @@ class ProviderError(Exception):
         headers: Mapping[str, str] | None = None,
         retry_after: float | None = None,
         response: Any = None,
+        advice: str | None = None,
     ) -> None:
         message = cut(message, MAX_MESSAGE)
         super().__init__(message)
@@ -208,6 +213,8 @@ class ProviderError(Exception):
         self.retry_after = retry_after
         self.response = response
         self.quotable = True
+        if advice is not None:  # the message names the remedy itself, or a better one is known
+            self.advice = advice
 
     def __str__(self) -> str:
         where = [part for part in (self.provider, self.model) if part]
@@ -229,7 +236,8 @@ class ProviderError(Exception):
         vLLM puts the whole refused request into its error message; such a message stays in
         ``provider_message`` for whoever asks, and out of logs and tracebacks.
         """
-        secrets = [secret for secret in secrets if secret]
+        # A short key would mask ordinary words: "e" turns "the server" into "th[hidden] s[hidden]rv[hidden]r".
+        secrets = [secret for secret in secrets if len(secret) >= MIN_SECRET]
         self.message = scrub(self.message, secrets)
         self.args = (self.message,)
         if self.provider_code is not None:

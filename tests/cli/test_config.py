@@ -101,11 +101,19 @@ def test_an_enormous_file_is_refused_without_being_read(tmp_path: Path) -> None:
     assert "larger than" in run("check", str(file)).stderr
 
 
-def test_no_file_is_no_mistake(tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "models.yaml")
-    result = run("check", DRAGOMAN_CONFIG=nowhere)
+def test_a_missing_file_is_fine(tmp_path: Path) -> None:
+    elsewhere = {"DRAGOMAN_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    result = run("check", **elsewhere)
     assert (result.exit_code, "none is needed" in result.stdout) == (0, True)
-    assert json.loads(run("check", "--json", DRAGOMAN_CONFIG=nowhere).stdout)["ok"] is True
+    assert json.loads(run("check", "--json", **elsewhere).stdout)["ok"] is True
+
+
+@pytest.mark.parametrize("words", [["config", "check"], ["ask", "openai:gpt-5", "Hi"], ["models"]])
+def test_a_missing_file_that_was_asked_for_is_an_error(words: list[str], tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "models.yaml")
+    result = CliRunner().invoke(main, words, env={"DRAGOMAN_CONFIG": nowhere})
+    assert result.exit_code == 2
+    assert nowhere in result.stderr
 
 
 @pytest.mark.parametrize("exists", [True, False])

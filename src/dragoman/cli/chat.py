@@ -98,7 +98,7 @@ def _talk(talk: Conversation, answer: Callable[[], None]) -> ProviderError | Non
             elif talk.obey(line):
                 answer()
         except ProviderError as error:
-            failure = error
+            failure = failure if line.startswith("/") else error
             show_error(error)
         except click.ClickException as error:
             click.echo(f"error: {error.format_message()}", err=True)

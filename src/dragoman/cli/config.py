@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,11 @@ def path(*, as_json: bool) -> None:
 def check(file: Path | None, *, as_json: bool) -> None:
     """Check FILE, by default your models.yaml: every mistake with its line; exit code 2 if there is one.
 
-    Remarks are about what is allowed and may not be what you meant.
+    Remarks point to settings that are valid but look unintended.
     """
     where = file or config_path()
-    if file is None and not where.exists() and not where.is_symlink():
+    is_chosen = file is not None or bool(os.environ.get("DRAGOMAN_CONFIG"))
+    if not is_chosen and not where.exists() and not where.is_symlink():
         _tell_absence(where, as_json=as_json)
         return
     try:

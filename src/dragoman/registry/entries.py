@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
@@ -25,6 +26,10 @@ _HEADER_OPTIONS = {
     "anthropic": {"anthropic_beta": "anthropic-beta", "beta": "anthropic-beta"},
 }
 _OWN_OPTIONS: dict[str, type] = {"on_loss": str, "keep_raw": bool}
+
+
+# Types that are neither a vendor nor a wire's own name.
+_WIRES = {"openai-compatible": "openai"}
 
 
 class Adapter(Struct, frozen=True):
@@ -56,7 +61,7 @@ class Adapter(Struct, frozen=True):
     @property
     def wire(self) -> str:
         """The wire it speaks."""
-        return self.vendor.wire if self.vendor else self.type
+        return self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type)
 
     @property
     def is_configured(self) -> bool:
@@ -162,18 +167,22 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         "extra_headers", "options", "quirks",
     )  # fmt: skip
     kind = section.get("type", str, name)
-    kinds = {*CODECS, *vendor_names()}
+    kinds = {*CODECS, *_WIRES, *vendor_names()}
     if kind not in kinds:
-        section.complain(f"no such type {kind!r}{_nearest(kind, kinds)}", "type")
+        wrong = _nearest(kind, kinds) or f"; one of {', '.join(sorted(kinds))}"
+        section.complain(f"no such type {kind!r}{wrong}", "type")
         kind = "openai"
     vendor = load_vendor(kind) if kind in vendor_names() else None
     key = section.get("api_key", str)
+    base_url = section.get("base_url", str, vendor.base_url if vendor else None)
+    # The vendor's key goes to the vendor's own address only: an adapter that points elsewhere names its own.
+    inherits = vendor is not None and key is None and _same_origin(base_url, vendor.base_url)
     adapter = Adapter(
         name,
         kind,
-        section.get("api_key_env", str, vendor.api_key_env if vendor and key is None else None),
+        section.get("api_key_env", str, vendor.api_key_env if vendor and inherits else None),
         key,
-        section.get("base_url", str, vendor.base_url if vendor else None),
+        base_url,
         _read_timeout(section),
         _read_retries(section),
         _read_headers(section.section("extra_headers")),
@@ -183,6 +192,17 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
     _check_options(adapter, section.section("options"), remarks)
     _check_dialect(adapter, section)
     return adapter
+
+
+def _same_origin(url: str | None, other: str | None) -> bool:
+    """Return whether two addresses have the same scheme, host and port; a vendor without an address has any."""
+    if url is None or other is None:
+        return True
+    try:
+        parts, others = urlsplit(url), urlsplit(other)
+    except ValueError:  # _check_dialect reports it
+        return False
+    return (parts.scheme, parts.netloc.lower()) == (others.scheme, others.netloc.lower())
 
 
 def _nearest(word: str, known: Collection[str]) -> str:

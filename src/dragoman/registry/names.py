@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -136,6 +137,8 @@ class Registry:
         """Read ``models.yaml``; without one, the catalogue alone answers. ``ConfigError`` if it is wrong."""
         found = Path(path) if path is not None else config_path()
         if path is None and not found.exists() and not found.is_symlink():
+            if os.environ.get("DRAGOMAN_CONFIG"):
+                raise ConfigError(str(found), None, "no such file, though DRAGOMAN_CONFIG names it")
             return cls(path=found)
         registry = cls(path=found)  # its stamp is from before the reading: a change meanwhile is noticed
         registry._read = _load(found)
@@ -251,6 +254,7 @@ def _not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
         provider=adapter.name,
         model=entry.wire_name,
         provider_code="not_configured",
+        advice="",
     )
 
 
