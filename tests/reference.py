@@ -42,9 +42,9 @@ def write_commands() -> str:
         command = main.get_command(context, name)
         assert command is not None
         pages.append(_help(command, context, name))
-        if isinstance(command, click.Group):
-            inner = _context(command, name, context)
-            pages += [_help(command.commands[each], inner, f"{name} {each}") for each in sorted(command.commands)]
+        inner = _context(command, name, context) if isinstance(command, click.Group) else context
+        commands = getattr(command, "commands", {})
+        pages += [_help(commands[each], inner, f"{name} {each}") for each in sorted(commands)]
     return "\n".join(pages)
 
 
@@ -56,7 +56,7 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
 
 
 def _help(command: click.Command, parent: click.Context, name: str) -> str:
-    own = _context(command, name.split()[-1], parent)
+    own = _context(command, name.removeprefix(f"{parent.info_name} "), parent)
     return f"## dragoman {name}\n\n```text\n{command.get_help(own)}\n```\n"
 
 

@@ -358,16 +358,6 @@ def test_with_bubblewrap_only_the_workspace_is_writable_and_the_network_is_gone(
     assert argv[-4:] == ["--", "bash", "-c", "ls"]
 
 
-def test_secrets_of_the_home_are_hidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = root.parent / "home"
-    (home / ".ssh").mkdir(parents=True)
-    (home / ".netrc").write_text("x")
-    monkeypatch.setenv("HOME", str(home))
-    argv = Sandbox("bwrap", "").wrap(["ls"], root)
-    assert argv[argv.index(str(home / ".ssh")) - 1] == "--tmpfs"
-    assert argv[argv.index(str(home / ".netrc")) - 1] == "/dev/null"
-
-
 @pytest.mark.parametrize(
     ("script", "label"),
     [

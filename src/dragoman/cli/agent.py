@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -19,10 +19,11 @@ from ..permission import Policy, Rule
 from ..provider import Provider
 from ..registry import ConfigError
 from ..session import Budget, Outcome, Session, SessionError
-from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, workspace_tools
+from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, hide_memory, workspace_tools
 from .agent_view import AgentView
 from .approval import make_approver
 from .completion import ModelName
+from .doctor import doctor
 from .errors import EXIT_CODES, WrongFile
 from .log import log_option, open_log_at
 from .options import model_options, open_model
@@ -41,7 +42,20 @@ _HISTORY = [
 _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 
 
-@click.command("agent")
+class _Agent(click.Command):
+    """A command with one command inside. A group would read the first word of a goal as a command."""
+
+    commands: ClassVar[dict[str, click.Command]] = {"doctor": doctor}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["doctor"]:
+            return doctor.make_context(f"{info_name} doctor", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("agent", cls=_Agent)
 @click.argument("goal", required=False)
 @click.option("--model", type=ModelName(), default="local", show_default=True, help="Who is asked.")
 @model_options
@@ -65,7 +79,14 @@ _READING = Rule("allow", side_effect=["none", "read"], name="reading")
     help="steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say otherwise.",
 )
 @click.option("--mcp", "servers", multiple=True, metavar="COMMAND", help="An MCP server whose tools it may use, too.")
-@click.option("--network", is_flag=True, help="Leave the network to commands in the sandbox.")
+@click.option("--network", is_flag=True, help="Let commands in the sandbox use the network.")
+@click.option(
+    "--readable",
+    multiple=True,
+    type=click.Path(exists=True),
+    metavar="PATH",
+    help="A part of the home, such as ~/.cargo, that commands in the sandbox may read; may be repeated.",
+)
 @click.option("--system", metavar="TEXT", default=_SYSTEM, help="Other instructions for the model.")
 @click.option("--max-tokens", type=int, help="The longest reply.")
 @log_option
@@ -78,8 +99,10 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
     Reading is allowed, everything else is asked about, and what nobody can be asked about is denied. A RULE is a tool
     or a side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
     "write", "bash:pytest *", "edit_file:src/**". Every step is recorded in the log before it is taken; see dragoman
-    log and dragoman replay. Exit codes: 0 it came to an answer, 23 a budget was used up, 24 it failed, 130 interrupted.
+    log and dragoman replay. dragoman agent doctor shows what confines commands on this machine. Exit codes: 0 it came
+    to an answer, 23 a budget was used up, 24 it failed, 130 interrupted.
     """
+    hide_memory()  # a command could read the keys of this process from /proc otherwise
     policy = _read_policy(options["policy"], options["allowed"], options["denied"], options["mode"])
     budget = _read_budget(options["limits"])
     if goal is None and options["resume"] is None:
@@ -117,7 +140,7 @@ async def _run(
     view: AgentView,
 ) -> Outcome:
     try:
-        async with provider, _open_tools(workspace, options["servers"], network=options["network"]) as tools:
+        async with provider, _open_tools(workspace, options) as tools:
             for rule in policy.find_idle([(tool.name, tool.side_effect, tool.names_paths) for tool in tools]):
                 view.note(f"the rule {rule.label!r} never matches: no tool that it is about names paths")
             if options["resume"] is not None:
@@ -134,12 +157,10 @@ async def _run(
 
 
 @asynccontextmanager
-async def _open_tools(
-    workspace: Path, servers: tuple[str, ...], *, network: bool
-) -> AsyncIterator[list[ExecutableTool]]:
+async def _open_tools(workspace: Path, options: dict[str, Any]) -> AsyncIterator[list[ExecutableTool]]:
     async with AsyncExitStack() as stack:
-        tools = workspace_tools(workspace, network=network)
-        for line in servers:
+        tools = workspace_tools(workspace, network=options["network"], readable=options["readable"])
+        for line in options["servers"]:
             target: str | list[str] = line if line.startswith(("http://", "https://")) else shlex.split(line)
             tools += (await stack.enter_async_context(McpServer(target))).tools
         yield tools

@@ -21,6 +21,7 @@ from typing import Any
 from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
 from .process import ProcessTool, clean_environment
+from .protection import Protection, hide_memory, list_protections
 from .runtime import (
     DEFAULT_OUTPUT_LIMIT,
     DEFAULT_TIMEOUT,
@@ -46,6 +47,7 @@ __all__ = [
     "Observation",
     "PathError",
     "ProcessTool",
+    "Protection",
     "Sandbox",
     "ToolFailure",
     "Toolbox",
@@ -53,7 +55,9 @@ __all__ = [
     "clean_environment",
     "find_sandbox",
     "gather_tools",
+    "hide_memory",
     "limit_output",
+    "list_protections",
     "run_in_thread",
     "tool",
     "workspace_tools",

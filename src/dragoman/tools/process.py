@@ -1,4 +1,4 @@
-"""Programs as tools: no shell, a clean environment, and nothing left running behind."""
+"""Programs as tools: no shell, a clean environment, and no process left running after the call."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import contextlib
 import os
 import re
 import signal
+import socket
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +24,9 @@ from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Obse
 # A list of what may be inherited, because a list of secrets is never complete: keys of providers live here.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER", "LOGNAME", "SHELL",
               "SYSTEMROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOPATH", "CARGO_HOME", "NVM_DIR")  # fmt: skip
-_GRACE = 0.5  # seconds between asking a program to end and ending it, and for its last output
+_GRACE = 0.5  # seconds that programs in the background have for their last output
+_LAST_RESORT = 10.0  # seconds after which a supervisor that does not end is killed
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # how Python writes bytes that are no UTF-8, one for each
 
 
@@ -92,25 +96,70 @@ async def run_process(
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     limit: int = DEFAULT_OUTPUT_LIMIT,
+    pass_fds: Sequence[int] = (),
+    supervised: bool = True,
 ) -> Finished:
-    """Run a program to its end, in a process group of its own that does not outlive it or the call."""
+    """Run a program to its end. Neither it nor its descendants outlive the call.
+
+    On Linux a supervisor process kills descendants that left the process group. A program that ends them
+    itself, such as bubblewrap, needs none: ``supervised=False``.
+    """
     kept = _Kept(limit), _Kept(limit)
     async with contextlib.AsyncExitStack() as stack:
-        # Pipes of ours: of its own, asyncio would wait until every program in the background closed them too.
+        # Pipes of ours: with its own, asyncio would wait until every program in the background closed them too.
         pipes = [await stack.enter_async_context(_pipe(each)) for each in kept]
-        process = await _start(argv, cwd, env, stdin, [pipe.write_end for pipe in pipes])
-        for pipe in pipes:
-            pipe.close_write_end()
+        ours, theirs = stack.enter_context(_control(supervised=supervised))
+        if theirs is not None:
+            argv = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *argv]
+            pass_fds = [*pass_fds, theirs.fileno()]
+        process = await _start(argv, cwd, env, stdin, [pipe.write_end for pipe in pipes], pass_fds)
+        for end in [*[pipe.close_write_end for pipe in pipes], *([theirs.close] if theirs is not None else [])]:
+            end()
         try:
-            code = await process.wait()
+            code = await _wait(process, ours, argv)
             await asyncio.wait([pipe.ended for pipe in pipes], timeout=_GRACE)
         finally:
-            _kill_group(process.pid)
-            if process.returncode is None:
-                await asyncio.shield(process.wait())
+            if ours is None:
+                _signal_group(process.pid, signal.SIGKILL)
+            else:
+                ours.close()
+                _signal_group(process.pid, signal.SIGCONT)  # a command may have stopped its supervisor
+            await asyncio.shield(_end(process))
     out, err = kept
     texts = out.text(), err.text()
     return Finished(code, *texts, out.total, err.total, out.is_cut or err.is_cut, out.replaced + err.replaced)
+
+
+@contextlib.contextmanager
+def _control(*, supervised: bool) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
+    """Open the socket to a supervisor, ours and its end, where there can be one."""
+    if not (supervised and sys.platform == "linux" and sys.executable and _SUPERVISOR.is_file()):
+        yield None, None
+        return
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def _wait(process: asyncio.subprocess.Process, control: socket.socket | None, argv: Sequence[str]) -> int:
+    """Wait for the end of a program, or for its supervisor's report of it."""
+    if control is None:
+        return await process.wait()
+    report, _, number = (await asyncio.get_running_loop().sock_recv(control, 64)).decode().partition(" ")
+    if report == "failed":
+        raise ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
+    return int(number) if report else await process.wait()  # without a report, the supervisor was killed
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a process that was told to end, and kill it if it does not."""
+    try:
+        async with asyncio.timeout(_LAST_RESORT):
+            await process.wait()
+    except TimeoutError:
+        _signal_group(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 async def _start(
@@ -119,6 +168,7 @@ async def _start(
     env: Mapping[str, str] | None,
     stdin: bytes | None,
     outputs: Sequence[int],
+    pass_fds: Sequence[int],
 ) -> asyncio.subprocess.Process:
     with tempfile.TemporaryFile() as given:  # a file, because a program may read as late as it likes
         given.write(stdin or b"")
@@ -132,6 +182,7 @@ async def _start(
                 stdout=outputs[0],
                 stderr=outputs[1],
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         except (OSError, ValueError) as error:
             raise ToolFailure("not_started", f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
@@ -171,11 +222,9 @@ async def _pipe(kept: _Kept) -> AsyncIterator[_Pipe]:
         transport.close()
 
 
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
 
 
 def observe_process(done: Finished) -> Observation:

@@ -1,73 +1,178 @@
-"""Bubblewrap, where it is installed: the workspace is writable, the rest of the disk is not, the network is gone."""
+"""Bubblewrap, where it is installed: a command can write the workspace, and neither read the home nor use the network.
+
+Inside, the rest of the disk is read-only. The home, ``/run`` (where services listen on sockets) and the
+temporary folders are empty and thrown away; other processes, user namespaces and the system calls of
+``seccomp`` are not available; ``.git`` is read-only, because its hooks and settings run programs later.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
 
+from .seccomp import build_filter
+
 _PROGRAM = "bwrap"
-# Readable by every program of the user, and nothing that a workspace's tests have any business with.
-_PRIVATE = (".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc",
-            ".config/gh", ".config/gcloud", ".config/dragoman", ".local/share/keyrings", ".password-store")  # fmt: skip
-
-
-_TEMPORARY = "/tmp"  # noqa: S108 - replaced by an empty one
+_NO_USERNS = ("--unshare-user", "--disable-userns")  # bubblewrap 0.8 and later, where it is not setuid
+_EMPTY = ("/tmp", "/var/tmp", "/run", "/var/run")  # noqa: S108 - replaced by empty ones
+# Where the workspace is the home itself, or holds it, the home cannot be hidden; these parts of it still are.
+_PRIVATE = (".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc", ".pgpass",
+            ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store", ".vault-token",
+            ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex")  # fmt: skip
+_MAX_FOLDERS = 1000  # how many folders are searched for .git before a command
+_MAX_DEPTH = 3
 
 
 class Sandbox(Struct, frozen=True):
-    """How programs are confined. Without ``program`` they are not, and ``reason`` says why."""
+    """How commands are confined. Without ``program`` they are not, and ``reason`` is why.
+
+    ``options`` are further options of bubblewrap that work on this machine; ``seccomp`` is whether the
+    system call filter does.
+    """
 
     program: str | None
     reason: str
+    options: tuple[str, ...] = ()
+    seccomp: bool = False
 
     @property
     def label(self) -> str:
         """For the record: ``bubblewrap``, or ``none`` and why."""
         return "bubblewrap" if self.program else f"none ({self.reason})"
 
-    def wrap(self, argv: Sequence[str], workspace: Path, *, network: bool = False) -> list[str]:
-        """The command that runs ``argv`` confined; ``argv`` itself where there is no sandbox."""
+    def wrap(
+        self,
+        argv: Sequence[str],
+        workspace: Path,
+        *,
+        network: bool = False,
+        readable: Iterable[Path] = (),
+        seccomp_fd: int | None = None,
+    ) -> list[str]:
+        """Return the command that runs ``argv`` confined, or ``argv`` itself without a sandbox.
+
+        ``readable`` are folders of the home that a command may read. ``seccomp_fd`` is a descriptor that
+        the new process inherits and from which bubblewrap reads the filter; see ``open_filter``.
+        """
         if self.program is None:
             return list(argv)
-        home = Path.home()
-        hidden = [home / name for name in _PRIVATE]
-        covers = [
-            part
-            for path in hidden
-            if path.exists() and not workspace.is_relative_to(path)
-            for part in (["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)])
-        ]
+        mounts = _list_mounts(workspace, [Path(sys.base_prefix), Path(sys.prefix), *readable], network=network)
+        # A mount hides what is below it, so parents come first.
+        ordered = sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts))
         return [
-            self.program, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY,
-            *_interpreter(), *covers, "--bind", str(workspace), str(workspace), "--chdir", str(workspace),
-            "--unshare-all", *(["--share-net"] if network else []), "--die-with-parent", "--new-session", "--", *argv,
+            self.program, "--ro-bind", "/", "/", *[part for mount in ordered for part in mount],
+            "--chdir", str(workspace), "--unshare-all", *(["--share-net"] if network else []), *self.options,
+            *(["--seccomp", str(seccomp_fd)] if seccomp_fd is not None else []),
+            "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--", *argv,
         ]  # fmt: skip
 
+    @contextlib.contextmanager
+    def open_filter(self) -> Iterator[int | None]:
+        """Open a descriptor with the system call filter, for one command; ``None`` where it does not work."""
+        program = build_filter() if self.seccomp else None
+        if program is None:
+            yield None
+            return
+        read_end, write_end = os.pipe()
+        try:
+            os.write(write_end, program)  # smaller than the buffer of any pipe
+            os.close(write_end)
+            yield read_end
+        finally:
+            os.close(read_end)
 
-def _interpreter() -> list[str]:
-    """A Python installed among temporary files would be gone with them; it stays, and nobody can write there."""
-    places = dict.fromkeys([sys.base_prefix, sys.prefix])
-    return [part for place in places if Path(place).is_relative_to(_TEMPORARY) for part in ("--ro-bind", place, place)]
+
+_Mount = tuple[str, ...]  # options of bubblewrap; the last is the place
+
+
+def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) -> list[_Mount]:
+    homes = list_homes()
+    covered = [home for home in homes if home.is_relative_to(workspace)]
+    hidden = [Path(place) for place in _EMPTY if Path(place).is_dir() and not Path(place).is_symlink()]
+    hidden += [home for home in homes if home not in covered]
+    private = [home / name for home in covered for name in _PRIVATE]
+    # Name resolution needs a file that is often below /run; on NixOS every program is found through a link there.
+    kept = [*readable, Path("/run/current-system"), *([Path("/etc/resolv.conf").resolve()] if network else [])]
+    return [
+        ("--dev", "/dev"),
+        ("--proc", "/proc"),
+        *[("--tmpfs", str(place)) for place in hidden],
+        *[("--ro-bind", str(place), str(place)) for place in kept
+          if place.exists() and any(place.is_relative_to(each) for each in hidden)],
+        ("--bind", str(workspace), str(workspace)),
+        *[("--tmpfs", str(place)) if place.is_dir() else ("--ro-bind", "/dev/null", str(place)) for place in private
+          if place.exists() and not place.is_symlink() and not workspace.is_relative_to(place)],
+        *[("--ro-bind", str(place), str(place)) for place in find_version_control(workspace)],
+    ]  # fmt: skip
+
+
+def list_homes() -> list[Path]:
+    """Return the home by the environment and the one by the user database, if they are folders."""
+    found = [Path.home().resolve()]
+    with contextlib.suppress(ImportError, KeyError):  # a user without an entry, as in some containers
+        import pwd  # not everywhere
+
+        found.append(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
+    return [home for home in dict.fromkeys(found) if home.is_dir() and home != Path("/")]
+
+
+def find_version_control(workspace: Path) -> list[Path]:
+    """Return every ``.git``, file or folder, in any letter case, in the workspace and a few folders down."""
+    found: list[Path] = []
+    level = [workspace]
+    looked = 0
+    for _ in range(_MAX_DEPTH):
+        below: list[Path] = []
+        for folder in level[: _MAX_FOLDERS - looked]:
+            looked += 1
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:
+                continue
+            found += [Path(entry.path).resolve() for entry in entries if entry.name.casefold() == ".git"]
+            below += [Path(entry.path) for entry in entries if _may_hold_repositories(entry)]
+        level = below
+    return [place for place in found if place.is_relative_to(workspace) and place.exists()]
+
+
+def _may_hold_repositories(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) and entry.name.casefold() not in (".git", "node_modules", ".venv")
 
 
 @cache
 def find_sandbox() -> Sandbox:
-    """Look for bubblewrap and try it once: some kernels and containers do not let it work."""
+    """Look for bubblewrap and try it once: some kernels and containers do not allow it to work."""
     program = shutil.which(_PROGRAM)
     if program is None:
         return Sandbox(None, "bubblewrap is not installed")
-    probe = [program, "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "--", "true"]
-    try:
-        done = subprocess.run(probe, capture_output=True, timeout=10, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Sandbox(None, f"bubblewrap does not work here: {type(error).__name__}")
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        return Sandbox(None, f"bubblewrap does not work here: {said[:200]}")
-    return Sandbox(program, "")
+    reason = ""
+    # The strongest first. Each is tried, because a version number does not tell what the kernel allows.
+    for options, seccomp in ((_NO_USERNS, True), (_NO_USERNS, False), ((), True), ((), False)):
+        sandbox = Sandbox(program, "", options, seccomp)
+        if not (problem := _try(sandbox)):
+            return sandbox
+        reason = problem
+    return Sandbox(None, f"bubblewrap does not work here: {reason}")
+
+
+def _try(sandbox: Sandbox) -> str | None:
+    """Run a program in the sandbox and return what is wrong, or ``None``."""
+    with sandbox.open_filter() as descriptor:
+        argv = sandbox.wrap(["true"], Path(sandbox.program or "/").parent, seccomp_fd=descriptor)
+        passed = [descriptor] if descriptor is not None else []
+        if sandbox.seccomp and not passed:
+            return "there is no filter for this architecture"
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=10, check=False, pass_fds=passed)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return type(error).__name__
+    said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+    return (said or f"exit code {done.returncode}")[:200] if done.returncode else None

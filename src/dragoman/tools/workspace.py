@@ -1,8 +1,8 @@
 """A folder and five tools that stay in it: read_file, list_files, search, edit_file, bash.
 
 A path is opened folder by folder without following a link, so that neither ``..`` nor a symbolic link
-leads out, whatever somebody moves meanwhile. ``bash`` is confined by bubblewrap where that is installed;
-where it is not, a command can do whatever the user can, and the record of every run says so.
+leads out, whatever is moved meanwhile. ``bash`` is confined by bubblewrap where that is installed; where
+it is not, a command can do whatever the user can, and the record of every run contains that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
@@ -359,6 +359,7 @@ class BashTool(ExecutableTool):
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
         sandbox: Sandbox | None = None,
         network: bool = False,
+        readable: Iterable[str | Path] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._sandbox = sandbox or find_sandbox()
@@ -370,12 +371,14 @@ class BashTool(ExecutableTool):
         }
         text = "Run a shell command in the workspace and return its exit code and output."
         if self._sandbox.program is not None:
-            text += " Only the workspace can be written" + ("." if network else ", and there is no network.")
+            text += " Only the workspace can be written, .git in it cannot, and the home is empty."
+            text += "" if network else " There is no network."
         super().__init__(
             Tool("bash", text, schema), side_effect="execute", timeout=timeout, output_limit=output_limit
         )  # fmt: skip
         self._workspace = workspace
         self._network = network
+        self._readable = [Path(place).expanduser().resolve() for place in readable]
         self._env = dict(env or {})
         self._shell = shutil.which("bash") or "/bin/sh"
 
@@ -392,12 +395,16 @@ class BashTool(ExecutableTool):
 
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
         argv = [self._shell, "-c", arguments["command"]]
-        done = await run_process(
-            self._sandbox.wrap(argv, self._workspace.root, network=self._network),
-            cwd=self._workspace.root,
-            env=clean_environment(self._env),
-            limit=self.output_limit // 2 - 50,
-        )
+        with self._sandbox.open_filter() as descriptor:
+            settings: dict[str, Any] = {"network": self._network, "readable": self._readable}
+            done = await run_process(
+                self._sandbox.wrap(argv, self._workspace.root, seccomp_fd=descriptor, **settings),
+                cwd=self._workspace.root,
+                env=clean_environment(self._env),
+                limit=self.output_limit // 2 - 50,
+                pass_fds=[descriptor] if descriptor is not None else [],
+                supervised=self._sandbox.program is None,  # bubblewrap ends every process of its namespace
+            )
         return observe_process(done)
 
 
@@ -408,8 +415,12 @@ def workspace_tools(
     output_limit: int = DEFAULT_OUTPUT_LIMIT,
     sandbox: Sandbox | None = None,
     network: bool = False,
+    readable: Iterable[str | Path] = (),
 ) -> list[ExecutableTool]:
-    """The five tools of a small agent, confined to a folder."""
+    """Return the five tools of a small agent, confined to a folder.
+
+    In the sandbox the home is empty but for the workspace, the interpreter and the ``readable`` folders.
+    """
     workspace = Workspace(root)
     files = _Files(workspace)
 
@@ -430,5 +441,7 @@ def workspace_tools(
         FunctionTool(files.list_files, side_effect="read", timeout=30, **settings),
         FunctionTool(files.search, side_effect="read", timeout=60, **settings),
         FunctionTool(files.edit_file, side_effect="write", timeout=30, **settings),
-        BashTool(workspace, timeout=timeout, output_limit=output_limit, sandbox=sandbox, network=network),
+        BashTool(
+            workspace, timeout=timeout, output_limit=output_limit, sandbox=sandbox, network=network, readable=readable
+        ),
     ]

@@ -1,0 +1,153 @@
+"""Which protections are active on this machine. Each is tried, not derived from a version number."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .process import clean_environment, run_process
+from .sandbox import Sandbox, find_sandbox, find_version_control, list_homes
+
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_INSTALL = "install bubblewrap (Debian and Ubuntu: apt install bubblewrap)"
+
+
+class Protection(Struct, frozen=True):
+    """A protection, whether it is active, what was found, and what to do where it is missing."""
+
+    name: str
+    active: bool
+    detail: str
+    advice: str = ""
+
+
+def hide_memory() -> bool:
+    """Make memory and environment of this process unreadable for other processes of the user (Linux).
+
+    ``/proc/PID/environ`` holds the keys of providers. A process of root can read it anyway. Returns
+    whether it is hidden.
+    """
+    if sys.platform != "linux":
+        return False
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    return os.geteuid() != 0 and prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0
+
+
+async def list_protections(workspace: Path, sandbox: Sandbox | None = None) -> list[Protection]:
+    """Try every protection for commands in a workspace. Hides the memory of the calling process on the way."""
+    found = await asyncio.to_thread(_confinement, sandbox or find_sandbox(), workspace)
+    return [*found, *await _process_protections(sandbox or find_sandbox())]
+
+
+async def _process_protections(sandbox: Sandbox) -> list[Protection]:
+    ordinary = "run the agent as an ordinary user"
+    hidden, root = hide_memory(), os.geteuid() == 0
+    reason = "a process of root can read every other" if root else "needs Linux"
+    ended = sandbox.program is not None or await _ends_daemons()
+    return [
+        Protection("agent memory hidden", hidden, "its keys cannot be read from /proc" if hidden else reason, ordinary),
+        Protection("descendants ended", ended, "daemons do not outlive their command" if ended else "needs Linux",
+                   _INSTALL),
+        Protection("ordinary user", not root, "root" if root else "not root", ordinary),
+    ]  # fmt: skip
+
+
+async def _ends_daemons() -> bool:
+    """Start a daemon and look for it after the call."""
+    if sys.platform != "linux":
+        return False
+    done = await run_process(["sh", "-c", "setsid sleep 30 >/dev/null 2>&1 & echo $!"])
+    try:
+        os.kill(int(done.stdout), 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, OSError):
+        pass
+    return False
+
+
+# Runs inside the sandbox and prints what it can reach, as JSON.
+_PROBE = """
+import ctypes, json, os, socket, stat, sys
+homes, repositories = json.loads(sys.argv[1])
+def names(place):
+    try: return os.listdir(place)
+    except OSError: return []
+def is_socket(place):
+    try: return stat.S_ISSOCK(os.lstat(place).st_mode)
+    except OSError: return False
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({
+    "read_only": not any(os.access(place, os.W_OK) for place in ("/etc", "/usr", "/var")),
+    "homes": {home: names(home) for home in homes},
+    "sockets": [place for base, _, files in os.walk("/run") for name in files if is_socket(place := base + "/" + name)],
+    "repositories": [place for place in repositories if os.access(place, os.W_OK)],
+    "interfaces": [name for _, name in socket.if_nameindex()],
+    "processes": len([name for name in names("/proc") if name.isdigit()]),
+    "seccomp": status.get("Seccomp", "0").strip() == "2",
+    "namespaces": ctypes.CDLL(None).unshare(0x10000000) == 0,
+}))
+"""
+
+
+def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
+    workspace = workspace.resolve()
+    names = ["disk read-only", "home hidden", "services hidden", "version control read-only", "no network",
+             "other processes hidden", "user namespaces off", "system calls filtered"]  # fmt: skip
+    found = _probe(sandbox, workspace) if sandbox.program is not None else sandbox.reason
+    if isinstance(found, str):
+        return [Protection(name, False, found, _INSTALL) for name in ["commands confined", *names]]
+    outside = [name for name in found["interfaces"] if name != "lo"]
+    homes = _visible(found["homes"], workspace)
+    facts: list[tuple[bool, str, str]] = [
+        (found["read_only"], "but for the workspace", "check the mount options of /etc, /usr and /var"),
+        (not homes, f"visible: {', '.join(homes)}" if homes else "but for the workspace and the interpreter",
+         "choose a workspace below the home, not the home itself"),
+        (not found["sockets"], f"{len(found['sockets'])} sockets below /run", "report this as a bug"),
+        (not found["repositories"], f"writable: {', '.join(found['repositories']) or 'none'}", "report this as a bug"),
+        (not outside, f"interfaces: {', '.join(outside) or 'only lo'}", "do not use --network"),
+        (found["processes"] < 10, f"{found['processes']} processes visible", "report this as a bug"),
+        (not found["namespaces"], "a command cannot become root in a namespace of its own",
+         "install bubblewrap 0.8 or later"),
+        (found["seccomp"], "ptrace, mount, keyctl, bpf and others return EPERM" if found["seccomp"]
+         else "no filter for this kernel or architecture", "use Linux on x86_64 or aarch64"),
+    ]  # fmt: skip
+    confined = Protection("commands confined", True, f"by {sandbox.program}")
+    rest = [Protection(name, *fact) for name, fact in zip(names, facts, strict=True)]
+    return [confined, *rest]
+
+
+def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
+    """Return what is in a home besides the folders that lead to the workspace and the interpreter."""
+    kept = [workspace, Path(sys.prefix), Path(sys.base_prefix)]
+    return [
+        f"{home}/{name}"
+        for home, names in homes.items()
+        for name in sorted(names)
+        if not any(place.is_relative_to(Path(home, name)) for place in kept)
+    ]
+
+
+def _probe(sandbox: Sandbox, workspace: Path) -> dict[str, Any] | str:
+    """Return what a command in the sandbox can reach, or why that cannot be found out."""
+    places = [[str(home) for home in list_homes()], [str(each) for each in find_version_control(workspace)]]
+    argv = [sys.executable, "-I", "-S", "-c", _PROBE, msgspec.json.encode(places).decode()]
+    with sandbox.open_filter() as descriptor:
+        command = sandbox.wrap(argv, workspace, seccomp_fd=descriptor)
+        passed = [descriptor] if descriptor is not None else []
+        try:
+            done = subprocess.run(  # noqa: S603
+                command, capture_output=True, timeout=20, check=True, pass_fds=passed, env=clean_environment()
+            )
+            return msgspec.json.decode(done.stdout, type=dict[str, Any])
+        except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+            return f"the sandbox cannot be tried: {type(error).__name__}"

@@ -1,0 +1,78 @@
+"""The system call filter, run on an interpreter of the kernel's packet filter machine."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+import pytest
+
+from dragoman.tools.seccomp import BLOCKED, build_filter
+
+ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+ALLOW = 0x7FFF0000
+EPERM, ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+NUMBERS = {"x86_64": (0, 56, 435, 16), "aarch64": (63, 220, 435, 29)}  # read, clone, clone3, ioctl
+
+
+def run(program: bytes, number: int, arch: int, first: int = 0, second: int = 0) -> int:
+    """Execute the filter on one system call and return its verdict."""
+    data = struct.pack("=IIQ6Q", number, arch, 0, first, second, 0, 0, 0, 0)
+    code = list(struct.iter_unpack("=HBBI", program))
+    at = value = 0
+    while True:
+        operation, if_true, if_false, operand = code[at]
+        at += 1
+        match operation:
+            case 0x20:
+                (value,) = struct.unpack_from("=I", data, operand)
+            case 0x15:
+                at += if_true if value == operand else if_false
+            case 0x35:
+                at += if_true if value >= operand else if_false
+            case 0x45:
+                at += if_true if value & operand else if_false
+            case 0x06:
+                return int(operand)
+            case _:
+                raise AssertionError(operation)
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_the_filter_blocks_what_it_lists_and_nothing_else(machine: str) -> None:
+    program, arch = build_filter(machine), ARCHES[machine]
+    assert program is not None
+    assert len(program) < 4096  # it must fit the buffer of a pipe
+    _, clone, clone3, ioctl = NUMBERS[machine]
+    blocked = {numbers[machine == "aarch64"] for numbers in BLOCKED.values()}
+    expected = dict.fromkeys(blocked, EPERM) | {clone3: ENOSYS}
+    for number in range(600):
+        assert run(program, number, arch) == expected.get(number, ALLOW), number
+    assert clone not in blocked
+    assert ioctl not in blocked
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_arguments_decide_about_clone_and_ioctl(machine: str) -> None:
+    program, arch = build_filter(machine), ARCHES[machine]
+    assert program is not None
+    _, clone, _, ioctl = NUMBERS[machine]
+    assert run(program, clone, arch, first=0x01200011) == ALLOW  # as fork() does
+    assert run(program, clone, arch, first=0x10000011) == EPERM  # with a user namespace
+    assert run(program, ioctl, arch, second=0x5413) == ALLOW  # the size of the window
+    assert run(program, ioctl, arch, second=0x5412) == EPERM  # TIOCSTI
+    assert run(program, ioctl, arch, second=0x5412 | 1 << 32) == EPERM  # the kernel ignores the upper half
+    assert run(program, ioctl, arch, second=0x541C) == EPERM
+
+
+def test_other_architectures_are_refused() -> None:
+    for machine, other in (("x86_64", 0x40000003), ("x86_64", ARCHES["aarch64"]), ("aarch64", 0x40000028)):
+        program = build_filter(machine)
+        assert program is not None
+        assert run(program, 0, other) == EPERM
+    x86 = build_filter("x86_64")
+    assert x86 is not None
+    assert run(x86, 0x40000000 + 101, ARCHES["x86_64"]) == EPERM  # x32
+    assert build_filter("riscv64") is None
+    assert build_filter() == build_filter(platform.machine())
