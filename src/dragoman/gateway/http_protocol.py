@@ -23,13 +23,14 @@ from uvicorn.server import ServerState
 
 from .access import Bounds
 
-# A closed connection is read for this long and this far, so that a client that is still sending
-# receives the reply: the kernel resets a connection that is closed with unread bytes in it. Reading
-# what is thrown away must not take the loop's time, so it is done in steps, and for so many at most.
-_LINGER_SECONDS = 2.0
+# A connection that is closed while the client is still sending stays open for this long, because the kernel
+# resets a connection that is closed with unread bytes in it, and the client would lose the reply. Some are read
+# meanwhile, in steps and up to a bound, so that polite clients finish; of the others nothing more is read. This
+# also slows down a client that opens the next connection as soon as it has lost one.
+_LINGER_SECONDS = 5.0
 _LINGER_BYTES = 4 * 1024 * 1024
 _LINGER_STEP = 0.02
-_LINGERING = 64
+_LINGER_READING = 32
 _LEAST_TAKEN = 64 * 1024  # bytes of a reply that a client must take within ``write_seconds``
 _PROBE_SECONDS = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -130,6 +131,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
+        if self._inner.is_closing():
+            return
         if self._is_closing:
             self._discard()
             return
@@ -250,7 +253,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_closing = True
         self._stop_waiting()
         is_sending = self._in_head or self._is_deaf or (self.cycle is not None and self.cycle.more_body)
-        if (expects_data or is_sending) and not self._inner.is_closing() and self._server.lingering < _LINGERING:
+        if (expects_data or is_sending) and not self._inner.is_closing():
             self._linger()
             return
         self._inner.close()
@@ -258,19 +261,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._watch_writing()
 
     def _linger(self) -> None:
-        self._is_lingering = True
-        self._server.lingering += 1
         if self._inner.can_write_eof():
             self._inner.write_eof()
-        self._unread = 0
-        self.flow.resume_reading()
         self._read_timer = self.loop.call_later(_LINGER_SECONDS, self._inner.abort)
+        self._unread = 0
+        self._is_lingering = self._server.lingering < _LINGER_READING
+        self._server.lingering += self._is_lingering
+        if self._is_lingering:
+            self.flow.resume_reading()
+        else:
+            self.flow.pause_reading()
 
     def _discard(self) -> None:
-        if self._unread > _LINGER_BYTES:
-            self._inner.abort()
-        elif not self._inner.is_closing():
-            self.flow.pause_reading()
+        self.flow.pause_reading()
+        if self._is_lingering and self._unread < _LINGER_BYTES:
             self.loop.call_later(_LINGER_STEP, self._resume)
 
     def _resume(self) -> None:
