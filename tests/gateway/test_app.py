@@ -235,26 +235,26 @@ async def test_calls_at_a_time() -> None:
         assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200  # the place is free again
 
 
-def test_places_for_calls_are_shared_by_processes_and_outlive_none(tmp_path: Path) -> None:
+def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> None:
     key = Key("ann", "x", max_concurrency=3)
     now = [600.0]
     ledgers = [Ledger(tmp_path / "used.db", clock=lambda: now[0]) for _ in range(4)]
-    leases = [ledger.begin(key, 100) for ledger in ledgers[:3]]
+    leases = [ledger.admit(key, 100) for ledger in ledgers[:3]]
     with pytest.raises(ProviderError, match="3 calls at a time") as caught:
-        ledgers[3].begin(key, 100)
+        ledgers[3].admit(key, 100)
     assert caught.value.retry_after == 1
-    ledgers[0].begin(Key("bob", "y", max_concurrency=1), 100)
-    ledgers[0].end(leases[1])
-    ledgers[3].begin(key, 100)
+    ledgers[0].admit(Key("bob", "y", max_concurrency=1), 100)
+    ledgers[0].settle(leases[1], "ann")
+    ledgers[3].admit(key, 100)
     now[0] += 101
-    ledgers[0].begin(key, 100)  # nobody's call lasts that long
+    ledgers[0].admit(key, 100)  # no call lasts that long
     code = (
         "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import Key\n"
         "ledger = Ledger(sys.argv[1], clock=lambda: 701.0)\n"
-        "for _ in range(2): ledger.begin(Key('ann', 'x', max_concurrency=3), 100)"
+        "for _ in range(2): ledger.admit(Key('ann', 'x', max_concurrency=3), 100)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "used.db")], check=True)
-    ledgers[1].begin(key, 100)  # that process is no more
+    ledgers[1].admit(key, 100)  # that process has ended
     for ledger in ledgers:
         ledger.close()
 
@@ -294,7 +294,7 @@ def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:
     with pytest.raises(ProviderError):
         two.admit(key)
     now[0] = 800
-    one.record(key, 150, Decimal("0.1"))
+    one.settle(None, key.id, 150, Decimal("0.1"))
     with pytest.raises(ProviderError, match="tokens a minute"):
         two.admit(key)
     assert two.spent("ann") == Decimal("0.1")
@@ -317,10 +317,36 @@ def test_keys_are_kept_as_hashes_and_read_anew(tmp_path: Path) -> None:
     assert ring.find(None) is None
     _write(file, f"keys:\n  bob:\n    hash: {hash_key('dg-other')}\n    budget_usd: 5\n")
     assert ring.find(key) is None  # revoked
-    _write(file, "keys: {}\n")
+    _write(file, "keys: [")
     assert ring.find("dg-other") is not None  # a file that is wrong changes nothing
     _write(file, f"keys:\n  old:\n    hash: {digest}\n    expires: 2020-01-01\n")
     assert ring.find(key) is None
+
+
+@pytest.mark.parametrize("text", ["", "keys: {}", "keys:", "{}", "# nobody\n", None])
+async def test_the_last_key_can_be_revoked(text: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key, digest = new_key()
+    sound = f"keys:\n  ann:\n    hash: {digest}\n"
+    file = _write(tmp_path / "keys.yaml", sound)
+    async with serving(create_app({"fast": Listed("Hello", repeat=True)}, keys=KeyRing.load(file))) as url:
+
+        async def ask() -> int:
+            return (await post(f"{url}/v1/chat/completions", BODY, bearer(key)))[0]
+
+        assert await ask() == 200
+        if text is None:
+            file.unlink()
+        else:
+            _write(file, text)
+        assert await ask() == 401
+        assert "holds no keys now" in caplog.text
+        _write(file, "keys: [")  # is not a list of keys either, but does not bring the old ones back
+        assert await ask() == 401
+        _write(file, sound)
+        assert await ask() == 200
+        for wrong in ("keys: [", "keys: {ann: {hash: x}}", "\0"):
+            _write(file, wrong)
+            assert await ask() == 200
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,10 @@ async def test_a_hang_up_ends_the_running_call_also_with_another_in_the_queue() 
         writer.write(call(STREAM) + GET)
         while b"He" not in await reader.readline():
             pass
-        assert model.open == 1
+        assert model.running == 1
         writer.transport.abort()
         async with asyncio.timeout(5):
-            while model.open:
+            while model.running:
                 await asyncio.sleep(0.01)
 
 
@@ -205,9 +205,9 @@ async def test_a_client_that_does_not_take_its_reply_is_cut_off() -> None:
             await loop.sock_connect(client, ("127.0.0.1", int(url.rpartition(":")[2])))
             await loop.sock_sendall(client, call(STREAM))
             async with asyncio.timeout(5):
-                while not model.open:
+                while not model.running:
                     await asyncio.sleep(0.01)
-                while model.open:
+                while model.running:
                     await asyncio.sleep(0.01)
             assert not (await _rest(client)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
@@ -286,10 +286,10 @@ async def test_a_client_that_closes_before_the_reply_stops_the_work(data: bytes)
         _, writer = await _connect(url)
         writer.write(call(data))
         async with asyncio.timeout(5):
-            while not model.open:
+            while not model.running:
                 await asyncio.sleep(0.01)
             writer.close()
-            while model.open:
+            while model.running:
                 await asyncio.sleep(0.01)
 
 

@@ -7,6 +7,7 @@ import itertools
 import logging
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -279,6 +280,32 @@ async def test_when_redis_is_gone_calls_fail_clearly_and_without_its_address() -
     assert inner.requests == []
     assert limiter.waiting == 0
     await limiter.close()
+
+
+async def test_when_redis_is_frozen_all_callers_fail_together(
+    make: Make, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One time limit for all that wait, and no slot is lost by it."""
+    monkeypatch.setattr("dragoman.middleware.redis._ASK_SECONDS", 0.4)
+    limiter = make(max_concurrency=3)
+    provider = RateLimit(Listed("ok", repeat=True), limiter=limiter)
+    async with Redis.from_url(redis_url) as redis:
+        await provider.complete("hi")
+        await redis.execute_command("CLIENT", "PAUSE", "1000", "ALL")
+        began = time.perf_counter()
+        found = await asyncio.gather(*[provider.complete("hi") for _ in range(20)], return_exceptions=True)
+        assert time.perf_counter() - began < 5 * 0.4
+        assert {type(error) for error in found} == {LimiterUnavailableError}
+        assert limiter.waiting == limiter.running == 0
+        await asyncio.sleep(1)
+        for _ in range(100):
+            if not await redis.zcard(limiter._keys[1]):
+                break
+            await asyncio.sleep(0.02)
+        assert await redis.zcard(limiter._keys[1]) == 0
+        assert [reply.text for reply in await asyncio.gather(*[provider.complete("hi") for _ in range(6)])] == [
+            "ok"
+        ] * 6
 
 
 async def test_a_settlement_redis_does_not_hear_costs_the_call_nothing(

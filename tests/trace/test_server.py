@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -190,6 +192,31 @@ def test_what_is_deep_is_cut_and_says_so() -> None:
 
 def test_a_server_does_not_show_its_address(log: SqliteLog) -> None:
     assert repr(TraceServer(log)) == "<TraceServer>"
+
+
+MALFORMED: list[bytes] = [
+    b"GET /TOKEN/ HTTP/1.1\r\nno colon\r\n\r\n",
+    b"GET /TOKEN/ HTTP/1.1\r\nhost: a\r\nhost: b\r\nx\x00: /TOKEN/\r\n\r\n",
+    b"GE(T /TOKEN/ HTTP/1.1\r\n\r\n",
+    b"GET /TOKEN/ HTTP/9.9.9\r\n\r\n",
+    b"GET /TOKEN/" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+    b"POST /TOKEN/ HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\nzz/TOKEN/\r\n",
+]
+
+
+def test_requests_that_are_refused_do_not_put_the_token_into_the_log(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port, token = url.split(":")[2].split("/")[:2]
+    refused = 0
+    with caplog.at_level(logging.DEBUG):
+        for request in MALFORMED:
+            with socket.create_connection(("127.0.0.1", int(port)), 5) as client:
+                client.sendall(request.replace(b"TOKEN", token.encode()))
+                refused += client.recv(65536).startswith((b"HTTP/1.0 400", b"HTTP/1.1 400"))
+    assert refused >= 4
+    assert token not in caplog.text
+    assert not [record for record in caplog.records if token in str(record.__dict__)]
 
 
 # --- the command ------------------------------------------------------------------------------------

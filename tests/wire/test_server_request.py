@@ -292,3 +292,9 @@ def test_any_json_is_read_or_refused(wire: str, data: st.DataObject) -> None:
     fields = data.draw(st.dictionaries(names, some.json_values | messages, max_size=4))
     with contextlib.suppress(InvalidRequestError, UnsupportedContentError):
         decode(wire, **fields)
+
+
+@pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
+@pytest.mark.parametrize(("status", "expected"), [(307, 502), (400, 400), (None, 400)])
+def test_a_redirect_of_the_provider_is_not_the_clients_fault(wire: str, status: int | None, expected: int) -> None:
+    assert SERVER_CODECS[wire].error(InvalidRequestError("no", status=status)).status == expected

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ..errors import AuthenticationError
 from .keys import Key, KeyRing
-from .ledger import Ledger
+from .ledger import Ledger, LedgerWriter
 from .metrics import Metrics
 from .models import Models
 
@@ -42,7 +42,7 @@ class Service:
     ) -> None:
         self.models = models
         self.keys = keys
-        self.ledger = ledger
+        self.ledger = LedgerWriter(ledger)
         self.counts = counts  # or each worker would count for itself
         self.bounds = bounds
         self.metrics = Metrics()

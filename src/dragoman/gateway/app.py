@@ -65,6 +65,7 @@ def create_app(
         yield {"bounds": service.bounds}  # for ``BoundedHttpProtocol``, which keeps those of connections
         service.draining = True
         await service.models.close()
+        await service.ledger.close()
 
     app = Starlette(routes=_routes(service), lifespan=lifespan)
     app.router.redirect_slashes = False  # it would answer before the key is checked, with the client's own Host

@@ -25,6 +25,7 @@ from ..errors import (
 )
 from ..events import Event, MessageComplete, Usage
 from ..messages import LossWarning, Request
+from ..middleware.redis import LimiterUnavailableError
 from ..prices import cost
 from ..provider import Provider
 from ..validate import check_request
@@ -82,6 +83,7 @@ class Exchange:
     """One request: admitted, answered, accounted for."""
 
     __slots__ = (
+        "abandoned",
         "began",
         "encoder",
         "error",
@@ -99,6 +101,7 @@ class Exchange:
         "request",
         "scope",
         "send",
+        "sent",
         "service",
         "started",
         "status",
@@ -130,6 +133,8 @@ class Exchange:
         self.error: ProviderError | None = None
         self.started = False
         self.gone = False
+        self.sent = False  # the provider has been called
+        self.abandoned = False  # and the call was ended from here
         self.task: asyncio.Task[Any] | None = None
 
     async def run(self, *, counting: bool = False) -> None:
@@ -146,19 +151,22 @@ class Exchange:
             self.status = self.status or 499
         except ProviderError as error:
             await self._refuse(error)
+        except LimiterUnavailableError as error:
+            log.warning("%s", error)
+            await self._refuse(OverloadedError("the gateway cannot check its rate limit at the moment", retry_after=2))
         except Exception:
             log.exception("the gateway failed")
             await self._refuse(UnavailableError("the gateway failed; its log says why"))
         finally:
             self.service.metrics.in_flight -= 1
-            if self.lease is not None:
-                self.service.ledger.end(self.lease)
             self._account()
 
     async def _run(self, *, counting: bool) -> None:
         self._identify()
         asked = self._read(await self._read_body())
         provider = self._admit(asked)
+        if self.key is not None and self.key.is_limited:
+            await self._count(self.key, provider)
         if counting:
             count = provider.estimate_input_tokens(asked.request.messages, asked.request.tools)
             await self._reply(HttpReply(200, _JSON, msgspec.json.encode({"input_tokens": count})))
@@ -225,8 +233,6 @@ class Exchange:
         request = self._translate(asked.request, provider)
         provider.check(request)
         self.request = request
-        if key is not None:
-            self._check_limits(key, provider)
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
@@ -245,15 +251,13 @@ class Exchange:
             request = replace(request, config=replace(request.config, extras={}))
         return replace(request, model=provider.model)
 
-    def _check_limits(self, key: Key, provider: Provider) -> None:
-        if key.is_limited and not self.service.counts:  # the file of keys has changed since the start
+    async def _count(self, key: Key, provider: Provider) -> None:
+        """Count the request for a key with limits, or raise the limit that it meets."""
+        if not self.service.counts:  # the file of keys has changed since the start
             raise QuotaExceededError("this key has limits, and the gateway's workers have no file to count them in")
-        if key.max_concurrency is not None:
-            self.lease = self.service.ledger.begin(key, self.service.bounds.reply_seconds + _SPARE)
         if key.budget_usd is not None and not cost(Usage(0, 0), f"{provider.name}:{provider.model}"):
             raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
-        if key.is_limited:
-            self.service.ledger.admit(key)
+        self.lease = await self.service.ledger.admit(key, self.service.bounds.reply_seconds + _SPARE)
 
     # the answer
 
@@ -262,6 +266,7 @@ class Exchange:
         asked = replace(asked, issuer=issuer_of(provider))
         encoder = self.encoder = self.half.encoder(asked, created=int(time.time()))
         self.task = asyncio.current_task()
+        self.sent = True
         reply = provider.open(self.request)
         watcher = asyncio.ensure_future(self._watch())
         try:
@@ -303,6 +308,7 @@ class Exchange:
         raise error
 
     def _cancelled(self, encoder: ReplyEncoder) -> bytes:
+        self.abandoned = True
         task = asyncio.current_task()
         if self.gone and task is not None:
             task.uncancel()
@@ -359,25 +365,33 @@ class Exchange:
         service.metrics.time("request", seconds)
         if self.first is not None:
             service.metrics.time("first_event", self.first)
-        if self.first is not None and self.provider is not None and self.request is not None:
-            self._charge(self.provider, self.request)
+        tokens, money = self._charge() if self._is_billed() else (0, Decimal(0))
+        if self.key is not None and self.key.is_limited and (self.lease or tokens):
+            service.ledger.settle(self.lease, self.key, tokens, money)
         if access.isEnabledFor(logging.INFO):
             access.info("%s", msgspec.json.encode(self._line(seconds)).decode())
 
-    def _charge(self, provider: Provider, request: Request) -> None:
-        usage = self.usage
+    def _is_billed(self) -> bool:
+        """Return whether the provider bills the call: it began to answer, or the call was given up while it worked."""
+        is_late = isinstance(self.error, TimedOutError) and self.error.which != "connect"
+        return self.first is not None or (self.sent and (self.abandoned or is_late))
+
+    def _charge(self) -> tuple[int, Decimal]:
+        """Return the tokens and the money that the call used; estimated where the provider did not report them."""
+        assert self.provider is not None
+        assert self.request is not None
+        usage, provider = self.usage, self.provider
         if usage.input_tokens is None or usage.output_tokens is None or not self.is_complete:
             # Not reported, or cut off before the last count. The provider bills all the same, so we estimate.
-            asked = provider.estimate_input_tokens(request.messages, request.tools)
+            asked = provider.estimate_input_tokens(self.request.messages, self.request.tools)
             written = usage.output_tokens or 0
             if not self.is_complete or not written:
                 written = max(written, self.length // 100)
             usage = Usage(usage.input_tokens or asked, written, estimated=True)
         self.service.metrics.use(self.model, usage)
-        if self.key is not None and self.key.is_limited:
-            priced = cost(usage, f"{provider.name}:{provider.model}") if self.key.budget_usd is not None else None
-            tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
-            self.service.ledger.record(self.key, tokens, priced.total if priced else Decimal(0))
+        has_budget = self.key is not None and self.key.budget_usd is not None
+        priced = cost(usage, f"{provider.name}:{provider.model}") if has_budget else None
+        return (usage.input_tokens or 0) + (usage.output_tokens or 0), priced.total if priced else Decimal(0)
 
     def _line(self, seconds: float) -> dict[str, Any]:
         """What the access log says: who, what, how long and how much; never what was said, and no key."""

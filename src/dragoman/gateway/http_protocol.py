@@ -261,6 +261,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._watch_writing()
 
     def _linger(self) -> None:
+        self.parser = None  # type: ignore[assignment] # with the header that it holds
         if self._inner.can_write_eof():
             self._inner.write_eof()
         self._read_timer = self.loop.call_later(_LINGER_SECONDS, self._inner.abort)

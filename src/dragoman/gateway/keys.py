@@ -73,7 +73,11 @@ def new_key() -> tuple[str, str]:
 
 
 class KeyRing:
-    """The keys that are known. A changed file is read before the next look-up, all or nothing."""
+    """The keys that are known. A changed file is read before the next look-up, all or nothing.
+
+    A file without keys, or one that was deleted, leaves no key valid. The keys that were read before stay
+    valid only while the file cannot be read or is wrong.
+    """
 
     def __init__(self, keys: Iterable[Key] = (), path: Path | None = None) -> None:
         self._keys: Sequence[Key] = tuple(keys)
@@ -85,6 +89,8 @@ class KeyRing:
         """Read a file of keys; ``ConfigError`` if it is wrong or holds none."""
         ring = cls(path=Path(path))
         ring._keys = _read(Path(path))
+        if not ring._keys:
+            raise ConfigError(str(path), None, "holds no keys; make one with `dragoman serve --new-key NAME`")
         return ring
 
     def __len__(self) -> int:
@@ -113,9 +119,12 @@ class KeyRing:
             return
         self._stamp = stamp
         try:
-            self._keys = _read(self._path)
+            self._keys = _read(self._path) if stamp is not None else ()
         except ConfigError as error:
             log.warning("%s; keeping the keys that were read before", error)
+            return
+        if not self._keys:
+            log.warning("%s: holds no keys now; every request is refused", self._path)
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:
@@ -130,8 +139,6 @@ def _read(path: Path) -> tuple[Key, ...]:
     root = read_yaml(path)
     root.allow("keys")
     keys = tuple([_read_key(name, section) for name, section in root.section("keys").sections()])
-    if not keys:
-        raise ConfigError(str(path), None, "holds no keys; make one with `dragoman serve --new-key NAME`")
     if len({key.hash for key in keys}) != len(keys):
         raise ConfigError(str(path), None, "two keys have the same hash")
     return keys

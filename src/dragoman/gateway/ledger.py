@@ -1,22 +1,33 @@
-"""What each key has used: money in all, requests and tokens this minute; and its calls under way.
+"""What each key has used: money in all, requests and tokens this minute, and its calls in flight.
 
-In memory for one process; in a SQLite file where several workers must count together, or where a
-restart must not make a budget new. Money is kept in whole billionths, so that sums are exact.
+``Ledger`` counts in memory for one process, or in a SQLite file where several workers count together or a
+restart must not reset a budget. Money is kept in integer billionths, so that sums are exact.
+``LedgerWriter`` uses a ledger from an event loop without blocking it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import os
+import queue
 import sqlite3
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
-from ..errors import QuotaExceededError, RateLimitError
+from ..errors import OverloadedError, QuotaExceededError, RateLimitError
 from ..messages import new_ulid
 from .keys import Key
+
+log = logging.getLogger("dragoman")
 
 _BILLION = 10**9
 _SCHEMA = """
@@ -28,18 +39,21 @@ create table if not exists running (
     id text primary key, key text not null, pid integer not null, life text not null, until real not null
 );
 """
-_LIFE = new_ulid()  # of this process: the same number may have been another's before
+_LIFE = new_ulid()  # of this process: its process id may have been another's before
+_BUSY_SECONDS = 2.0  # how long to wait for a file that another process has locked
+_RETRY_SECONDS = 1.0  # between two attempts to write down what a call has used
+_CLOSE_SECONDS = 10.0
 
 
 class Ledger:
-    """Counts for keys. Calls under way are counted once they are over, so a budget may be overrun by those."""
+    """Counts for keys. A call's tokens and money are counted when it ends, so calls in flight can overrun a budget."""
 
     def __init__(self, path: str | Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self.is_shared = path is not None
-        # Used by one event loop, which need not run in the thread that made this.
+        # Used by one thread at a time, which need not be the one that made this.
         place = ":memory:" if path is None else str(path)
-        self._base = sqlite3.connect(place, timeout=5, isolation_level=None, check_same_thread=False)
+        self._base = sqlite3.connect(place, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         if path is not None:
             self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma synchronous=normal")
@@ -56,72 +70,75 @@ class Ledger:
             base.close()
 
     def spent(self, key: str) -> Decimal:
-        """The money a key has spent, in all."""
+        """Return the money that a key has spent, in all."""
         row = self._base.execute("select nano from spent where key = ?", (key,)).fetchone()
         return Decimal(row[0]) / _BILLION if row else Decimal(0)
 
-    def admit(self, key: Key) -> None:
-        """Count one more request of this key, or raise what stands against it."""
-        if key.budget_usd is not None and self.spent(key.id) >= key.budget_usd:
-            raise QuotaExceededError("the budget of this key is used up")
-        now = self._clock()
-        if key.requests_per_minute is not None:
-            self._refuse(now, key.id, "requests", key.requests_per_minute)
-        if key.tokens_per_minute is not None:
-            self._refuse(now, key.id, "tokens", key.tokens_per_minute)
-        self._add(now, key.id, requests=1)
+    def admit(self, key: Key, seconds: float = 0.0) -> str | None:
+        """Count one more request of this key, or raise the limit that stands against it.
 
-    def record(self, key: Key, tokens: int, money: Decimal) -> None:
-        """A call of this key is over and used this much."""
-        if tokens:
-            self._add(self._clock(), key.id, tokens=tokens)
-        if money:
-            nano = int((money * _BILLION).to_integral_value(rounding="ROUND_CEILING"))
-            self._base.execute(
-                "insert into spent values (?, ?) on conflict (key) do update set nano = nano + excluded.nano",
-                (key.id, nano),
-            )
-
-    def begin(self, key: Key, seconds: float) -> str:
-        """Take one of the key's places for calls at a time, to be given back with ``end``.
-
-        A place that a process took to its grave is free again when others want it, at the latest after
-        so many ``seconds``.
+        Return the lease of a key with ``max_concurrency``, to be given back with ``settle``. The lease of
+        a process that died is free again when another process needs it, at the latest after ``seconds``.
         """
-        lease = self._take_place(key, seconds)
-        if lease is None and self._bury(key.id):
-            lease = self._take_place(key, seconds)
-        if lease is None:
-            limit = key.max_concurrency
-            raise RateLimitError(f"this key's limit of {limit} calls at a time is reached", retry_after=1)
+        with self._transaction():
+            now = self._clock()
+            if key.budget_usd is not None and self.spent(key.id) >= key.budget_usd:
+                raise QuotaExceededError("the budget of this key is used up")
+            if key.requests_per_minute is not None:
+                self._check_minute(now, key.id, "requests", key.requests_per_minute)
+            if key.tokens_per_minute is not None:
+                self._check_minute(now, key.id, "tokens", key.tokens_per_minute)
+            lease = None if key.max_concurrency is None else self._lease(now, key, key.max_concurrency, seconds)
+            self._add(now, key.id, requests=1)
         return lease
 
-    def end(self, lease: str) -> None:
-        """The call that took this place is over."""
-        self._base.execute("delete from running where id = ?", (lease,))
+    def settle(self, lease: str | None, key: str, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
+        """Give a lease back and count what the call used."""
+        with self._transaction():
+            if lease is not None:
+                self._base.execute("delete from running where id = ?", (lease,))
+            if tokens:
+                self._add(self._clock(), key, tokens=tokens)
+            if money:
+                nano = int((money * _BILLION).to_integral_value(rounding="ROUND_CEILING"))
+                self._base.execute(
+                    "insert into spent values (?, ?) on conflict (key) do update set nano = nano + excluded.nano",
+                    (key, nano),
+                )
 
     # inside
 
-    def _take_place(self, key: Key, seconds: float) -> str | None:
-        lease, now = new_ulid(), self._clock()
-        # One statement: between a question and an answer another process could take the last place.
-        done = self._base.execute(
-            "insert into running select ?, ?, ?, ?, ? "
-            "where (select count(*) from running where key = ? and until > ?) < ?",
-            (lease, key.id, os.getpid(), _LIFE, now + seconds, key.id, now, key.max_concurrency),
-        )
-        return lease if done.rowcount == 1 else None
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Lock the file before anything is read: checking and counting are one step for all processes."""
+        self._base.execute("begin immediate")
+        try:
+            yield
+            self._base.execute("commit")
+        except BaseException:
+            if self._base.in_transaction:  # SQLite ends it by itself after some failures
+                self._base.execute("rollback")
+            raise
 
-    def _bury(self, key: str) -> bool:
-        """Free the places of processes that are no more; whether there were any."""
-        found = self._base.execute("select distinct pid from running where key = ?", (key,)).fetchall()
-        dead = [pid for (pid,) in found if not _is_alive(pid)]
-        self._base.executemany("delete from running where pid = ?", [(pid,) for pid in dead])
-        self._base.execute("delete from running where until <= ?", (self._clock(),))
-        return bool(dead)
+    def _lease(self, now: float, key: Key, limit: int, seconds: float) -> str:
+        if self._count_running(key.id, now) >= limit:
+            found = self._base.execute("select distinct pid from running where key = ?", (key.id,)).fetchall()
+            dead = [(pid,) for (pid,) in found if not _is_alive(pid)]
+            self._base.executemany("delete from running where pid = ?", dead)
+            self._base.execute("delete from running where until <= ?", (now,))
+            if self._count_running(key.id, now) >= limit:
+                raise RateLimitError(f"this key's limit of {limit} calls at a time is reached", retry_after=1)
+        lease = new_ulid()
+        row = (lease, key.id, os.getpid(), _LIFE, now + seconds)
+        self._base.execute("insert into running values (?, ?, ?, ?, ?)", row)
+        return lease
 
-    def _refuse(self, now: float, key: str, what: str, limit: int) -> None:
-        """A sliding minute: the part of the last one that is still within it counts, evenly spread."""
+    def _count_running(self, key: str, now: float) -> int:
+        row = self._base.execute("select count(*) from running where key = ? and until > ?", (key, now)).fetchone()
+        return int(row[0])
+
+    def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
+        """Check a sliding window of one minute; the calls of the minute before are taken as evenly spread."""
         minute, seconds = divmod(now, 60)
         found = self._base.execute(
             "select minute, requests, tokens from used where key = ? and minute >= ?", (key, int(minute) - 1)
@@ -130,7 +147,7 @@ class Ledger:
         this, last = rows.get(int(minute), 0), rows.get(int(minute) - 1, 0)
         if this + last * (1 - seconds / 60) < limit:
             return
-        # If this minute alone is too much, the next must come; else enough of the last must pass.
+        # If this minute alone is too much, wait for the next one; else until enough of the last has passed.
         wait = 60 - seconds if this >= limit else (1 - (limit - this) / last) * 60 - seconds
         raise RateLimitError(f"this key's limit of {what} a minute is reached", retry_after=max(0.1, round(wait, 1)))
 
@@ -147,11 +164,132 @@ class Ledger:
 
 def _is_alive(pid: int) -> bool:
     if sys.platform == "win32":
-        return True  # to ask there is to kill; the place becomes free with time
+        return True  # checking would end the process; the lease ends with time
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's, and there
+    except PermissionError:  # of another user, and alive
         pass
     return True
+
+
+# --- off the event loop ---------------------------------------------------------------------------
+
+
+class _Settlement(NamedTuple):
+    lease: str | None
+    key: str
+    tokens: int = 0
+    money: Decimal = Decimal(0)
+
+
+class _Admission(NamedTuple):
+    key: Key
+    seconds: float
+    deadline: float
+    result: Future[str | None]
+
+
+class LedgerWriter:
+    """Uses a ledger's file in a thread of its own, so that a locked or full one does not block the event loop.
+
+    While the file cannot be written, admissions fail with ``OverloadedError`` within ``_BUSY_SECONDS``, all of
+    them together, and settlements are kept and written down later, in order. A ledger in memory cannot be
+    locked or full and is used directly.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._jobs: queue.SimpleQueue[_Admission | _Settlement | None] = queue.SimpleQueue()
+        self._owed: deque[_Settlement] = deque()  # of the thread alone
+        self._thread: threading.Thread | None = None
+
+    async def admit(self, key: Key, seconds: float) -> str | None:
+        """Count one more request as ``Ledger.admit`` does."""
+        if not self.ledger.is_shared:
+            return self.ledger.admit(key, seconds)
+        result: Future[str | None] = Future()
+        self._put(_Admission(key, seconds, time.monotonic() + _BUSY_SECONDS, result))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(result))
+        except asyncio.CancelledError:  # the client is gone, and its lease may be on the way
+            result.add_done_callback(lambda done: self._give_back(done, key))
+            raise
+
+    def settle(self, lease: str | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
+        """Give a lease back and count what the call used, now or as soon as the file can be written."""
+        if not self.ledger.is_shared:
+            self.ledger.settle(lease, key.id, tokens, money)
+        else:
+            self._put(_Settlement(lease, key.id, tokens, money))
+
+    async def close(self) -> None:
+        """Write down what is owed; wait for that a few seconds at most."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(thread.join)
+
+    # inside
+
+    def _put(self, job: _Admission | _Settlement) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="dragoman-ledger", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def _give_back(self, done: Future[str | None], key: Key) -> None:
+        if done.exception() is None and (lease := done.result()) is not None:
+            self._put(_Settlement(lease, key.id))
+
+    def _work(self) -> None:
+        is_open = True
+        while is_open:
+            jobs = self._next_jobs()
+            is_open = None not in jobs
+            self._owed.extend([job for job in jobs if isinstance(job, _Settlement)])
+            is_paid = self._pay()  # once for all that wait: each attempt may take as long as the file is locked
+            for job in jobs:
+                if isinstance(job, _Admission):
+                    self._admit(job, is_writable=is_paid)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while not self._pay() and time.monotonic() < deadline:
+            time.sleep(_RETRY_SECONDS)
+        if self._owed:
+            log.error("the ledger cannot be written; %d calls were not counted", len(self._owed))
+
+    def _next_jobs(self) -> list[_Admission | _Settlement | None]:
+        """Return every job that is queued; wait for the first one, unless something is owed for long enough."""
+        jobs = []
+        with contextlib.suppress(queue.Empty):
+            jobs.append(self._jobs.get(timeout=_RETRY_SECONDS if self._owed else None))
+            while True:
+                jobs.append(self._jobs.get_nowait())
+        return jobs
+
+    def _admit(self, job: _Admission, *, is_writable: bool) -> None:
+        try:
+            if not is_writable or time.monotonic() > job.deadline:
+                raise _overloaded()
+            job.result.set_result(self.ledger.admit(job.key, job.seconds))
+        except sqlite3.Error as error:
+            log.warning("the ledger cannot be written: %s", error)
+            job.result.set_exception(_overloaded())
+        except Exception as error:
+            job.result.set_exception(error)
+
+    def _pay(self) -> bool:
+        """Write down what is owed; return whether nothing is left."""
+        while self._owed:
+            try:
+                self.ledger.settle(*self._owed[0])
+            except sqlite3.Error as error:
+                log.warning("the ledger cannot be written, %d calls are to be counted: %s", len(self._owed), error)
+                return False
+            self._owed.popleft()
+        return True
+
+
+def _overloaded() -> OverloadedError:
+    return OverloadedError("the gateway cannot count this key's use at the moment", retry_after=2)

@@ -76,8 +76,11 @@ return '0'
 )
 
 
+_ASK_SECONDS = 5.0  # for one answer of Redis
+
+
 class LimiterUnavailableError(RuntimeError):
-    """Redis cannot be asked, so nobody knows whether the call may go. Not the provider's failure."""
+    """Redis is unavailable, so the rate limit cannot be checked. Not a failure of the provider."""
 
 
 class RedisLimiter(Limiter):
@@ -160,6 +163,12 @@ class RedisLimiter(Limiter):
             # Redis may have said yes to somebody who is gone.
             asking.add_done_callback(lambda asked: self._undo(asked, lease))
             raise
+        except LimiterUnavailableError as error:
+            # Fail the calls that wait for their turn as well: they would wait for the same silence one by one.
+            for turn in self._queue:
+                if not turn.done():
+                    turn.set_exception(LimiterUnavailableError(str(error)))
+            raise
         if wait < 0:
             return self._poll_seconds
         if wait == 0:
@@ -176,15 +185,20 @@ class RedisLimiter(Limiter):
         slots = self.limits.get("max_concurrency", 0)
         costs = self._arguments(1, lease.tokens)
         try:
-            answer = await self._reserving(keys=self._keys, args=[lease.id, self._lease_seconds, slots, *costs])
+            async with asyncio.timeout(_ASK_SECONDS):
+                answer = await self._reserving(keys=self._keys, args=[lease.id, self._lease_seconds, slots, *costs])
         except self._errors as error:
-            raise LimiterUnavailableError(f"Redis cannot be asked for leave: {type(error).__name__}") from error
+            # Redis may run the script later and grant a lease that no call holds: free its slot.
+            self._start(self._give_back(lease, None))
+            message = f"Redis is unavailable, so the rate limit cannot be checked: {type(error).__name__}"
+            raise LimiterUnavailableError(message) from error
         return float(answer)
 
     async def _give_back(self, lease: Lease, spent: int | None, requests: int = 0) -> None:
         given = 0 if spent is None else lease.tokens - spent
         try:
-            await self._settling(keys=self._keys, args=[lease.id, *self._arguments(requests, given)])
+            async with asyncio.timeout(_ASK_SECONDS):
+                await self._settling(keys=self._keys, args=[lease.id, *self._arguments(requests, given)])
         except self._errors as error:
             log.warning("a limiter's lease could not be settled in Redis (%s)", type(error).__name__)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -64,8 +65,10 @@ class TraceServer:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
         self._site = _Site(log, self._token)
-        # Its log of who asked for what would write the token down.
-        self._runner = self._site.web.AppRunner(self._site.make_app(), access_log=None)
+        # The token is in the path, so aiohttp's access log and its log of malformed requests would contain it.
+        logger = _QuietLogger(f"{__name__}.http")
+        logger.parent = logging.getLogger(__name__)
+        self._runner = self._site.web.AppRunner(self._site.make_app(), access_log=None, logger=logger)
         self._port = port
 
     async def __aenter__(self) -> Self:
@@ -85,6 +88,17 @@ class TraceServer:
 
     def __repr__(self) -> str:  # without the address, which is the key
         return "<TraceServer>"
+
+
+class _QuietLogger(logging.Logger):
+    """Logs failures of the handlers, and not what aiohttp's parser refuses: it quotes the request."""
+
+    def handle(self, record: logging.LogRecord) -> None:
+        from aiohttp.http_exceptions import HttpProcessingError
+
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, HttpProcessingError):
+            super().handle(record)
 
 
 class _Site:

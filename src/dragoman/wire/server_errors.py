@@ -58,7 +58,9 @@ def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
 
 
 def status_of(error: ProviderError) -> int:
-    """The status that says what this error says."""
+    """Return the status for the gateway's client; a redirect of the provider's server is the gateway's problem."""
+    if error.status is not None and 300 <= error.status < 400:
+        return 502
     kept = _KEPT.get(type(error), frozenset())
     return error.status if error.status in kept and error.status is not None else find_class(error, _STATUSES)
 

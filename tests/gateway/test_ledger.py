@@ -1,0 +1,291 @@
+"""What keys use is counted once, by all processes together, also while the ledger's file is locked or full."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import connect
+from dragoman.errors import InvalidRequestError, OverloadedError, ProviderError, TimedOutError
+from dragoman.events import Usage
+from dragoman.gateway import ledger as ledger_module
+from dragoman.gateway.access import Bounds
+from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.ledger import Ledger, LedgerWriter
+from dragoman.middleware import LimiterUnavailableError
+from tests.listed import Listed, reply
+from tests.server import Connection, serve
+
+from .serving import serving
+from .test_app import ANN, BODY, bearer, head, post
+
+LIMITED = Key("ann", hash_key(ANN), budget_usd=Decimal(5), tokens_per_minute=10**6, max_concurrency=4)
+USED = Usage(input_tokens=1000, output_tokens=1000, total_tokens=2000)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_BUSY_SECONDS", 0.3)
+    monkeypatch.setattr(ledger_module, "_RETRY_SECONDS", 0.1)
+
+
+def priced(*answers: Any) -> Listed:
+    return Listed(*answers, name="anthropic", model="claude-sonnet-4-5", repeat=True)
+
+
+def lock(path: Path) -> sqlite3.Connection:
+    """Lock the file as a backup does; roll back to unlock."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("begin immediate")
+    return other
+
+
+def tables(path: Path) -> tuple[int, int, int]:
+    """Return the leases, the tokens and the money (in billionths) that are in the file."""
+    base = sqlite3.connect(path)
+    queries = ("select count(*) from running", "select sum(tokens) from used", "select sum(nano) from spent")
+    found = [base.execute(query).fetchone()[0] or 0 for query in queries]
+    base.close()
+    return found[0], found[1], found[2]
+
+
+async def until(path: Path, expected: tuple[int, int, int]) -> None:
+    deadline = time.monotonic() + 5
+    while tables(path) != expected and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert tables(path) == expected
+
+
+@pytest.mark.parametrize("limit", [10, 100])
+def test_requests_a_minute_are_exact_over_processes(limit: int, tmp_path: Path) -> None:
+    code = (
+        "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import Key\n"
+        "from dragoman.errors import RateLimitError\n"
+        "ledger, key, done = Ledger(sys.argv[1], clock=lambda: 600.0), Key('k', 'h', requests_per_minute=LIMIT), 0\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "for _ in range(200):\n"
+        "    try: ledger.admit(key); done += 1\n"
+        "    except RateLimitError: pass\n"
+        "print(done)"
+    ).replace("LIMIT", str(limit))
+    Ledger(tmp_path / "used.db").close()
+    command = [sys.executable, "-c", code, str(tmp_path / "used.db")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    for process in processes:
+        process.stdout.readline()
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert sum([int(process.communicate()[0]) for process in processes]) == limit
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_locked_ledger_refuses_calls_with_503_and_holds_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "used.db"
+    model = priced(reply("Hello", usage=USED))
+    app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=Ledger(path))
+    async with serving(app) as url:
+        other = lock(path)
+        began = time.perf_counter()
+        calls = [asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN))) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        lagged = time.perf_counter()
+        await asyncio.sleep(0.01)
+        assert time.perf_counter() - lagged < 0.2  # the loop goes on
+        found = await asyncio.gather(*calls)
+        assert time.perf_counter() - began < 10 * 0.3  # not one after the other
+        assert {status for status, _, _ in found} == {503}
+        assert found[0][1]["retry-after"] == "2"
+        other.rollback()
+        status, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
+        assert status == 200
+    assert len(model.requests) == 1
+    assert tables(path) == (0, 2000, 18_000_000)
+    assert "Traceback" not in found[0][2].decode()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_a_call_used_is_counted_when_the_ledger_was_locked_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "used.db"
+    gate = asyncio.Event()
+    model = priced(lambda request: [gate, *reply("Hello", usage=USED)(request)])
+    app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=Ledger(path))
+    async with serving(app) as url:
+        calls = [asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN))) for _ in range(3)]
+        while model.running < 3:
+            await asyncio.sleep(0.01)
+        other = lock(path)
+        gate.set()
+        assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 3
+        await asyncio.sleep(0.7)
+        assert tables(path) == (3, 0, 0)
+        other.rollback()
+        await until(path, (0, 6000, 54_000_000))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_is_owed_is_written_down_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "used.db"
+    writer = LedgerWriter(Ledger(path))
+    lease = await writer.admit(LIMITED, 60)
+    other = lock(path)
+    writer.settle(lease, LIMITED, 100, Decimal("0.5"))
+    asyncio.get_running_loop().call_later(0.5, other.rollback)
+    await writer.close()
+    assert tables(path) == (0, 100, 500_000_000)
+
+
+async def test_calls_that_could_not_be_counted_are_reported(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ledger_module, "_CLOSE_SECONDS", 0.2)
+    writer = LedgerWriter(Ledger(tmp_path / "used.db"))
+    other = lock(tmp_path / "used.db")
+    writer.settle(None, LIMITED, 100)
+    await writer.close()
+    assert "1 calls were not counted" in caplog.text
+    other.rollback()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_full_disk_refuses_calls_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "used.db"
+    ledger = Ledger(path)
+    pages = ledger._base.execute("pragma page_count").fetchone()[0]
+    writer = LedgerWriter(ledger)
+    lease = await writer.admit(LIMITED, 60)
+    ledger._base.execute(f"pragma max_page_count = {pages}")  # SQLite reports the same error as for a full disk
+    wide = Key("w" * 50_000, "h", requests_per_minute=5)
+    with pytest.raises(OverloadedError, match="cannot count"):
+        await writer.admit(wide, 60)
+    writer.settle(None, wide, 7, Decimal(1))
+    writer.settle(lease, LIMITED, 100, Decimal(1))
+    await asyncio.sleep(0.3)
+    assert tables(path)[1:] == (0, 0)
+    with pytest.raises(OverloadedError, match="cannot count"):  # while something is owed
+        await writer.admit(LIMITED, 60)
+    ledger._base.execute("pragma max_page_count = 100000")
+    await until(path, (0, 107, 2 * 10**9))
+    await writer.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_lease_of_a_call_that_is_cancelled_meanwhile_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "used.db"
+    writer = LedgerWriter(Ledger(path))
+    other = lock(path)
+    admission = asyncio.ensure_future(writer.admit(LIMITED, 60))
+    await asyncio.sleep(0.05)
+    admission.cancel()
+    other.rollback()
+    with pytest.raises(asyncio.CancelledError):
+        await admission
+    await asyncio.sleep(0.2)
+    await writer.close()
+    assert tables(path)[0] == 0
+
+
+# --- what is billed -------------------------------------------------------------------------------
+
+
+async def spend(model: Listed, *, hang_up: bool = False, stream: bool = False, **bounds: Any) -> Decimal:
+    """Make one call of a long prompt; return what the key has spent after it."""
+    ledger = Ledger()
+    app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger, bounds=Bounds(**bounds))
+    body = {**BODY, "stream": stream, "messages": [{"role": "user", "content": "word " * 5000}]}
+    async with serving(app) as url:
+        if not hang_up:
+            await post(f"{url}/v1/chat/completions", body, bearer(ANN))
+            return ledger.spent("ann")
+        data = json.dumps(body).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        lines = ("host: x", "content-type: application/json", f"authorization: Bearer {ANN}")
+        writer.write(head(*lines, length=len(data)) + data)
+        async with asyncio.timeout(5):
+            while not model.running:
+                await asyncio.sleep(0.01)
+            writer.close()
+            while model.running:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+    assert ledger._base.execute("select count(*) from running").fetchone() == (0,)
+    return ledger.spent("ann")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_is_abandoned_before_its_first_event_is_charged_by_estimate(stream: bool) -> None:
+    model = priced(lambda request: [asyncio.Event()])
+    spent = await spend(model, hang_up=True, stream=stream)
+    assert Decimal("0.01") < spent < Decimal("0.03")  # about 5,000 tokens at 3 dollars a million
+    assert len(model.requests) == 1
+
+
+async def test_a_call_that_takes_too_long_is_charged() -> None:
+    assert await spend(priced(lambda request: [asyncio.Event()]), reply_seconds=0.2) > Decimal("0.01")
+    assert await spend(priced(TimedOutError("late", which="first_event"))) > Decimal("0.01")
+
+
+NOT_BILLED: list[ProviderError] = [
+    InvalidRequestError("no", status=400),
+    OverloadedError("no", status=503),
+    TimedOutError("no", which="connect"),
+]
+
+
+@pytest.mark.parametrize("error", NOT_BILLED, ids=[type(error).__name__ for error in NOT_BILLED])
+async def test_a_call_that_the_provider_refused_is_not_charged(error: ProviderError) -> None:
+    assert await spend(priced(error)) == 0
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_a_refusal_on_the_wire_is_not_charged(status: int) -> None:
+    async def handler(connection: Connection) -> None:
+        connection.reply(status, {"error": {"message": "no"}})
+
+    ledger = Ledger()
+    async with serve(handler) as upstream:
+        model = connect("gpt-5-mini", base_url=f"{upstream.url}/v1", name="openai")
+        async with serving(create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)) as url:
+            found, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
+    assert found == status
+    assert ledger._base.execute("select sum(tokens) from used").fetchone() == (0,)
+
+
+# --- trouble behind the gateway -------------------------------------------------------------------
+
+
+async def test_a_limiter_that_is_unavailable_is_503() -> None:
+    def fail(request: Any) -> Any:
+        raise LimiterUnavailableError("Redis is unavailable")
+
+    async with serving(create_app({"fast": Listed(fail, repeat=True)})) as url:
+        status, headers, body = await post(f"{url}/v1/chat/completions", BODY)
+    assert status == 503
+    assert headers["retry-after"] == "2"
+    assert b"Redis" not in body
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+async def test_a_redirect_of_the_upstream_is_502(status: int) -> None:
+    async def handler(connection: Connection) -> None:
+        connection.head(status, {"location": "http://127.0.0.1:1/", "content-length": "0"})
+
+    async with serve(handler) as upstream:
+        model = connect("m", base_url=f"{upstream.url}/v1")
+        async with serving(create_app({"fast": model})) as url:
+            for body in (BODY, {**BODY, "stream": True}):
+                found, headers, said = await post(f"{url}/v1/chat/completions", body)
+                assert found == 502
+                assert headers["x-should-retry"] == "false"
+                assert b"127.0.0.1" not in said
