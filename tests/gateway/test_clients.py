@@ -6,11 +6,15 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import anthropic
+import ollama
 import openai
 import pydantic
 import pytest
 
+import dragoman
+from dragoman.capabilities import Capabilities
 from dragoman.errors import (
     ContextOverflowError,
     InvalidRequestError,
@@ -424,3 +428,110 @@ async def test_one_client_talks_to_any_model_by_its_name() -> None:
         for name, answer in (("one", "First."), ("two", "Second.")):
             made = await client.chat.completions.create(model=name, messages=HELLO)
             assert made.choices[0].message.content == answer
+
+
+# --- ollama -----------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def ollama_client(*answers: Any) -> AsyncIterator[tuple[ollama.AsyncClient, Listed]]:
+    model = Listed(*answers)
+    async with serving(create_app({"fast": model})) as url:
+        client = ollama.AsyncClient(host=url)
+        try:
+            yield client, model
+        finally:
+            await client._client.aclose()
+
+
+async def test_ollama_complete() -> None:
+    async with ollama_client(speak(think, usage=USAGE)) as (client, model):
+        made = await client.chat("fast", HELLO, think=True, options={"num_predict": 7, "seed": 3}, keep_alive="5m")
+    assert (made.message.content, made.message.thinking) == ("Yes.", "Hm.")
+    assert (made.model, made.done, made.done_reason) == ("m", True, "stop")
+    assert (made.prompt_eval_count, made.eval_count) == (10, 5)
+    assert made.created_at is not None
+    assert made.created_at > "2026"
+    config = model.requests[0].config
+    assert (config.max_tokens, config.seed, config.reasoning) == (7, 3, "medium")
+
+
+async def test_ollama_stream() -> None:
+    async with ollama_client(reply("Bonjour", usage=USAGE)) as (client, model):
+        parts = [part async for part in await client.chat("fast", HELLO, stream=True)]
+    assert "".join([part.message.content or "" for part in parts]) == "Bonjour"
+    assert [part.done for part in parts] == [*[False] * (len(parts) - 1), True]
+    assert parts[-1].eval_count == 5
+    assert model.requests[0].stream
+
+
+async def test_ollama_tools_called_and_answered() -> None:
+    tools: Any = [{"type": "function", "function": {"name": "weather", "description": "W", "parameters": CITY}}]
+    for stream in (False, True):
+        async with ollama_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
+            if stream:
+                parts = [part async for part in await client.chat("fast", HELLO, tools=tools, stream=True)]
+                calls = [call for part in parts for call in part.message.tool_calls or ()]
+            else:
+                calls = list((await client.chat("fast", HELLO, tools=tools)).message.tool_calls or ())
+            assert [(each.function.name, each.function.arguments) for each in calls] == [
+                ("weather", {"city": "Paris"}),
+                ("weather", {"city": "Rome"}),
+            ]
+            turn = ollama.Message(role="assistant", content="", tool_calls=calls)
+            results: Any = [{"role": "tool", "content": "rain", "tool_name": "weather"}] * 2
+            made = await client.chat("fast", [*HELLO, turn, *results], tools=tools)
+        assert made.message.content == "Rain."
+        assert [message.tool_call_id for message in model.requests[1].messages[-2:]] == ["call_1", "call_2"]  # type: ignore[union-attr]
+
+
+async def test_ollama_structure() -> None:
+    async with ollama_client('{"name": "Seine", "km": 777}') as (client, model):
+        made = await client.chat("fast", HELLO, format=River.model_json_schema())
+    assert River.model_validate_json(made.message.content or "").name == "Seine"
+    assert model.requests[0].response_schema == River.model_json_schema()
+
+
+async def test_ollama_lists_and_shows() -> None:
+    async with ollama_client("x") as (client, model):
+        model.capabilities = Capabilities.of({"supports_images": False, "max_context_tokens": 4096})
+        assert [each.model for each in (await client.list()).models] == ["fast"]
+        shown = await client.show("fast")
+        with pytest.raises(ollama.ResponseError, match="no model of this name") as caught:
+            await client.show("slow")
+    assert shown.capabilities == ["completion", "tools", "thinking"]
+    assert shown.modelinfo == {"general.architecture": "dragoman", "dragoman.context_length": 4096}
+    assert caught.value.status_code == 404
+
+
+async def test_ollama_version() -> None:
+    async with serving(create_app({"fast": Listed("x")})) as url, aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/api/version") as response:
+            assert await response.json() == {"version": dragoman.__version__}
+        async with session.get(f"{url}/api/version", headers={"host": "elsewhere.test"}) as response:
+            assert response.status == 403
+            assert isinstance((await response.json())["error"], str)
+
+
+async def collect(client: ollama.AsyncClient, parts: list[str], *, stream: bool) -> None:
+    if not stream:
+        parts.append((await client.chat("fast", HELLO)).message.content or "")
+        return
+    async for part in await client.chat("fast", HELLO, stream=True):
+        parts.append(part.message.content or "")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_ollama_errors(stream: bool) -> None:
+    async with ollama_client(RateLimitError("slow down", retry_after=2)) as (client, _):
+        with pytest.raises(ollama.ResponseError, match="slow down") as caught:
+            await collect(client, [], stream=stream)
+    assert caught.value.status_code == 429
+
+
+async def test_ollama_a_stream_that_is_cut() -> None:
+    async with ollama_client(broken("Bon", StreamInterruptedError("cut"))) as (client, _):
+        parts: list[str] = []
+        with pytest.raises(ollama.ResponseError, match="cut"):
+            await collect(client, parts, stream=True)
+    assert "".join(parts) == "Bon"

@@ -50,7 +50,14 @@ def test_the_described_interface_keeps_its_word(case: Any) -> None:
     )
 
 
-PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1beta/models/fast:generateContent"]
+PATHS = [
+    "/v1/chat/completions",
+    "/v1/messages",
+    "/v1/responses",
+    "/v1beta/models/fast:generateContent",
+    "/api/chat",
+    "/api/show",
+]
 texts = st.text(max_size=8)
 roles = st.sampled_from(["user", "assistant", "system", "tool", "model", "developer", ""])
 kinds = st.sampled_from(["text", "image", "image_url", "input_text", "tool_use", "tool_result", "function_call", ""])

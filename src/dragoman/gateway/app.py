@@ -16,6 +16,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,6 +32,7 @@ from .access import Bounds, Service
 from .exchange import RouteHandler, read_headers
 from .keys import Key, KeyRing
 from .ledger import Ledger
+from .listings import list_models, show_gemini_model, show_model, show_ollama_tag
 from .models import Models
 from .openapi import document
 
@@ -80,12 +82,14 @@ _PATHS = {
     "/v1/messages": "anthropic",
     "/v1/responses": "responses",
     "/v1beta/models/{call:path}": "gemini",
+    "/api/chat": "ollama",
 }
 
 
 def _routes(service: Service) -> list[Route]:
     posts = [Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"]) for path, wire in _PATHS.items()]
-    counting = RouteHandler(service, SERVER_CODECS["anthropic"], counting=True)
+    counting = RouteHandler(service, SERVER_CODECS["anthropic"], "count")
+    showing = RouteHandler(service, SERVER_CODECS["ollama"], "show")
     pages = _Pages(service)
     return [
         *posts,
@@ -94,6 +98,9 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
         Route("/v1beta/models", pages.gemini_models, methods=["GET"]),
         Route("/v1beta/models/{name:path}", pages.gemini_model, methods=["GET"]),
+        Route("/api/show", showing, methods=["POST"]),
+        Route("/api/tags", pages.ollama_tags, methods=["GET"]),
+        Route("/api/version", pages.ollama_version, methods=["GET"]),
         Route("/health", pages.health, methods=["GET"]),
         Route("/ready", pages.ready, methods=["GET"]),
         Route("/metrics", pages.metrics, methods=["GET"]),
@@ -137,28 +144,33 @@ class _Pages:
 
     async def models(self, asked: HttpAsked) -> Response:
         """The models this key may use, in a form that clients of either vendor read."""
-        try:
-            names = self._names(asked)
-        except ProviderError as error:
-            return _refusal(asked, error)
-        first, last = (names[0], names[-1]) if names else (None, None)
-        listed = [_model_record(name) for name in names]
-        return JSONResponse({"object": "list", "data": listed, "has_more": False, "first_id": first, "last_id": last})
+        return self._list_models(asked, list_models)
 
     async def model(self, asked: HttpAsked) -> Response:
         """One model."""
-        return self._show_model(asked, _model_record)
+        return self._show_model(asked, show_model)
 
     async def gemini_models(self, asked: HttpAsked) -> Response:
         """The models this key may use, as the Gemini wire lists them."""
-        try:
-            return JSONResponse({"models": [_gemini_record(name) for name in self._names(asked)]})
-        except ProviderError as error:
-            return _refusal(asked, error)
+        return self._list_models(asked, lambda names: {"models": [show_gemini_model(name) for name in names]})
 
     async def gemini_model(self, asked: HttpAsked) -> Response:
         """One model, as the Gemini wire describes it."""
-        return self._show_model(asked, _gemini_record)
+        return self._show_model(asked, show_gemini_model)
+
+    async def ollama_tags(self, asked: HttpAsked) -> Response:
+        """Return the models this key may use, as the Ollama wire lists them."""
+        return self._list_models(asked, lambda names: {"models": [show_ollama_tag(name) for name in names]})
+
+    async def ollama_version(self, asked: HttpAsked) -> Response:
+        """Return the gateway's own version, which clients of the Ollama wire ask for first."""
+        return self._list_models(asked, lambda names: {"version": version("dragoman")})
+
+    def _list_models(self, asked: HttpAsked, record: Callable[[list[str]], dict[str, Any]]) -> Response:
+        try:
+            return JSONResponse(record(self._names(asked)))
+        except ProviderError as error:
+            return _refusal(asked, error)
 
     def _show_model(self, asked: HttpAsked, record: Callable[[str], dict[str, Any]]) -> Response:
         name = asked.path_params["name"]
@@ -186,8 +198,9 @@ class _Pages:
 
 def _half_of(asked: HttpAsked) -> ServerCodec:
     """The half of the wire that whoever reads a page most likely speaks."""
-    if asked.url.path.startswith("/v1beta/"):
-        return SERVER_CODECS["gemini"]
+    path = asked.url.path
+    if path.startswith(("/v1beta/", "/api/")):
+        return SERVER_CODECS["gemini" if path.startswith("/v1beta/") else "ollama"]
     is_anthropic = "x-api-key" in asked.headers or "anthropic-version" in asked.headers
     return SERVER_CODECS["anthropic" if is_anthropic else "openai"]
 
@@ -195,23 +208,6 @@ def _half_of(asked: HttpAsked) -> ServerCodec:
 def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
     reply = _half_of(asked).error(error)
     return Response(reply.body, reply.status, dict(reply.headers))
-
-
-def _model_record(name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "type": "model",
-        "display_name": name,
-        "created": 0,
-        "created_at": "1970-01-01T00:00:00Z",
-        "owned_by": "dragoman",
-    }
-
-
-def _gemini_record(name: str) -> dict[str, Any]:
-    methods = ["generateContent", "streamGenerateContent"]
-    return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods}
 
 
 # --- workers --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -30,8 +30,10 @@ from ..prices import cost
 from ..provider import Provider
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
+from ..wire.fields import read_body
 from .access import Service
 from .keys import Key
+from .listings import show_ollama_model
 from .models import issuer_of, wires_of
 
 log = logging.getLogger("dragoman")
@@ -57,16 +59,20 @@ class _GoneError(Exception):
     """The client hung up."""
 
 
+Action = Literal["answer", "count", "show"]
+"""What a POST asks for: a reply, an estimate of its input, or the description of a model."""
+
+
 class RouteHandler:
     """The POST of one wire."""
 
-    def __init__(self, service: Service, half: ServerCodec, *, counting: bool = False) -> None:
+    def __init__(self, service: Service, half: ServerCodec, action: Action = "answer") -> None:
         self._service = service
         self._half = half
-        self._counting = counting
+        self._action: Action = action
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Exchange(self._service, self._half, scope, receive, send).run(counting=self._counting)
+        await Exchange(self._service, self._half, scope, receive, send).run(self._action)
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -137,11 +143,11 @@ class Exchange:
         self.abandoned = False  # and the call was ended from here
         self.task: asyncio.Task[Any] | None = None
 
-    async def run(self, *, counting: bool = False) -> None:
+    async def run(self, action: Action = "answer") -> None:
         """The whole exchange. Nothing escapes but a cancellation that is not ours."""
         self.service.metrics.in_flight += 1
         try:
-            await self._run(counting=counting)
+            await self._run(action)
         except _GoneError:
             self.status = self.status or 499
         except asyncio.CancelledError:
@@ -161,17 +167,28 @@ class Exchange:
             self.service.metrics.in_flight -= 1
             self._account()
 
-    async def _run(self, *, counting: bool) -> None:
+    async def _run(self, action: Action) -> None:
         self._identify()
-        asked = self._read(await self._read_body())
+        body = await self._read_body()
+        if action == "show":
+            await self._show(body)
+            return
+        asked = self._read(body)
         provider = self._admit(asked)
         if self.key is not None and self.key.is_limited:
             await self._count(self.key, provider)
-        if counting:
+        if action == "count":
             count = provider.estimate_input_tokens(asked.request.messages, asked.request.tools)
             await self._reply(HttpReply(200, _JSON, msgspec.json.encode({"input_tokens": count})))
-            return
-        await self._answer(provider, asked)
+        else:
+            await self._answer(provider, asked)
+
+    async def _show(self, body: bytes) -> None:
+        """Describe the model that a body names; older clients call the field ``name``."""
+        fields = read_body(body)
+        name = fields.text("model") or fields.need_text("name")
+        record = show_ollama_model(self._find(name).capabilities)
+        await self._reply(HttpReply(200, _JSON, msgspec.json.encode(record)))
 
     # before any work: who asks
 
@@ -224,15 +241,18 @@ class Exchange:
     # what is asked, and whether it may be
 
     def _admit(self, asked: Asked) -> Provider:
-        name, key = asked.request.model, self.key
-        if key is not None and not key.allows(name):
-            raise InvalidModelError("no model of this name is served here")  # as if there were none
-        provider = self.provider = self.service.models.find(name)
-        self.model = name
+        provider = self.provider = self._find(asked.request.model)
         check_request(asked.request)
         request = self._translate(asked.request, provider)
         provider.check(request)
         self.request = request
+        return provider
+
+    def _find(self, name: str) -> Provider:
+        if self.key is not None and not self.key.allows(name):
+            raise InvalidModelError("no model of this name is served here")  # the same as for one that is not served
+        provider = self.service.models.find(name)
+        self.model = name
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:

@@ -25,6 +25,8 @@ _ERROR = {
     "required": ["error"],
     "properties": {"error": {"type": "object", "required": ["message", "type"]}},
 }
+_SENTENCE = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+_DENIED = ("400", "401", "403")
 _TEXT_OR_PARTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
 _MESSAGE = {
     "type": "object",
@@ -69,6 +71,22 @@ _RESPONSES = _request(
     max_output_tokens={"type": "integer"},
 )
 
+_OLLAMA = {
+    "type": "object",
+    "required": ["model", "messages"],
+    "properties": {
+        "model": _COMMON["model"],
+        "stream": {"type": "boolean", "default": True},
+        "messages": {"type": "array", "items": _MESSAGE},
+        "tools": _COMMON["tools"],
+        "options": {"type": "object"},
+        "format": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+        "think": {"anyOf": [{"type": "boolean"}, {"type": "string"}]},
+        "keep_alive": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+    },
+}
+_SHOW = {"type": "object", "required": ["model"], "properties": {"model": _COMMON["model"]}}
+
 _GEMINI = {
     "type": "object",
     "required": ["contents"],
@@ -81,36 +99,41 @@ _GEMINI = {
 }
 
 
-def _post(summary: str, schema: dict[str, Any], *, streams: bool = True) -> dict[str, Any]:
+def _post(
+    summary: str, schema: dict[str, Any], *, streams: str | None = "text/event-stream", error: dict[str, Any] = _ERROR
+) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-    if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+    if streams is not None:
+        content[streams] = {"schema": {"type": "string"}}
     return {
         "post": {
             "summary": summary,
             "security": [{"bearer": []}, {"x-api-key": []}, {}],
             "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-            "responses": {"200": {"description": "The reply.", "content": content}, **_refusals()},
+            "responses": {"200": {"description": "The reply.", "content": content}, **_refusals(error=error)},
         }
     }
 
 
-def _refusals(*statuses: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": _ERROR}}
+def _refusals(*statuses: str, error: dict[str, Any] = _ERROR) -> dict[str, Any]:
+    content = {"application/json": {"schema": error}}
     return {status: {"description": _STATUSES[status], "content": content} for status in statuses or _STATUSES}
 
 
-def _get(summary: str, *refusals: str, kind: str = "application/json") -> dict[str, Any]:
+def _get(
+    summary: str, *refusals: str, kind: str = "application/json", error: dict[str, Any] = _ERROR
+) -> dict[str, Any]:
     schema = {"type": "object"} if kind == "application/json" else {"type": "string"}
     found: dict[str, Any] = {"200": {"description": summary, "content": {kind: {"schema": schema}}}}
-    return {"get": {"summary": summary, "responses": {**found, **(_refusals(*refusals) if refusals else {})}}}
+    denied = _refusals(*refusals, error=error) if refusals else {}
+    return {"get": {"summary": summary, "responses": {**found, **denied}}}
 
 
 def document() -> dict[str, Any]:
     """The OpenAPI document of a gateway."""
     named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     not_ready = {"description": "Not ready.", "content": {"application/json": {"schema": {"type": "object"}}}}
-    ready = _get("Whether calls can be expected to succeed.", "400", "401", "403")
+    ready = _get("Whether calls can be expected to succeed.", *_DENIED)
     ready["get"]["responses"]["503"] = not_ready
     return {
         "openapi": "3.1.0",
@@ -126,14 +149,18 @@ def document() -> dict[str, Any]:
             "/v1/messages": _post("Messages.", _MESSAGES),
             "/v1/responses": _post("Responses.", _RESPONSES),
             "/v1beta/models/{name}:generateContent": {
-                **_post("Gemini.", _GEMINI, streams=False),
+                **_post("Gemini.", _GEMINI, streams=None),
                 "parameters": [named],
             },
-            "/v1/messages/count_tokens": _post("About how many tokens it is.", _COUNT, streams=False),
-            "/v1/models": _get("The models this key may use.", "400", "401", "403"),
-            "/v1/models/{name}": {**_get("One model.", "400", "401", "403", "404"), "parameters": [named]},
+            "/v1/messages/count_tokens": _post("About how many tokens it is.", _COUNT, streams=None),
+            "/api/chat": _post("Ollama.", _OLLAMA, streams="application/x-ndjson", error=_SENTENCE),
+            "/api/show": _post("One model, for Ollama's clients.", _SHOW, streams=None, error=_SENTENCE),
+            "/api/tags": _get("The models this key may use, for Ollama's clients.", *_DENIED, error=_SENTENCE),
+            "/api/version": _get("The gateway's version, for Ollama's clients.", *_DENIED, error=_SENTENCE),
+            "/v1/models": _get("The models this key may use.", *_DENIED),
+            "/v1/models/{name}": {**_get("One model.", *_DENIED, "404"), "parameters": [named]},
             "/health": _get("The process is alive."),
             "/ready": ready,
-            "/metrics": _get("Counters of this process.", "400", "401", "403", kind="text/plain"),
+            "/metrics": _get("Counters of this process.", *_DENIED, kind="text/plain"),
         },
     }

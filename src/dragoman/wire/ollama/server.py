@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from ...errors import (
@@ -86,7 +87,10 @@ class OllamaServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body, _hides_call)
+        at = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if asked.request.stream:
+            return _StreamEncoder(at)
+        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at), _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal, in one sentence."""
@@ -220,8 +224,9 @@ def _read_image(data: Any, path: str) -> Image:
 class _StreamEncoder(ReplyEncoder):
     content_type = "application/x-ndjson"
 
-    def __init__(self) -> None:
+    def __init__(self, at: str) -> None:
         super().__init__()
+        self._at = at  # when the reply was made
         self._name = ""  # of the call that is open
         self._before_text = self._after_text = b""
 
@@ -230,30 +235,30 @@ class _StreamEncoder(ReplyEncoder):
             return self._before_text + encode_json(event.text) + self._after_text if event.text else b""
         self.note(event)
         if isinstance(event, ThinkingDelta):
-            return _line(self, {"content": "", "thinking": event.text}) if event.text else b""
+            return _line(self, self._at, {"content": "", "thinking": event.text}) if event.text else b""
         if isinstance(event, ToolUseStart):
             self._name = event.tool_name
         elif isinstance(event, ToolUseEnd):
             # A call is sent when it has ended: an input is an object here.
             if event.intent is not None or event.problem in ("unknown_tool", "invalid_arguments"):
                 call = _write_call(event.tool_use_id, self._name, event.final_input)
-                return _line(self, {"content": "", "tool_calls": [call]})
+                return _line(self, self._at, {"content": "", "tool_calls": [call]})
         elif isinstance(event, MessageStart):
-            self._before_text, self._after_text = split_at_text(_line(self, {"content": "\0"}))
-            return _line(self, {"content": ""})
+            self._before_text, self._after_text = split_at_text(_line(self, self._at, {"content": "\0"}))
+            return _line(self, self._at, {"content": ""})
         return b""
 
     def hides_call(self, complete: MessageComplete) -> bool:
         return _hides_call(complete)
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        return _line(self, {"content": ""}, **_ending(self, complete))
+        return _line(self, self._at, {"content": ""}, **_ending(self, complete))
 
     def write_error(self, error: ProviderError) -> bytes:
         return encode_json({"error": _sentence(error)}) + b"\n"
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
+def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes:
     message: dict[str, Any] = {"content": ""}
     calls = []
     for block in complete.final_content:
@@ -265,11 +270,11 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
             calls.append(_write_call(block.id, block.name, block.arguments))
     if calls:
         message["tool_calls"] = calls
-    return _line(reply, message, **_ending(reply, complete))
+    return _line(reply, at, message, **_ending(reply, complete))
 
 
-def _line(reply: ReplyEncoder, message: dict[str, Any], **ending: Any) -> bytes:
-    record = {"model": reply.start.model if reply.start is not None else "", "created_at": "1970-01-01T00:00:00Z"}
+def _line(reply: ReplyEncoder, at: str, message: dict[str, Any], **ending: Any) -> bytes:
+    record = {"model": reply.start.model if reply.start is not None else "", "created_at": at}
     line = {**record, "message": {"role": "assistant", **message}, "done": bool(ending), **ending}
     return encode_json(line) + b"\n"
 
