@@ -47,8 +47,9 @@ __all__ = [
 ]
 
 # Rates have at most 27 digits (checked below), so with 100 every product and sum is exact, whatever
-# precision the caller's own decimal context has.
-_EXACT = Context(prec=100)
+# precision the caller's own decimal context has. Without traps: a cost in a hostile log may be 1E+999999999,
+# and adds up to infinity instead of raising.
+EXACT = Context(prec=100, traps=[])
 _DEAREST = Decimal(10**9)
 _FINEST = -18
 _ZERO = Decimal(0)
@@ -443,7 +444,7 @@ def cost(
     parts, notes = _bill(counts, row, usage.input_tokens or 0)
     total = _ZERO
     for part in parts.values():
-        total = _EXACT.add(total, part)
+        total = EXACT.add(total, part)
     notes += _caveats(usage, row, model)
     return Cost(total, parts, table.version, row, notes=tuple(notes))
 
@@ -483,7 +484,7 @@ def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dic
             # Reasoning is output everywhere; only a missing cache rate is worth a word.
             if counts[part] and stand_in == "input":
                 notes.append(f"no {name} rate: {part} is billed at the input rate")
-        parts[part] = _EXACT.scaleb(_EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
+        parts[part] = EXACT.scaleb(EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
     return parts, notes
 
 
@@ -541,4 +542,4 @@ def reprice(
         if old is None or isinstance(new, Unpriced):
             yield Repriced(use, old, new, None)
         else:
-            yield Repriced(use, old, new, _EXACT.subtract(new.total, old))
+            yield Repriced(use, old, new, EXACT.subtract(new.total, old))

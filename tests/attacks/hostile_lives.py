@@ -31,7 +31,6 @@ from dragoman.log import (
     LogError,
     LogLockedError,
     LogRecord,
-    LogStorageError,
     PostgresLog,
     SqliteLog,
 )
@@ -45,8 +44,8 @@ from dragoman.tools import tool
 from ..session.playing import check_evidence, of, types
 
 INVOICES = 9
-REFUSED, FENCED, LOCK_LOST = 3, 4, 5  # exit codes of a life, besides 0 and death by a signal
-WHOLE_LIFE = 0.15  # about how many seconds a life takes that nothing disturbs
+REFUSED, FENCED = 3, 4  # exit codes of a life, besides 0 and death by a signal
+RECORDS = 50  # a session that nothing disturbs has about twice as many
 
 
 class Tally(msgspec.Struct):
@@ -60,7 +59,6 @@ class Tally(msgspec.Struct):
     takeovers: int = 0
     refused: int = 0
     fenced: int = 0
-    lock_lost: int = 0
     acknowledged: int = 0
     payments: int = 0
     unknown_outcomes: int = 0
@@ -146,8 +144,6 @@ def run_child(place: str, folder: Path, name: str, acknowledge: int, *, takeover
         return REFUSED
     except LogConflictError:
         return FENCED
-    except LogStorageError as error:
-        return LOCK_LOST if "lock" in str(error) else _report(error)
     except BaseException as error:
         # Two processes may find an empty log; the second is refused as a session that exists.
         return REFUSED if "there is a session" in str(error) else _report(error)
@@ -182,7 +178,7 @@ class World:
             calm = moment > 60 or self.tally.kills >= kills
             while not finished and len(self.pipes) < (1 if calm else self.runners):
                 self.start(name, takeover=bool(self.pipes) and self.draw.random() < 0.7)
-            self.listen(self.draw.uniform(0, WHOLE_LIFE))
+            self.listen(self.draw.randrange(RECORDS) if self.runners == 1 else self.draw.randrange(10))
             if calm or finished:
                 self.let_go()
             else:
@@ -224,15 +220,19 @@ class World:
             os.kill(pid, signal.SIGCONT)
         self.stopped.clear()
 
-    def listen(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            ready, _, _ = select.select([end for end, _ in self.pipes.values()], [], [], left)
+    def listen(self, records: int) -> None:
+        """Wait until so many records were acknowledged, a life ended, or nothing has happened for a while."""
+        until = sum(came.count(b"\n") for _, came in self.pipes.values()) + records
+        while sum(came.count(b"\n") for _, came in self.pipes.values()) < until:
+            ready, _, _ = select.select([end for end, _ in self.pipes.values()], [], [], 0.1 if self.stopped else 1)
+            if not ready:
+                return
             for pid in [pid for pid, (end, _) in self.pipes.items() if end in ready]:
                 if not self._read(pid):
                     self.silent.add(pid)
             if self.silent:
                 return
+        time.sleep(self.draw.uniform(0, 0.003))  # somewhere within what the last record leads to
 
     def _read(self, pid: int) -> bytes:
         end, came = self.pipes[pid]
@@ -262,7 +262,7 @@ class World:
         return finished
 
     def _count(self, code: int) -> None:
-        names = {-9: "kills", REFUSED: "refused", FENCED: "fenced", LOCK_LOST: "lock_lost"}
+        names = {-9: "kills", REFUSED: "refused", FENCED: "fenced"}
         if code in names:
             setattr(self.tally, names[code], getattr(self.tally, names[code]) + 1)
         elif code != 0:

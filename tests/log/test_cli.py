@@ -247,11 +247,16 @@ def test_where_a_log_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         "postgresql://ann:hunter2secret@db:5433/logs?sslmode=require",
         "postgresql://db:5433/logs?password=hunter2secret",
         "postgres://hunter2secret:5433abc@[/logs",
+        "postgresql://ann:12/hunter2secret@db/logs",
+        "postgresql://ann:a?hunter2secret@db/logs",
+        "postgresql://ann:a@hunter2secret@db/logs",
+        "postgresql://db/logs?password=a@hunter2secret",
     ],
 )
 def test_a_place_is_named_without_its_password(address: str) -> None:
     assert "hunter2secret" not in name_place(address)
     assert name_place("log.db") == "log.db"
+    assert name_place("postgresql://ann:secret@db:5433,[::1]/logs?sslmode=require") == "postgresql://db:5433,[::1]/logs"
 
 
 def test_a_server_that_is_not_there_costs_no_password(tmp_path: Path) -> None:

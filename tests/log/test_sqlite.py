@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -60,7 +61,7 @@ def test_a_writer_in_another_process_is_refused_too_and_its_end_lets_us_in(path:
         with pytest.raises(LogLockedError, match=f"is being written by process {process.pid};"):
             SqliteLog(path)
         with SqliteLog(path, readonly=True) as reader:
-            assert len(list(reader.read("s1"))) == 10
+            assert len(list(reader.read("s1"))) >= 10
     finally:
         process.kill()
         process.communicate()
@@ -374,3 +375,69 @@ def test_open_log_takes_paths_and_addresses(path: Path, tmp_path: Path) -> None:
         open_log(f"postgresql://user:hunter2secret@/nowhere?host={tmp_path}")
     assert "hunter2secret" not in str(caught.value)
     assert PostgresLog.__name__ == "PostgresLog"
+
+
+def test_a_deleted_lock_file_does_not_let_a_second_writer_in(path: Path) -> None:
+    lock = path.with_name("log.db.lock")
+    first = SqliteLog(path)
+    first.append_sync("s1", TurnStarted(1))
+    lock.unlink()
+    first.append_sync("s1", TurnStarted(2))  # it takes the lock again
+    with pytest.raises(LogLockedError, match=f"by process {os.getpid()}"):
+        SqliteLog(path)
+    lock.unlink()
+    with SqliteLog(path) as second:
+        assert second.append_sync("s1", TurnStarted(3)).seq == 13
+        for _ in range(2):
+            with pytest.raises(LogLockedError, match="is being written"):
+                first.append_sync("s1", TurnStarted(4))
+    assert first.append_sync("s1", TurnStarted(4)).seq == 14  # the other one is gone
+    assert first.verify().ok
+    first.close()
+
+
+def test_a_file_with_two_names_is_not_written(path: Path) -> None:
+    SqliteLog(path).close()
+    other = path.with_name("other.db")
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(LogLockedError, match="has 2 names"):
+            SqliteLog(name)
+        with SqliteLog(name, readonly=True) as log:
+            assert log.verify().ok
+    other.unlink()
+    SqliteLog(path).close()
+
+
+def test_a_log_that_cannot_be_opened_on_a_full_disk_says_so(tmp_path: Path) -> None:
+    """On a small disk of its own: make a log, fill the disk, and open the log again."""
+    program = (
+        "import sys; from dragoman.log import *\n"
+        "with open_log(sys.argv[1]) as log: log.append_sync('s', TurnStarted(1))\n"
+        "try:\n"
+        "    with open(sys.argv[1] + '.fill', 'wb', buffering=0) as file:\n"
+        "        while True: file.write(bytes(512))\n"
+        "except OSError: pass\n"
+        "try: open_log(sys.argv[1])\n"
+        "except LogError as error: print(type(error).__name__, error)\n"
+    )
+    script = 'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@"'
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here to mount a small disk with")
+    command = [
+        "unshare",
+        "-rm",
+        "sh",
+        "-c",
+        script,
+        str(tmp_path),
+        sys.executable,
+        "-c",
+        program,
+        str(tmp_path / "log.db"),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    if result.returncode == 77:
+        pytest.skip("mounting is not allowed here")
+    assert result.stdout.startswith("LogFullError "), result.stdout + result.stderr
+    assert "make room" in result.stdout

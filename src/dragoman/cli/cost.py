@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from decimal import Context, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ from msgspec import Struct
 
 from ..errors import InvalidModelError
 from ..events import Usage
-from ..prices import Cost, PriceTable, Unpriced, cost
+from ..prices import EXACT, Cost, PriceTable, Unpriced, cost
 from ..registry import Registry
 from .completion import ModelName
 from .console import Bar, show_json, show_table
 from .errors import report_errors
 from .options import json_option, load_prices, load_registry
 
-_EXACT = Context(prec=100)
 _SOMETHING = re.compile(r"\S")
 _COUNTS = {
     "input": "input_tokens",
@@ -226,10 +225,10 @@ class _Sum:
         if isinstance(bill, Unpriced):
             self.unpriced[bill.reason] += 1
             return
-        self.total = _EXACT.add(self.total, bill.total)
+        self.total = EXACT.add(self.total, bill.total)
         self.notes.update(bill.notes)
         for part, amount in bill.parts.items():
-            self.parts[part] = _EXACT.add(self.parts.get(part, Decimal(0)), amount)
+            self.parts[part] = EXACT.add(self.parts.get(part, Decimal(0)), amount)
 
     def as_data(self) -> dict[str, Any]:
         known = self.calls > self.unpriced.total()
@@ -262,7 +261,7 @@ class _Bill:
 
 def write_amount(amount: Decimal) -> str:
     """An amount in full, without an exponent and without idle zeros."""
-    return f"{amount.normalize(_EXACT):f}"
+    return f"{amount.normalize(EXACT):f}"
 
 
 def _show(bill: _Bill) -> None:

@@ -11,7 +11,7 @@ import webbrowser
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,14 +35,13 @@ from ..log import (
     open_log,
     read_uses,
 )
-from ..prices import PriceTable, Repriced, Unpriced, reprice
+from ..prices import EXACT, PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
 from ..trace import TraceServer
 from .console import Bar, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import json_option, load_prices
 
-_EXACT = Context(prec=100)
 _SHOWN = 50  # sessions in a list that is read by people
 
 
@@ -349,13 +348,13 @@ class _Bill:
         if result.old is None:
             self.unrecorded += 1
         else:
-            self.recorded = _EXACT.add(self.recorded, result.old)
+            self.recorded = EXACT.add(self.recorded, result.old)
         if isinstance(result.new, Unpriced):
             self.reasons[result.new.reason] += 1
         else:
-            self.repriced = _EXACT.add(self.repriced, result.new.total)
+            self.repriced = EXACT.add(self.repriced, result.new.total)
         if result.difference is not None:
-            self.difference = _EXACT.add(self.difference, result.difference)
+            self.difference = EXACT.add(self.difference, result.difference)
 
     def total(self) -> dict[str, Any]:
         return {
@@ -369,7 +368,7 @@ class _Bill:
 
 
 def _plain(amount: Decimal) -> str:
-    return f"{amount.normalize(_EXACT):f}"
+    return f"{amount.normalize(EXACT):f}"
 
 
 def _show_bills(rows: list[dict[str, Any]], table: PriceTable, failed: int) -> None:

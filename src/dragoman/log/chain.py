@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from .errors import LogCorruptError
-from .record import Row, genesis, hash_record, read_row
+from .record import Row, check_payload, genesis, hash_record, read_row
 
 Problem: TypeAlias = Literal["hash mismatch", "gap", "wrong previous", "unreadable", "cut short"]
 
@@ -137,6 +137,10 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
         return "hash mismatch", "its content is not what was written"
     if record.previous != previous:
         return "wrong previous", f"it does not follow from record {expected - 1}: one of the two was replaced"
+    try:
+        check_payload(record.raw)
+    except LogCorruptError as error:  # whoever wrote it knew how to hash
+        return "unreadable", str(error)
     return None
 
 

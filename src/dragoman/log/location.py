@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
 SCHEMES = ("postgresql://", "postgres://")
 
@@ -19,13 +19,14 @@ def find_place(where: str | Path | None = None) -> str | Path:
     return platformdirs.user_data_path("dragoman") / "log.db"
 
 
+# A server and a database, in a URL that cannot be read in two ways. Anything else may hide a password.
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]*)(?::\d+)?"
+_URL = re.compile(rf"postgres(?:ql)?://(?:[^@/?#]*@)?({_HOST}(?:,{_HOST})*(?:/[\w.-]*)?)(?:\?[^@]*)?")
+
+
 def name_place(where: str | Path) -> str:
-    """The place as it may be shown: of an address only the server and the database."""
+    """Return the place as it may be shown: of an address only the server and the database."""
     if not str(where).startswith(SCHEMES):
         return str(where)
-    try:
-        parts = urlsplit(str(where))
-        server = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
-    except ValueError:  # not an address after all; what it is may be a password
-        return "postgresql://…"
-    return f"postgresql://{server}{parts.path}"
+    found = _URL.fullmatch(str(where))
+    return f"postgresql://{found[1]}" if found else "postgresql://…"

@@ -33,28 +33,59 @@ class FileLock:
     """An exclusive lock on a file made for the purpose, which stays behind when it is released."""
 
     def __init__(self, path: Path, subject: Path) -> None:
-        try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
-            raise kind(f"{path}: cannot be made, and a log needs it to be written: {error.strerror}") from None
-        try:
-            _lock(self._handle)
-        except OSError:
-            holder = os.read(self._handle, 20).decode("ascii", "replace").strip()
-            os.close(self._handle)
-            by = f" by process {holder}" if holder else ""
-            raise LogLockedError(f"{subject}: is being written{by}; a log has one writer at a time") from None
-        self._sign()
+        self._path = path
+        self._subject = subject
+        self._handle = self._acquire()
 
-    def _sign(self) -> None:
+    def keep(self) -> None:
+        """Make sure that the lock is still the one others see, and take it again if its file was deleted.
+
+        Programs that clean up folders delete lock files. Another writer may then have made and locked a
+        new one: ``LogLockedError`` as long as it holds it.
+        """
+        if self._is_in_place(self._handle):
+            return
+        handle = self._acquire()
+        os.close(self._handle)
+        self._handle = handle
+
+    def _acquire(self) -> int:
+        while True:
+            try:
+                handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            except OSError as error:
+                kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
+                raise kind(
+                    f"{self._path}: cannot be made, and a log needs it to be written: {error.strerror}"
+                ) from None
+            try:
+                _lock(handle)
+            except OSError:
+                holder = os.read(handle, 20).decode("ascii", "replace").strip()
+                os.close(handle)
+                by = f" by process {holder}" if holder else ""
+                raise LogLockedError(f"{self._subject}: is being written{by}; a log has one writer at a time") from None
+            if self._is_in_place(handle):
+                _sign(handle)
+                return handle
+            os.close(handle)  # it was deleted between opening and locking: nobody else sees this lock
+
+    def _is_in_place(self, handle: int) -> bool:
         try:
-            os.ftruncate(self._handle, 0)
-            os.lseek(self._handle, 0, os.SEEK_SET)
-            os.write(self._handle, b"%d\n" % os.getpid())
+            return os.path.samestat(self._path.stat(), os.fstat(handle))
         except OSError:
-            pass  # a full disk: the id is there for people, the lock holds without it
+            return False
 
     def release(self) -> None:
         """Let the next writer in."""
         os.close(self._handle)
+
+
+def _sign(handle: int) -> None:
+    """Write the process id into the lock file, for the message that a second writer gets."""
+    try:
+        os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.write(handle, b"%d\n" % os.getpid())
+    except OSError:
+        pass  # a full disk: the lock holds without it

@@ -23,7 +23,7 @@ from ..calls import CallCompleted, CallFailed, CallStarted, ProviderRecovered, P
 from ..errors import quote
 from ..events import FinishReason, ToolIntent, Usage
 from ..messages import Assistant, LossWarning, Message, System, ToolResult, User, UserBlock
-from .errors import InvalidRecordError, UnknownTypeError
+from .errors import InvalidRecordError, LogCorruptError, UnknownTypeError
 
 Actor: TypeAlias = Literal["user", "agent", "system", "tool", "worker"]
 Sensitivity: TypeAlias = Literal["private", "user_controlled", "pseudonymous", "aggregatable"]
@@ -371,9 +371,19 @@ def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
     if decoder is not None:
         try:
             return cast("Payload", decoder.decode(data))
-        except msgspec.ValidationError:
+        except (ValueError, RecursionError):
             pass
-    return cast("dict[str, Any]", msgspec.json.decode(data, type=dict))
+    return decode_object(data)
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    """Read a payload as plain data; ``LogCorruptError`` when it is not a JSON object."""
+    try:
+        return cast("dict[str, Any]", msgspec.json.decode(data, type=dict))
+    except RecursionError:
+        raise LogCorruptError("a payload is nested too deeply to be read; verify() names the place") from None
+    except ValueError as error:
+        raise LogCorruptError(f"a payload is not a JSON object: {error}; verify() names the place") from None
 
 
 def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 from ..errors import scrub
 from .errors import (
@@ -102,6 +104,7 @@ class PostgresLog(EventLog):
     def __init__(self, conninfo: str, *, readonly: bool = False) -> None:
         super().__init__()
         self._conninfo = conninfo
+        self._secrets = _find_secrets(conninfo)
         self._connection: psycopg.Connection[Any] | None = None
         self._idle: list[psycopg.Connection[Any]] = []
         self._leased: set[str] = set()
@@ -119,7 +122,7 @@ class PostgresLog(EventLog):
 
     def _open(self) -> psycopg.Connection[Any]:
         """Connect for writing, and make or bring up to date the tables."""
-        with _explained():
+        with self._explained():
             connection = _connect(self._conninfo)
             try:
                 # A server set up to confirm before it has written would acknowledge what it may lose.
@@ -152,7 +155,7 @@ class PostgresLog(EventLog):
         if self._connection is None or self._connection.closed:
             self._connection = self._open()
             self._leased.clear()  # leases are locks of the connection, and end with it
-        with _explained(), self._connection.transaction():
+        with self._explained(), self._connection.transaction():
             yield self._connection
 
     def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
@@ -199,7 +202,7 @@ class PostgresLog(EventLog):
     def _drop_lease(self, session: str) -> bool:
         if session in self._leased and self._connection is not None and not self._connection.closed:
             self._leased.discard(session)
-            with _explained():
+            with self._explained():
                 self._connection.execute(_UNLEASE, (session,))
         return True
 
@@ -214,24 +217,47 @@ class PostgresLog(EventLog):
     @contextmanager
     def _view(self) -> Iterator[_PostgresView]:
         self._check_open()
-        with _explained():
-            connection = self._borrow()
-            try:
-                with connection.transaction():
+        with self._explained():
+            with ExitStack() as stack:
+                connection = self._begin_reading(stack)
+                try:
                     yield _PostgresView(connection)
-            except BaseException:
-                connection.close()  # who knows in what state it is
-                raise
+                except BaseException:
+                    connection.close()  # its state is unknown
+                    raise
             if self._closed:
                 connection.close()
             else:
                 self._idle.append(connection)
 
-    def _borrow(self) -> psycopg.Connection[Any]:
+    def _begin_reading(self, stack: ExitStack) -> psycopg.Connection[Any]:
+        """Begin a transaction, on an idle connection if one still works, else on a new one."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            try:
+                stack.enter_context(connection.transaction())
+            except _driver().Error:
+                connection.close()  # the server was restarted, say
+            else:
+                return connection
+        connection = _connect_reader(self._conninfo)
+        stack.enter_context(connection.transaction())
+        return connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the driver's errors into the log's, without the password."""
         try:
-            return self._idle.pop()
-        except IndexError:
-            return _connect_reader(self._conninfo)
+            yield
+        except _driver().Error as error:
+            state = error.sqlstate or ""
+            kind, advice = _STATES.get(state, (LogStorageError, _UNREACHABLE))
+            words = " ".join(scrub(str(error), self._secrets).split())
+            _empty(error)
+            raise kind(f"{words}{f' (SQLSTATE {state})' if state else ''}. {advice}") from None
 
 
 class _PostgresView:
@@ -265,12 +291,50 @@ class _PostgresView:
 # --- the database -----------------------------------------------------------------------------------
 
 
-def _connect(conninfo: str) -> psycopg.Connection[Any]:
+def _driver() -> ModuleType:
     try:
         import psycopg  # lazily: an extra, and 400 ms of imports that a log in a file must not pay
     except ImportError:
         raise LogError("PostgreSQL needs the extra: pip install 'dragoman[postgres]'") from None
-    return psycopg.connect(conninfo, autocommit=True, application_name="dragoman-log")
+    return psycopg
+
+
+def _find_secrets(conninfo: str) -> tuple[str, ...]:
+    """Return the passwords in a connection string, as they are and as a URL holds them.
+
+    A string that the driver would misread is refused here, because the driver's own error quotes the
+    part it stumbled over, and that may be the password.
+    """
+    driver = _driver()
+    try:
+        parts = driver.conninfo.conninfo_to_dict(conninfo)
+    except driver.Error as error:
+        _empty(error)
+        raise LogStorageError(f"the connection string cannot be read. {_ENCODE}") from None
+    if any("@" in str(parts.get(name, ""))[1:] for name in ("host", "dbname")):  # "@name" is a socket
+        raise LogStorageError(f"the connection string has an @ in its host or database. {_ENCODE}")
+    if not all(port.strip().isdigit() for port in str(parts.get("port") or "1").split(",") if port):
+        raise LogStorageError(f"the connection string has a port that is not a number. {_ENCODE}")
+    found = [str(parts[name]) for name in ("password", "sslpassword") if parts.get(name)]
+    return (*found, *[quote(secret, safe="") for secret in found])
+
+
+def _empty(error: BaseException) -> None:
+    """Take the connection, the text and the frames from a driver's error, all of which may hold the password.
+
+    Python keeps it as the context of the error that is raised in its place.
+    """
+    error.args = ()
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    for name in vars(error):
+        setattr(error, name, None)
+
+
+def _connect(conninfo: str) -> psycopg.Connection[Any]:
+    connection: psycopg.Connection[Any] = _driver().connect(
+        conninfo, autocommit=True, application_name="dragoman-log"
+    )  # fmt: skip
+    return connection
 
 
 def _connect_reader(conninfo: str) -> psycopg.Connection[Any]:
@@ -334,7 +398,8 @@ def _check_version(connection: psycopg.Connection[Any]) -> None:
         raise LogVersionError("the database is of an older version; open it for writing once to bring it up to date")
 
 
-# Classes and codes of SQLSTATE; the longest that fits decides.
+_UNREACHABLE = "The server failed or cannot be reached; what was on its way may or may not be there"
+_ENCODE = "In a URL, characters of a password such as % @ / : must be percent-encoded (%25 %40 %2F %3A)"
 _STATES: dict[str, tuple[type[LogError], str]] = {
     "53100": (LogFullError, "Nothing was written; make room and append again"),
     "25006": (LogReadOnlyError, "This server or role may only read"),
@@ -344,20 +409,3 @@ _STATES: dict[str, tuple[type[LogError], str]] = {
     "XX002": (LogCorruptError, "The server reports a damaged index"),
     "42P01": (LogCorruptError, "The log's tables are gone"),
 }
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn the server's errors into the log's, without what a connection string may hold."""
-    try:
-        yield
-    except LogError:
-        raise
-    except Exception as error:
-        if not any(base.__module__.startswith("psycopg") for base in type(error).__mro__):
-            raise
-        state = getattr(error, "sqlstate", None) or ""
-        advice = "The server failed or cannot be reached; what was on its way may or may not be there"
-        kind, advice = _STATES.get(state, (LogStorageError, advice))
-        words = " ".join(scrub(str(error)).split())
-        raise kind(f"{words}{f' (SQLSTATE {state})' if state else ''}. {advice}") from error

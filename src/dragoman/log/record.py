@@ -9,6 +9,7 @@ therefore breaks the chain at that record.
 from __future__ import annotations
 
 import hashlib
+import operator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias, cast
 
@@ -19,7 +20,7 @@ from msgspec.structs import force_setattr
 from ..errors import quote
 from ..messages import new_ulid
 from .errors import InvalidRecordError, LogCorruptError
-from .payloads import Actor, LogPruned, Payload, Sensitivity, decode_payload, encode_payload, find_actor
+from .payloads import Actor, LogPruned, Payload, Sensitivity, decode_object, decode_payload, encode_payload, find_actor
 
 ADMINISTRATION = "dragoman.log"  # the session in which the log writes about itself
 MAX_PAYLOAD = 64 * 1024 * 1024
@@ -59,11 +60,12 @@ class LogRecord(Struct, frozen=True):
     @property
     def data(self) -> dict[str, Any]:
         """The payload as plain data, with every field that was stored."""
-        return cast("dict[str, Any]", msgspec.json.decode(self.raw, type=dict))
+        return decode_object(bytes(self.raw))
 
     @property
     def line(self) -> bytes:
         """The record as its line of JSON, without the line's end."""
+        check_payload(self.raw)
         return _encoder.encode(
             Line(
                 self.actor, self.hash, self.id, self.parent, self.raw, self.previous, self.sensitivity, self.seq,
@@ -220,9 +222,20 @@ def read_row(row: Row) -> LogRecord:
     """The record of a stored row, of whatever age; ``LogCorruptError`` when it cannot be one."""
     session, seq, identity, turn, parent, kind, actor, sensitivity, microseconds, payload, previous, digest = row
     try:
+        # Raises for damage: bytes that are not UTF-8 arrive as surrogates, and a value of another type as such.
+        "".join((session, identity, turn or "", parent or "", kind, actor, sensitivity)).encode()
+        operator.index(seq)
         return LogRecord(
             cast("Actor", actor), digest.hex(), identity, parent, Raw(payload), previous.hex(),
             cast("Sensitivity", sensitivity), seq, session, _EPOCH + microseconds * _MICROSECOND, turn, kind,
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise LogCorruptError(f"session {quote(session)}, record {quote(seq)}: cannot be read: {error}") from None
+
+
+def check_payload(raw: Raw) -> None:
+    """Raise ``LogCorruptError`` for a payload that cannot be part of a line: no JSON object, or with line ends."""
+    data = bytes(raw)
+    decode_object(data)
+    if b"\n" in data or b"\r" in data:
+        raise LogCorruptError("a payload has line ends between its fields; verify() names the place")

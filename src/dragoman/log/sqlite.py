@@ -84,6 +84,7 @@ FROM records WHERE session = CAST(?1 AS TEXT) AND seq IN (
 
 _ERRORS: dict[str, type[LogError]] = {
     "SQLITE_FULL": LogFullError,
+    "SQLITE_IOERR_SHMSIZE": LogFullError,  # no room for the index of the write-ahead log
     "SQLITE_READONLY": LogReadOnlyError,
     "SQLITE_PERM": LogReadOnlyError,
     "SQLITE_CANTOPEN": LogReadOnlyError,
@@ -166,7 +167,6 @@ class SqliteLog(EventLog):
     # --- writing ------------------------------------------------------------------------------------
 
     def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
-        self._check_place()
         with _explained(self.path), self._transaction() as connection:
             heads = {session: head for session in {draft.session for draft in drafts} if (head := self._head(session))}
             linked = link_group(drafts, heads)
@@ -174,19 +174,20 @@ class SqliteLog(EventLog):
         return linked
 
     def _restore(self, records: Sequence[LogRecord]) -> None:
-        self._check_place()
         with _explained(self.path), self._transaction() as connection:
             check_follows(records, self._head(records[0].session))
             connection.executemany(_INSERT, map(to_row, records))
 
     def _check_place(self) -> None:
-        # SQLite goes on writing to a file that somebody has deleted, and every record would be lost.
+        """Refuse to commit to a file that was deleted or moved, or that another process writes by now."""
+        # SQLite goes on writing to a deleted file, and every record would be lost.
         try:
             in_place = os.path.samestat(self.path.stat(), self._identity)
         except OSError:
             in_place = False
         if not in_place:
             raise LogStorageError(f"{self.path}: was moved or deleted while it was being written")
+        self._lock.keep()
 
     def _head(self, session: str) -> Head | None:
         row = self._connection.execute(_HEAD, (session,)).fetchone()
@@ -200,6 +201,7 @@ class SqliteLog(EventLog):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            self._check_place()
             yield self._connection
             self._connection.execute("COMMIT")
         except BaseException:
@@ -293,6 +295,9 @@ def _create(path: Path) -> sqlite3.Connection:
     except OSError as error:
         kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
         raise kind(f"{path}: cannot be opened for writing: {error.strerror}") from None
+    if (names := path.stat().st_nlink) > 1:
+        # Each name would have a lock and a write-ahead log of its own, and SQLite would lose records.
+        raise LogLockedError(f"{path}: has {names} names (hard links); remove the others, or make them copies")
     _check_size(path)
     connection = _connect(path, "mode=rw")
     try:
@@ -394,5 +399,5 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _explain(error: sqlite3.Error, path: Path) -> LogError:
     name = getattr(error, "sqlite_errorname", "")
-    kind = _ERRORS.get("_".join(name.split("_")[:2]), LogStorageError)
+    kind = _ERRORS.get(name) or _ERRORS.get("_".join(name.split("_")[:2]), LogStorageError)
     return kind(f"{path}: {error}{f' ({name})' if name else ''}. {_ADVICE[kind]}")

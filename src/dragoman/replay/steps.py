@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from datetime import datetime
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 from msgspec import Struct
@@ -28,6 +28,7 @@ from ..log import (
     ToolStarted,
     TurnStarted,
 )
+from ..prices import EXACT
 from .summary import describe
 
 
@@ -171,7 +172,6 @@ COUNTED = (
     "session.started", "session.finished", "turn.started", "llm.call_completed", "llm.call_failed",
     "tool_intent.proposed", "permission.granted", "permission.denied", "tool.started",
 )  # fmt: skip
-_EXACT = Context(prec=100)
 _COUNTERS: dict[type, str] = {
     TurnStarted: "turns",
     CallFailed: "failed_calls",
@@ -204,4 +204,4 @@ def _add_call(found: dict[str, Any], call: CallCompleted) -> None:
         found[field] += getattr(call, field) or 0
     found["uncounted"] += call.input_tokens is None or call.output_tokens is None
     found["unpriced"] += call.cost_usd is None
-    found["cost_usd"] = _EXACT.add(found["cost_usd"], call.cost_usd or 0)
+    found["cost_usd"] = EXACT.add(found["cost_usd"], call.cost_usd or 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Context
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -31,13 +30,13 @@ from ..log import (
     TurnStarted,
 )
 from ..messages import Assistant, Message, ToolCall, ToolResult
+from ..prices import EXACT
 from .budget import Spending
 from .ids import ToolIds
 
 Stage: TypeAlias = Literal[
     "proposed", "validated", "granted", "started", "observed", "failed", "denied", "rejected", "closed"
 ]
-_EXACT = Context(prec=100)  # money is added, never rounded
 _ENDS = frozenset({"observed", "failed", "denied", "rejected", "closed"})
 
 
@@ -131,7 +130,7 @@ class State:
             if payload.cost_usd is None:
                 self.spent.cost_unknown = f"{payload.provider}:{payload.model}"
             else:
-                self.spent.cost_usd = _EXACT.add(self.spent.cost_usd, payload.cost_usd)
+                self.spent.cost_usd = EXACT.add(self.spent.cost_usd, payload.cost_usd)
 
     def _follow_intent(self, record: LogRecord, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))

@@ -1,0 +1,236 @@
+"""Logs that are damaged, or made by an attacker who can hash: errors of the log, never a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli import main
+from dragoman.cli.errors import EXIT_CODES
+from dragoman.errors import ProviderError
+from dragoman.log import EventLog, LogCorruptError, LogError, MessageRecorded, SqliteLog, open_log, read_uses
+from dragoman.messages import Tool, User
+from dragoman.prices import reprice
+from dragoman.replay import ReplayMismatch, ReplayProvider, compare_runs, count_totals, read_steps
+from dragoman.session import reduce_records
+from dragoman.trace.queries import Reader
+
+from ..log.samples import WRITABLE
+from ..story import tell
+
+EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+Count = Callable[[str, int], None]
+ALLOWED = {0, 2, EXIT_CODES["log_unusable"], EXIT_CODES["log_broken"]}
+
+
+def write_log(path: Path) -> None:
+    with SqliteLog(path) as log:
+        tell(log)
+        for payload in WRITABLE:
+            log.append_sync("all", payload)
+        for number in range(40):
+            log.append_sync("long", MessageRecorded(User("Grüße, 世界! " * (number * 7 % 60))))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "log.db"
+    write_log(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lines(sound: Path) -> list[Any]:
+    """The records of a sound log, as an export has them."""
+    target = sound.with_suffix(".jsonl")
+    with open_log(sound, readonly=True) as log:
+        log.export(target)
+    return [json.loads(line) for line in target.read_bytes().splitlines()]
+
+
+# --- bytes flipped in the file ----------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_no_command_dies_of_flipped_bytes(sound: Path, tmp_path: Path, count: Count) -> None:
+    draw, codes = random.Random(8), Counter[int]()
+    data, path = sound.read_bytes(), tmp_path / "x.db"
+    commands = [
+        ["log", "list"], ["log", "list", "--json"], ["log", "show", "long"], ["log", "show", "all", "--json"],
+        ["log", "export", "-o", str(tmp_path / "o.jsonl")], ["log", "verify"], ["log", "cost"], ["replay", "fix"],
+    ]  # fmt: skip
+    for _ in range(300 if EXHAUSTIVE else 20):
+        damaged = bytearray(data)
+        for _ in range(draw.choice([1, 4, 30])):
+            damaged[draw.randrange(100, len(damaged))] = draw.randrange(256)
+        for ending in ("-wal", "-shm", ".lock"):
+            Path(f"{path}{ending}").unlink(missing_ok=True)
+        path.write_bytes(damaged)
+        for words in commands:
+            result = CliRunner().invoke(main, [*words, "--log", str(path)])
+            assert result.exit_code in ALLOWED, f"{words}: {result.exception!r}"
+            codes[result.exit_code] += 1
+    count("commands run on damaged files", codes.total())
+    assert codes[EXIT_CODES["log_unusable"]] > 0
+    assert codes[0] > 0
+
+
+# --- exports of an attacker -------------------------------------------------------------------------
+
+HOSTILE: list[Any] = [
+    None, True, -1, 0, 2**31, 2**63, 2**64, 10**400, -(10**400), 1e308, "", "x" * 5000, "\x00\x1b[2J", "\u202e",
+    [], {}, [{}], "9" * 400, "1E+999999999", "2026-13-99T99:99:99Z", {"role": "tool"}, {"type": "text"}, ["a", 1, None],
+]  # fmt: skip
+
+
+def nest(depth: int) -> Any:
+    value: Any = "deep"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container and key of a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield value, key
+        yield from places(item)
+
+
+def mutate(value: Any, draw: random.Random) -> Any:
+    """Replace, remove, or add something somewhere."""
+    found = list(places(value))
+    if not found or draw.random() < 0.05:
+        return deepcopy(draw.choice(HOSTILE))
+    container, key = draw.choice(found)
+    act = draw.random()
+    if act < 0.15:
+        del container[key]
+    elif act < 0.25 and isinstance(container, dict):
+        container[draw.choice(["x", "type", "role", "id", "\x00"])] = deepcopy(draw.choice(HOSTILE))
+    elif act < 0.35:
+        container[key] = nest(draw.choice([40, 240, 400]))
+    elif act < 0.5:
+        other, there = draw.choice(found)
+        container[key] = deepcopy(other.get(there)) if isinstance(other, dict) else None
+    else:
+        container[key] = deepcopy(draw.choice(HOSTILE))
+    return value
+
+
+def write_line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def relink(records: list[Any], draw: random.Random) -> bytes:
+    """Mutate payloads and types, and hash everything again: the chain is whole."""
+    types = sorted({record["type"] for record in records})
+    heads: dict[str, tuple[int, str]] = {}
+    out = []
+    for record in records:
+        if draw.random() < 0.15:
+            record["payload"] = mutate(record["payload"], draw)
+        if draw.random() < 0.03:
+            record["type"] = draw.choice([*types, "x.y"])
+        name = record["session"]
+        first = (0, hashlib.sha256(f"dragoman.log/1 {name}".encode()).hexdigest())
+        seq, record["previous"] = heads.get(name, first)
+        record["seq"] = seq + 1
+        del record["hash"]
+        record["hash"] = hashlib.sha256(write_line(record)).hexdigest()
+        heads[name] = seq + 1, record["hash"]
+        out.append(write_line(record))
+    return b"\n".join(out) + b"\n"
+
+
+def damage(records: list[Any], draw: random.Random) -> bytes:
+    """Mutate whole lines, without regard to the hashes."""
+    for _ in range(draw.choice([1, 1, 3])):
+        at = draw.randrange(len(records))
+        act = draw.randrange(4)
+        if act == 0:
+            del records[at]
+        elif act == 1:
+            records.insert(at, draw.choice(records))
+        else:
+            records[at] = mutate(records[at], draw)
+    data = bytearray(b"\n".join([write_line(record) for record in records]) + b"\n")
+    for _ in range(draw.choice([0, 0, 1, 5])):
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    return bytes(data)
+
+
+def read_everything(log: EventLog, session: str) -> None:
+    """Do with a session whatever readers do."""
+    count_totals(log, session)
+    queries = Reader(log)
+    queries.read_page(session)
+    queries.read_record(session, 1)
+    queries.read_exchange(session, "r1")
+    queries.list_sessions()
+    reduce_records(log.read(session))
+    list(reprice(read_uses(log, session)))
+    compare_runs(read_steps(log, session), read_steps(log, session))
+
+
+async def replay(log: EventLog, session: str) -> None:
+    provider = ReplayProvider(log, session)
+    tools = [Tool(name, "", {"type": "object"}) for name in provider._tools]
+    for call in list(provider._recorded):
+        await provider.complete(provider._messages[: call.context], tools)
+
+
+@pytest.mark.exhaustive
+def test_hostile_exports_raise_errors_of_the_log(lines: list[Any], tmp_path: Path, count: Count) -> None:
+    draw, seen = random.Random(4), Counter[str]()
+    path, text = tmp_path / "x.jsonl", json.dumps(lines)
+    for number in range(4000 if EXHAUSTIVE else 120):
+        path.write_bytes((relink if number % 2 else damage)(json.loads(text), draw))
+        try:
+            with open_log(path, readonly=True) as log:
+                seen["whole" if log.verify().ok else "broken"] += 1
+                for entry in log.sessions():
+                    try:
+                        read_everything(log, entry.session)
+                        seen["read"] += 1
+                        asyncio.run(replay(log, entry.session))
+                    except (LogError, ProviderError, ReplayMismatch) as error:
+                        seen[type(error).__name__] += 1
+        except LogError as error:
+            seen[type(error).__name__] += 1
+    count("hostile exports read", number + 1)
+    assert seen["whole"] > 10
+    assert seen["broken"] > 10
+    assert seen["read"] > 10
+    assert seen["LogCorruptError"] > 0
+
+
+@pytest.mark.parametrize("payload", [b"5", b'"x"', b"[]", b"null", b'{"a":\n1}'])
+def test_verify_notices_a_payload_that_is_not_an_object(payload: bytes, lines: list[Any], tmp_path: Path) -> None:
+    record = {**lines[0], "payload": 0, "previous": hashlib.sha256(b"dragoman.log/1 all").hexdigest(), "seq": 1}
+    del record["hash"]
+    body = write_line(record).replace(b'"payload":0', b'"payload":' + payload)
+    line = body.replace(b',"id":', b',"hash":"' + hashlib.sha256(body).hexdigest().encode() + b'","id":', 1)
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(line.replace(b"\n", b"") + b"\n")
+    with open_log(path, readonly=True) as log:
+        report = log.verify()
+        assert report.first is not None
+        if b"\n" not in payload:  # else the line that is read back is another one
+            assert report.first.problem == "unreadable"
+            [found] = log.read(lines[0]["session"])
+            for read in (lambda: found.payload, lambda: found.data, lambda: found.line):
+                with pytest.raises(LogCorruptError, match="not a JSON object"):
+                    read()
