@@ -1,6 +1,10 @@
 # Each target sets up .venv by itself: Python 3.11 or newer, make, and a package index are all it needs.
 PYTHON ?= python3
 PROMPT ?=
+# The text as it was given: without `value`, make would expand a $ in it. The recipe reads it from the environment,
+# so that the shell does not read it as code either.
+override PROMPT := $(value PROMPT)
+export PROMPT
 BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
@@ -8,8 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: chat test test-covered test-rest test-exhaustive lint bench bench-quick lock clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
-	@$(BIN)/dragoman local pull >/dev/null
-	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt "$(PROMPT)")
+	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
 
 # What is covered to the last branch, by its own tests alone; tracing the others would double their time.
 COVERED := $(addprefix tests/,test_errors.py test_messages.py test_capabilities.py test_sse.py events validate wire)
@@ -50,9 +53,10 @@ lock: .venv/dev ## renew the locked dependencies
 	$(BIN)/python scripts/lock.py
 
 .venv/chat: requirements/chat.lock pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/chat.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@echo "setting up .venv; this happens once"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements/chat.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/dev: requirements/dev.lock pyproject.toml

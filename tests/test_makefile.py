@@ -1,0 +1,86 @@
+"""``make chat`` hands its prompt over as it was typed, and nothing in it is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COMMAND = """\
+#!{python}
+import json, pathlib, sys
+with pathlib.Path("calls.jsonl").open("a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+print("out"), print("progress", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with the real Makefile, whose environment is set up and whose ``dragoman`` records its arguments."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for name in ("requirements/chat.lock", "pyproject.toml"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".venv" / "chat").touch()
+    command = tmp_path / ".venv" / "bin" / "dragoman"
+    command.write_text(COMMAND.format(python=sys.executable))
+    command.chmod(0o755)
+    return tmp_path
+
+
+def chat(clone: Path, *words: str, **variables: str) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PROMPT", "MAKEFLAGS")}
+    done = subprocess.run(
+        ["make", "chat", *words],
+        cwd=clone,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    calls = (clone / "calls.jsonl").read_text().splitlines()
+    return [json.loads(call) for call in calls], done
+
+
+HOSTILE = [
+    "Say hello",
+    'Say "hello" and `touch harm`',
+    "It's $(touch harm) and $$(touch harm)",
+    "$(shell touch harm)",
+    "${shell touch harm} costs $5 and $PATH",
+    "'; touch harm; '",
+    '"; touch harm; "',
+    "a\nb && touch harm",
+    "-x --system harm",
+    "100 % of C:\\n #comment",
+]
+
+
+@pytest.mark.parametrize("prompt", HOSTILE)
+def test_a_prompt_arrives_as_it_was_given(clone: Path, prompt: str) -> None:
+    before = {path.name for path in clone.iterdir()}
+    calls, _ = chat(clone, f"PROMPT={prompt}")
+    assert calls == [["chat", f"--prompt={prompt}"]]
+    assert {path.name for path in clone.iterdir()} - before == {"calls.jsonl"}
+
+
+def test_a_prompt_may_come_from_the_environment(clone: Path) -> None:
+    calls, _ = chat(clone, PROMPT="`touch harm` $(shell touch harm)")
+    assert calls == [["chat", "--prompt=`touch harm` $(shell touch harm)"]]
+    assert not (clone / "harm").exists()
+
+
+def test_without_a_prompt_it_talks_and_progress_is_visible(clone: Path) -> None:
+    calls, done = chat(clone)
+    assert calls == [["chat"]]
+    assert (done.stdout, done.stderr) == ("out\n", "progress\n")
