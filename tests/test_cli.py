@@ -228,18 +228,6 @@ def test_a_file_that_is_not_json(tmp_path: Path) -> None:
     assert "is not JSON" in result.stderr
 
 
-def test_local_path_and_remove(tmp_path: Path) -> None:
-    missing = run("local", "path", DRAGOMAN_CACHE=str(tmp_path))
-    assert (missing.exit_code, missing.stdout.strip().startswith(str(tmp_path))) == (1, True)
-    file = Path(missing.stdout.strip())
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"x")
-    assert run("local", "path", DRAGOMAN_CACHE=str(tmp_path)).exit_code == 0
-    assert run("local", "pull", DRAGOMAN_CACHE=str(tmp_path)).stdout.strip() == str(file)
-    assert run("local", "remove", DRAGOMAN_CACHE=str(tmp_path)).stdout == "removed\n"
-    assert run("local", "remove", DRAGOMAN_CACHE=str(tmp_path)).stdout == "there was nothing to remove\n"
-
-
 def test_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", "--version"], capture_output=True, text=True, env=os.environ, check=False

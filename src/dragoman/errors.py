@@ -182,7 +182,7 @@ class ProviderError(Exception):
     category: ClassVar[str] = "provider_unavailable"
     error_class: ClassVar[ErrorClass] = "other"
     kind: ClassVar[str] = "unknown"
-    transient: ClassVar[bool] = False
+    transient: bool = False
     advice: str = ""
 
     def __init__(

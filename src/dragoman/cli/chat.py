@@ -14,10 +14,9 @@ import click
 
 from ..errors import ProviderError
 from ..events import encode_event
-from ..local import pull_weights, weights_path
 from ..messages import Message, System
 from ..sync import SyncEventStream, SyncProvider
-from .console import Bar, working
+from .console import working
 from .conversation import COMMANDS, Conversation
 from .errors import EXIT_CODES, report_errors, show_error
 from .options import choose_model, json_option, model_argument, model_options, open_model
@@ -77,10 +76,6 @@ def _open(
     started: tuple[str, str | None, str],
 ) -> SyncProvider:
     """Open a model by its name, or at an address; the one that the command was started with needs no repeating."""
-    if model == "local" and not planning and not weights_path().exists():
-        click.echo("Fetching the demonstration model once (93 MB) ...", err=True)
-        with Bar() as bar:
-            pull_weights(bar)
     first, base_url, wire = started
     at_start = base_url is not None and (model == first or ":" not in model)
     return open_model(model, address or (base_url if at_start else None), wire, api_key_env, timeout, planning=planning)

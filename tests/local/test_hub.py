@@ -1,0 +1,236 @@
+"""Downloads from a hub, over real sockets: resumed, checked, and without a credential for anyone else."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.local import WeightsError, find_model, list_models, pull_model
+from dragoman.local.catalog import load_catalog
+from dragoman.local.hub import _check_address, _is_protected, locate
+
+from .hub_server import HubServer, serve_hub
+
+CONTENT = b"GGUF" + os.urandom(400_000)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+SPEC = "hf:owner/some-repo/Some-Model.Q4.gguf"
+TOKEN = "hf_0123456789abcdefghij"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with serve_hub(CONTENT) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def part(folder: Path) -> Path:
+    return folder / "models" / ".parts" / f"{DIGEST}.part"
+
+
+def test_a_file_arrives_and_is_found_by_its_name(hub: HubServer, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    pulled = pull_model(SPEC, progress=lambda *facts: seen.append(facts))
+    assert (pulled.name, pulled.sha256, pulled.source, pulled.size) == ("Some-Model.Q4", DIGEST, SPEC, len(CONTENT))
+    assert Path(pulled.path).read_bytes() == CONTENT
+    assert find_model("Some-Model.Q4").path == Path(pulled.path)
+    assert [each.name for each in list_models()][-1] == "Some-Model.Q4"
+    assert {doing for doing, _, _ in seen} == {"fetching", "checking"}
+    assert seen[-1] == ("checking", len(CONTENT), len(CONTENT))
+    assert hub.asked[0].path == "/owner/some-repo/resolve/main/Some-Model.Q4.gguf"
+    assert list((tmp_path / "models" / ".parts").iterdir()) == []
+
+
+def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: HubServer) -> None:
+    pull_model(SPEC)
+    sent = {(each.server, each.method): each.headers.get("authorization") for each in hub.asked}
+    assert sent == {("hub", "HEAD"): f"Bearer {TOKEN}", ("hub", "GET"): f"Bearer {TOKEN}", ("storage", "GET"): None}
+    assert not [each for each in hub.asked if TOKEN in each.path]
+
+
+def test_no_token_no_header(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    pull_model(SPEC)
+    assert not [each for each in hub.asked if "authorization" in each.headers]
+
+
+def test_a_model_that_is_there_is_not_asked_for_again(hub: HubServer) -> None:
+    pull_model(SPEC)
+    before = len(hub.asked)
+    assert pull_model(SPEC).sha256 == DIGEST
+    assert len(hub.asked) == before
+
+
+def test_a_cut_connection_is_resumed_from_where_it_was_cut(hub: HubServer) -> None:
+    hub.cuts = [100_000, 50_000]
+    assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
+    assert [each.headers.get("range") for each in hub.gets()] == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_what_has_arrived_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Path) -> None:
+    hub.cuts = [100_000, 0]  # the second attempt brings nothing, so that it is given up
+    with pytest.raises(WeightsError, match="pull again to fetch the rest"):
+        pull_model(SPEC)
+    assert part(tmp_path).stat().st_size == 100_000
+    assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
+    assert hub.gets()[-1].headers["range"] == "bytes=100000-"
+
+
+def test_a_server_without_ranges_sends_the_file_from_its_beginning(hub: HubServer) -> None:
+    hub.cuts, hub.ranges = [100_000], False
+    assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
+
+
+def test_another_range_than_the_one_asked_for_is_refused(hub: HubServer) -> None:
+    hub.cuts, hub.shift = [100_000], 7
+    with pytest.raises(WeightsError, match="another range"):
+        pull_model(SPEC)
+
+
+@pytest.mark.parametrize("size", [None, -1])
+def test_a_part_that_is_longer_than_the_file_starts_over(hub: HubServer, tmp_path: Path, size: int | None) -> None:
+    hub.size = size
+    part(tmp_path).parent.mkdir(parents=True)
+    part(tmp_path).write_bytes(b"x" * (len(CONTENT) + 5))
+    if size is None:
+        assert Path(pull_model(SPEC).path).read_bytes() == CONTENT  # the server answers 416
+        return
+    with pytest.raises(WeightsError, match="not the file it should be"):
+        pull_model(SPEC)
+    assert not part(tmp_path).exists()
+    assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
+
+
+def test_a_wrong_digest_leaves_nothing_behind(hub: HubServer, tmp_path: Path) -> None:
+    hub.digest = "0" * 64
+    with pytest.raises(WeightsError, match="not the file it should be"):
+        pull_model(SPEC)
+    assert [path for path in (tmp_path / "models").rglob("*") if path.is_file()] == []
+
+
+def test_a_file_that_is_not_gguf_is_refused(hub: HubServer) -> None:
+    hub.content = b"<html>" + CONTENT
+    with pytest.raises(WeightsError, match="not a GGUF file"):
+        pull_model(SPEC)
+
+
+def test_a_hub_that_names_no_digest(hub: HubServer) -> None:
+    hub.digest = None
+    with pytest.raises(WeightsError, match="--sha256"):
+        pull_model(SPEC)
+    with pytest.raises(WeightsError, match="64 hexadecimal"):
+        pull_model(SPEC, sha256="short")
+    with pytest.raises(WeightsError, match="not the file it should be"):
+        pull_model(SPEC, sha256="1" * 64)
+    assert pull_model(SPEC, sha256=DIGEST.upper()).sha256 == DIGEST
+
+
+def test_a_digest_that_the_hub_contradicts_is_found_before_the_download(hub: HubServer) -> None:
+    with pytest.raises(WeightsError, match=DIGEST):
+        pull_model(SPEC, sha256="1" * 64)
+    assert hub.gets() == []
+
+
+def test_more_bytes_than_announced_are_refused(hub: HubServer) -> None:
+    hub.size = 1000
+    with pytest.raises(WeightsError, match="more than the 1000 bytes"):
+        pull_model(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("location", "complaint"),
+    [
+        ("file:///etc/passwd", "must begin with"),
+        ("ftp://127.0.0.1/x", "must begin with"),
+        ("http://user:pass@127.0.0.1/x", "hold no credentials"),
+        ("/again", "redirects"),
+    ],
+)
+def test_redirects_to_anything_but_http_are_refused(hub: HubServer, location: str, complaint: str) -> None:
+    hub.digest, hub.location = None, location
+    with pytest.raises(WeightsError, match=complaint) as caught:
+        pull_model(SPEC, sha256=DIGEST)
+    assert "pass@" not in str(caught.value)
+
+
+def test_a_redirect_from_https_to_http_is_refused() -> None:
+    _check_address("https://b.example/x", after="https://a.example/")
+    with pytest.raises(WeightsError, match="from https to http"):
+        _check_address("http://b.example/x", after="https://a.example/")
+
+
+@pytest.mark.parametrize(
+    ("status", "complaint"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "no such file"), (500, "HTTP 500")]
+)
+def test_refusals_say_what_to_do(hub: HubServer, status: int, complaint: str) -> None:
+    hub.status = status
+    with pytest.raises(WeightsError, match=complaint) as caught:
+        pull_model(SPEC)
+    assert TOKEN not in str(caught.value)
+
+
+def test_an_error_never_shows_the_signed_address(hub: HubServer) -> None:
+    hub.cuts = [10, 0]
+    with pytest.raises(WeightsError) as caught:
+        pull_model(SPEC)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_hub_that_cannot_be_reached(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(WeightsError, match="cannot be reached"):
+        pull_model(SPEC)
+
+
+def test_a_token_is_not_sent_in_the_clear() -> None:
+    assert _is_protected("https://hub.example/x")
+    assert _is_protected("http://127.0.0.1:8/x")
+    assert not _is_protected("http://hub.example/x")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["hf:owner", "hf:owner/repo", "hf:owner/repo/file.bin", "hf:owner/../file.gguf", "hf:a/b/../../x.gguf", "hf:"],
+)
+def test_what_is_not_a_file_of_a_hub(hub: HubServer, spec: str) -> None:
+    with pytest.raises(WeightsError):
+        pull_model(spec)
+    assert hub.asked == []
+
+
+def test_a_split_model_is_refused(hub: HubServer) -> None:
+    with pytest.raises(WeightsError, match="split"):
+        pull_model("hf:owner/repo/model-00001-of-00002.gguf")
+
+
+def test_folders_and_revisions_of_a_repository(hub: HubServer) -> None:
+    remote = locate(load_catalog().hubs["hf"], "owner/repo@v1.2/sub dir/file.gguf")
+    assert remote.url == f"{hub.url}/owner/repo/resolve/v1.2/sub%20dir/file.gguf"
+    assert (remote.file, remote.sha256, remote.size) == ("file.gguf", DIGEST, len(CONTENT))
+
+
+def test_a_name_that_is_taken(hub: HubServer) -> None:
+    pull_model(SPEC)
+    with pytest.raises(WeightsError, match="--name"):
+        pull_model("hf:other/repo/Some-Model.Q4.gguf")
+    with pytest.raises(WeightsError, match="--name"):
+        pull_model("hf:other/repo/qwen.gguf")
+    with pytest.raises(WeightsError, match="cannot be a model's name"):
+        pull_model(SPEC, name="../evil")
+    assert pull_model("hf:other/repo/Some-Model.Q4.gguf", name="mine").name == "mine"
+
+
+def test_two_downloads_of_one_file_at_a_time(hub: HubServer, tmp_path: Path) -> None:
+    part(tmp_path).parent.mkdir(parents=True)
+    with part(tmp_path).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(WeightsError, match="another process"):
+            pull_model(SPEC)
+    assert pull_model(SPEC).sha256 == DIGEST

