@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import dragoman
+from dragoman.events import Event
 from dragoman.wire import CODECS
 
 PACKAGE = Path(dragoman.__file__).parent
@@ -246,8 +248,70 @@ def vendors(modules: list[Module]) -> list[str]:
     ]
 
 
+EVENTS = {kind.__name__ for kind in get_args(Event)} | {"ToolIntent"}
+
+
+def event_makers(modules: list[Module]) -> list[str]:
+    """Calls that construct an event, or an intent, outside ``events``."""
+    found: list[str] = []
+    for module in modules:
+        for node in ast.walk(module.tree) if module.layer != "events" else ():
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+                if name in EVENTS:
+                    found.append(f"{module.path}:{node.lineno}: makes a {name}")
+    return found
+
+
+# Private parts of libraries, for which they have no public name.
+PRIVATE_ALLOWED = {
+    ("transport.py", "_close"): "closes the sockets of a pool whose event loop is gone; close() needs that loop",
+    ("transport.py", "_get_running_loop"): "asks for the loop without an exception, in a finalizer",
+    ("local/server.py", "_exit"): "ends a child process without the parent's finalizers; it has no other name",
+}
+
+
+def _private_names(tree: ast.AST) -> set[str]:
+    """The private names that a file defines: functions, classes, variables, attributes and slots."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)  # a slot
+    return {name for name in names if name.startswith("_")}
+
+
+def private_accesses(modules: list[Module]) -> list[str]:
+    """Uses of a private attribute of an object that another file defines, as far as the text shows it."""
+    found: list[str] = []
+    for module in modules:
+        own = _private_names(module.tree)
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
+                continue
+            owner = node.value
+            is_own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+            is_super = isinstance(owner, ast.Call) and getattr(owner.func, "id", None) == "super"
+            allowed = (module.path.as_posix(), node.attr) in PRIVATE_ALLOWED
+            if not (is_own or is_super or allowed or node.attr in own):
+                found.append(f"{module.path}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
 Check = Callable[[list[Module]], list[str]]
-CHECKS: list[Check] = [wrong_directions, cycles, hidden_imports, nameless, executors, vendors]
+CHECKS: list[Check] = [
+    wrong_directions,
+    cycles,
+    hidden_imports,
+    nameless,
+    executors,
+    vendors,
+    event_makers,
+    private_accesses,
+]
 
 
 PRESENT = read_package(PACKAGE)
@@ -261,6 +325,8 @@ def test_the_package_keeps_its_shape(check: Check) -> None:
 def test_every_allowance_is_needed() -> None:
     used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
     assert set(ALLOWED) <= used
+    names = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.identifiers}
+    assert set(PRIVATE_ALLOWED) <= names
 
 
 # --- planted violations -----------------------------------------------------------------------------
@@ -293,6 +359,17 @@ PLANTED = [
     (vendors, "sse.py", "x = 'api.x.ai xai'", "xai"),
     (vendors, "sse.py", "def f(together_ai): ...", "togetherai"),
     (vendors, "wire/deepseek.py", "x = 1", "deepseek"),
+    (event_makers, "replay/provider.py", 'TextDelta("m", "r", 0, "hi")', "makes a TextDelta"),
+    (
+        event_makers,
+        "wire/plan.py",
+        "from .. import events\nevents.MessageComplete('m', 'r', 'stop')",
+        "MessageComplete",
+    ),
+    (event_makers, "session/turn.py", "def f():\n    return ToolIntent(*facts)", "makes a ToolIntent"),
+    (private_accesses, "gateway/exchange.py", "provider._calls.cancel('r')", "provider._calls"),
+    (private_accesses, "conformance/provider.py", "x = provider._batches", "provider._batches"),
+    (private_accesses, "sim/provider.py", "codec.inner._keep_raw", "codec.inner._keep_raw"),
 ]
 
 
@@ -314,6 +391,9 @@ INNOCENT = [
     (hidden_imports, "def late() -> None:\n    import aiohttp"),
     (wrong_directions, "from .errors import scrub\nimport msgspec"),
     (executors, "x = 'execute'\ny.executed()"),
+    (event_makers, "isinstance(x, TextDelta)\ny: MessageStart | None = None"),
+    (private_accesses, "class A:\n    def __init__(self):\n        self._x = 1\n\ndef f(a):\n    return a._x"),
+    (private_accesses, "x.__class__\ntype(x).__name__"),
 ]
 
 

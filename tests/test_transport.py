@@ -10,6 +10,7 @@ import ipaddress
 import pickle
 import socket
 import ssl
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from dragoman import (
     check_events,
     connect,
 )
-from dragoman.provider import http
+from dragoman.events import Event
+from dragoman.provider import EventStream, http
 from dragoman.transport import FixtureTransport, Secret
 
 from .server import Connection, answering, chunk, completion, serve, stream_of
@@ -224,6 +226,38 @@ async def test_a_refusal_whose_body_never_comes(monkeypatch: pytest.MonkeyPatch)
     async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(RateLimitError):
             await asyncio.wait_for(model.complete("Hi"), 5)
+
+
+async def collect_all(stream: EventStream) -> list[Event]:
+    return [event async for event in stream]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_compressed_comments_hold_neither_the_deadline_nor_the_loop(stream: bool) -> None:
+    """A hundred kilobytes become 64 MiB that make no event, all of it buffered at once."""
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    comments = (b":" + b"x" * 1000 + b"\n") * 1024
+    bomb = b"".join([packed.compress(comments) for _ in range(64)]) + packed.flush()
+    turns = 0
+
+    async def explode(connection: Connection) -> None:
+        connection.head(200, {"content-encoding": "gzip", "content-length": str(len(bomb))})
+        connection.send(bomb)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with serve(explode) as server, connect("m", base_url=server.base_url, timeouts=0.05) as model:
+        counting = asyncio.create_task(count_turns())
+        with pytest.raises(TimedOutError):
+            await (collect_all(model.stream("Hi")) if stream else model.complete("Hi"))
+        counting.cancel()
+        asked = server.requests[0].headers.get("accept-encoding")
+    assert turns > 10
+    assert (asked == "identity") is stream
 
 
 async def test_the_total_deadline_of_a_whole_reply() -> None:

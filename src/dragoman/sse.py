@@ -42,6 +42,7 @@ class SseDecoder:
     """Feed it chunks as they arrive; each call returns the events they completed."""
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self.lines = 0  # lines so far, comments and empty ones included
         self._max = max_event
         self._pending: list[bytes] = []  # pieces of a line that has not ended yet
         self._pending_size = 0
@@ -86,12 +87,14 @@ class SseDecoder:
                 self._hold(line)
                 return frames
             self._position += len(line)
+            self.lines += 1
         self._after_cr = chunk[-1] == 13
         return frames
 
     def _feed_plain(self, chunk: bytes, frames: list[Frame]) -> None:
         """Lines that end with LF alone, which is nearly all there are: the same rules, without a call for each."""
         *lines, rest = chunk.split(b"\n")
+        self.lines += len(lines)
         position, held = self._position, self._data
         for line in lines:
             if line.startswith(b"data: "):
@@ -218,6 +221,7 @@ class LineDecoder:
     """One frame a line, for streams of JSON lines. Empty lines are keep-alives and say nothing."""
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self.lines = 0  # lines so far, empty ones included
         self._max = max_event
         self._pending: list[bytes] = []
         self._pending_size = 0
@@ -226,6 +230,7 @@ class LineDecoder:
     def feed(self, chunk: bytes) -> list[Frame]:
         """Take the next bytes of the body."""
         first, *lines = chunk.split(b"\n")
+        self.lines += len(lines)
         self._pending.append(first)
         self._pending_size += len(first)
         frames: list[Frame] = []

@@ -40,6 +40,11 @@ __all__ = ["FixtureTransport", "HttpStream", "HttpTransport", "Secret", "Timeout
 _AHEAD_EACH = 32 * 1024
 _AHEAD_ALL = 256 * 1024
 _AHEAD_LEAST = 4 * 1024
+# Bytes that were buffered are read without a pause, also those that a few compressed ones became. After so many
+# the event loop gets a turn, so that deadlines fire and other tasks run.
+_TURN = 128 * 1024
+# A compressed stream gains little and can hide a gigabyte in a megabyte.
+_STREAM_HEADERS = {"accept-encoding": "identity"}
 # An error page is never read further than this.
 MAX_ERROR_BODY = 1024 * 1024
 
@@ -305,6 +310,7 @@ class _Exchange(HttpStream):
         self._stream = stream
         self._single = single
         self._counted = False
+        self._unpaused = 0  # bytes that were received since the event loop had a turn
         self._response: aiohttp.ClientResponse | None = None
         self._closed: asyncio.Future[None] | None = None  # done when the connection is gone
         self._lose: Callable[[asyncio.Future[None]], None] | None = None
@@ -325,6 +331,7 @@ class _Exchange(HttpStream):
                 request.url,
                 data=request.body or None,
                 headers={
+                    **(_STREAM_HEADERS if self._stream else {}),
                     **request.headers,
                     **{name: key.reveal() or "" for name, key in self._credentials.items()},
                 },
@@ -399,7 +406,13 @@ class _Exchange(HttpStream):
         clock = self._clock
         clock.reading = True
         try:
-            received = await self._content.readany()
+            if self._unpaused > _TURN:
+                self._unpaused = 0
+                await asyncio.sleep(0)
+                if clock.expired is not None:
+                    raise clock.expiry()
+            received = await self._content.read(_TURN)
+            self._unpaused += len(received)
             self.over = self._content.at_eof()
             return received
         except (self._transport._aiohttp.ClientError, OSError) as error:

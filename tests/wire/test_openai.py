@@ -1415,6 +1415,16 @@ def test_a_stream_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard.response.text == "Hello" * 11
 
 
+@pytest.mark.parametrize("piece", [b": still here\n\n", b"\n\n", b"\r\n\r\n"])
+def test_lines_that_make_no_event_have_a_bound(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "MAX_LINES", 10)
+    first = event_of(PLAIN_CHUNK)
+    assert "lines" not in str(decode(make_codec(), make_request(stream=True), [first, piece * 4]).error)
+    heard = decode(make_codec(), make_request(stream=True), [first, piece * 5])
+    assert type(heard.error) is InvalidResponseError
+    assert "10 lines" in str(heard.error)
+
+
 def test_an_event_has_a_bound_and_raw_still_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenAIDecoder, "framing", staticmethod(lambda limit=1000: SseDecoder(limit)))
     data = event_of(PLAIN_CHUNK) + b"data: " + b"x" * 2000

@@ -52,7 +52,7 @@ class HttpProvider(ReplyProvider):
         self._transport = transport
         self._timeouts = timeouts or Timeouts()
         self._on_loss = on_loss
-        self.issuer = Issuer(codec.wire, codec.issuer_vendor, model)
+        self._issuer = Issuer(codec.wire, codec.issuer_vendor, model)
         self._key = Secret(api_key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
         if api_key:
@@ -129,7 +129,6 @@ class WireReply(AssembledReply):
 
     def __init__(self, provider: HttpProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
-        self.issuer = provider.issuer
         self._provider = provider
         self._exchange: AbstractAsyncContextManager[HttpStream] | None = None
         self._http: HttpStream | None = None
@@ -195,7 +194,7 @@ class WireReply(AssembledReply):
             request_id=self.request.request_id,
             model=self.model,
             provider=self.provider,
-            issuer=self.issuer,
+            issuer=self._provider._issuer,
             expected=Expectation(self.request),
             warnings=encoded.warnings,
             structured_path=encoded.structured_path,

@@ -32,7 +32,7 @@ class Reply(ABC):
     @property
     @abstractmethod
     def issuer(self) -> Issuer | None:
-        """Who issues the opaque state in it."""
+        """Who issues the opaque state in it, once the request was sent."""
 
     @property
     @abstractmethod
@@ -87,7 +87,6 @@ class AssembledReply(Reply):
 
     provider: str = ""
     model: str = ""
-    issuer: Issuer | None = None
     attempt: int = 0
 
     def __init__(self, request: Request, provider: str, model: str) -> None:
@@ -95,6 +94,10 @@ class AssembledReply(Reply):
         self.provider = provider
         self.model = request.model or model
         self.out: Assembler | None = None
+
+    @property
+    def issuer(self) -> Issuer | None:
+        return self.out.issuer if self.out is not None else None
 
     @property
     def usage(self) -> Usage:

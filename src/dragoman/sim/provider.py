@@ -251,7 +251,7 @@ class _ScriptedReply(AssembledReply):
             scene = self._provider.begin(self.request)
             if scene.fault.is_of_bytes:
                 scene = self._provider.break_bytes(self.request, scene)
-            self.out, self._source, self.issuer = scene.out, scene.batches, scene.out.issuer
+            self.out, self._source = scene.out, scene.batches
         return await anext(self._source, [])
 
     async def aclose(self) -> None:

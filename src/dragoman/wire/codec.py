@@ -22,6 +22,7 @@ from .json import to_bytes
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 64 * 1024 * 1024
 MAX_EVENTS = 2_000_000
+MAX_LINES = 4 * MAX_EVENTS  # a comment or an empty line makes no event
 # Of a stream: much more than of a body, since each word comes with some hundred bytes around it.
 MAX_STREAM = 1024 * 1024 * 1024
 
@@ -317,8 +318,9 @@ class Decoder(ABC):
             if self.done or self.out.complete is not None or self.out.error is not None:
                 self.done = True
                 return
-        if self._frames > MAX_EVENTS:
-            raise InvalidResponseError(f"the stream has more than {MAX_EVENTS} events")
+        if self._frames > MAX_EVENTS or self._sse.lines > MAX_LINES:
+            what = f"{MAX_EVENTS} events" if self._frames > MAX_EVENTS else f"{MAX_LINES} lines"
+            raise InvalidResponseError(f"the stream has more than {what}")
 
     def _sniff(self) -> bool:
         """Is it a stream? Undecided while only white space or half a byte order mark has come."""

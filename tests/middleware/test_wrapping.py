@@ -1,0 +1,161 @@
+"""A layer changes neither the events of a call nor its response, wherever the call ends.
+
+Each case of the conformance kit is read to its end, cancelled after each event, and cut off after each frame: bare,
+through each layer, and through all of them. The sample of `make test` takes some of the places in each case.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import Fallback, Observe, Provider, RateLimit, Record, Retry
+from dragoman.errors import ProviderError, StreamInterruptedError
+from dragoman.events import check_events, encode_event
+from dragoman.provider import EventStream, HttpProvider, Reply
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
+
+from ..wire.cases import Case, find_cases
+
+WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+CASES = {
+    wire: [case for case in find_cases(wire, "reply.json", "reply.sse", "reply.ndjson") if case.reply is not None]
+    for wire in CODECS
+}
+Around = Callable[[Provider], Provider]
+CASSETTE = Path("never-written.jsonl")
+LAYERS: dict[str, Around] = {
+    "Retry": lambda model: Retry(model, 0),
+    "Observe": lambda model: Observe(model, lambda event: None),
+    "RateLimit": lambda model: RateLimit(model, max_concurrency=5),
+    "Record": lambda model: Record(model, CASSETTE, "off"),
+    # Its own name is that of a reply that was cancelled before a candidate was called.
+    "Fallback": lambda model: Fallback([model], name="acme"),
+}
+
+
+def around_all(model: Provider) -> Provider:
+    for name in ("Record", "Observe", "RateLimit", "Retry", "Fallback"):
+        model = LAYERS[name](model)
+    return model
+
+
+LAYERS["all"] = around_all
+
+
+def frames_of(case: Case) -> list[bytes]:
+    """The reply as its server would send it: one event of a stream, or one line, at a time."""
+    reply = case.reply or b""
+    parts = re.split(rb"(?<=\n\n)", reply) if b"\n\n" in reply else reply.splitlines(keepends=True)
+    return [part for part in parts if part]
+
+
+def open_case(case: Case, chunks: list[bytes | Exception]) -> HttpProvider:
+    transport = FixtureTransport((case.options.status, case.options.headers, chunks))
+    return HttpProvider(case.codec(), transport, name="acme", model=case.options.model)
+
+
+async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[str, Any]:
+    """Read a reply, cancel it after so many events, and return everything a caller can see of it."""
+    request = msgspec.structs.replace(case.request, request_id="r1")
+    stream = EventStream(model.open(request), request)
+    events: list[Any] = []
+    error: ProviderError | None = None
+    if cancel_after == 0:
+        await stream.cancel()
+    try:
+        async for event in stream:
+            events.append(event)
+            if len(events) == cancel_after:
+                await stream.cancel()
+    except ProviderError as raised:
+        error = raised
+    if events:
+        check_events(events)
+    await stream.aclose()
+    return {
+        "events": [encode_event(event).decode() for event in events],
+        "response": show_response(stream.response),
+        "error": None if error is None else (type(error).__name__, str(error), show_response(error.response)),
+        "reply": show_reply(stream.reply),
+    }
+
+
+def show_response(response: Any) -> Any:
+    """A response with its raw JSON, and without the time it took."""
+    if response is None:
+        return None
+    plain = msgspec.to_builtins(msgspec.structs.replace(response, latency_ms=None, kept=None))
+    return {**plain, "raw": response.raw}
+
+
+def show_reply(reply: Reply) -> Any:
+    return [reply.usage, reply.raw, reply.warnings, reply.issuer, reply.provider, reply.model, reply.attempt]
+
+
+def with_plain_ids(seen: dict[str, Any]) -> str:
+    """What was seen as text, with ids that are made for each call numbered as they occur."""
+    numbers: dict[str, int] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return f"{found[1]}_{numbers.setdefault(found[0], len(numbers))}"
+
+    return re.sub(r"\b(msg|tu|call)_[0-9A-Z]{26}\b", number, repr(seen))
+
+
+def places(case: Case) -> Iterator[tuple[str, list[bytes | Exception], int | None]]:
+    """Where the call ends: at its end, cancelled after each event, or cut off after each frame."""
+    reply, frames = case.reply or b"", frames_of(case)
+    yield "to the end", [reply], None
+    yield "to the end, in frames", [*frames], None
+    events = sum(len(line) > 0 for line in (case.part("events.jsonl") or b"").splitlines())
+    for at in sample(events + 1):
+        yield f"cancelled after {at} of one read", [reply], at
+        yield f"cancelled after {at}", [*frames], at
+    for at in sample(len(frames) + 1):
+        yield f"lost after frame {at}", [*frames[:at], StreamInterruptedError("the connection was lost")], None
+
+
+def sample(number: int) -> list[int]:
+    if WHOLE or number <= 3:
+        return list(range(number))
+    return sorted({0, 1, number // 2, number - 1})
+
+
+_turns = itertools.cycle([name for name in LAYERS if name != "all"])
+
+
+def layers() -> list[tuple[str, Around]]:
+    """All of them, or in the sample one after another, each with the whole stack."""
+    names = list(LAYERS) if WHOLE else [next(_turns), "all"]
+    return [(name, LAYERS[name]) for name in names]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("wire", CODECS)
+async def test_a_layer_changes_nothing(wire: str, count: Callable[[str, int], None]) -> None:
+    assert CASES[wire]
+    for case in CASES[wire]:
+        for place, chunks, cancel_after in places(case):
+            bare = with_plain_ids(await read(open_case(case, chunks), case, cancel_after))
+            for name, around in layers():
+                wrapped = with_plain_ids(await read(around(open_case(case, chunks)), case, cancel_after))
+                assert wrapped == bare, f"{wire}/{case} through {name}, {place}"
+                count("calls compared with bare ones", 1)
+
+
+async def test_a_cancelled_call_keeps_its_usage_through_a_layer() -> None:
+    """What made this a law: 100,000 tokens that were reported and paid became none behind a Retry."""
+    case = next(case for case in CASES["anthropic"] if case.is_stream)
+    seen = await read(around_all(open_case(case, [*frames_of(case)])), case, 2)
+    assert seen["response"]["finish_reason"] == "cancelled"
+    assert seen["response"]["usage"]["input_tokens"] is not None
+    assert seen["response"]["raw"] is not None
