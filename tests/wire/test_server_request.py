@@ -11,7 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import InvalidRequestError, UnsupportedContentError
-from dragoman.messages import Continuity, Document, ForceTool, Image, Inline, Opaque, System, Text, ToolResult, User
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    System,
+    Text,
+    ToolCall,
+    ToolResult,
+    User,
+)
 from dragoman.wire import SERVER_CODECS, Asked
 from tests import strategies as some
 
@@ -20,12 +34,22 @@ PLAIN: dict[str, dict[str, Any]] = {
     "openai": {"model": "m", "messages": [HELLO]},
     "anthropic": {"model": "m", "max_tokens": 9, "messages": [HELLO]},
     "responses": {"model": "m", "input": [HELLO]},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
 }
+PATHS = {"gemini": "/v1beta/models/m:generateContent"}
 SCHEMA = {"type": "object", "properties": {}}
 
 
 def decode(wire: str, **fields: Any) -> Asked:
-    return SERVER_CODECS[wire].decode(msgspec.json.encode({**PLAIN[wire], **fields}))
+    return SERVER_CODECS[wire].decode(msgspec.json.encode({**PLAIN[wire], **fields}), PATHS.get(wire, ""))
+
+
+def said(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [HELLO, {"role": "assistant", "content": list(blocks)}]}
+
+
+def parts(*blocks: dict[str, Any], role: str = "user") -> dict[str, Any]:
+    return {"contents": [{"role": role, "parts": list(blocks)}]}
 
 
 # The field, and the beginning of the complaint.
@@ -79,6 +103,73 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("anthropic", {"tools": [{"name": "a", "input_schema": SCHEMA, "x": 1}]}, "tools[0].x is not known"),
     ("anthropic", {"tool_choice": {"type": "some"}}, "tool_choice.type must be"),
     ("anthropic", {"output_config": {"format": {"type": "xml"}}}, "output_config.format.type must be"),
+    ("anthropic", {"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema must be"),
+    ("anthropic", said({"type": "tool_use", "id": "a", "name": "b"}), "messages[1].content[0].input must be"),
+    (
+        "anthropic",
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}]}]},
+        "messages[0].content[0].content must be",
+    ),
+    (
+        "anthropic",
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        "messages[0].content[0].source is required",
+    ),
+    ("responses", {"tools": [{"type": "function", "name": "a", "parameters": 5}]}, "tools[0].parameters must be"),
+    ("responses", {"input": [{"role": "user", "content": 5}]}, "input[0].content must be"),
+    (
+        "responses",
+        {"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "[]"}]},
+        "input[0].arguments is not a JSON object",
+    ),
+    (
+        "responses",
+        {"input": [{"type": "function_call_output", "call_id": "a", "output": 5}]},
+        "input[0].output must be",
+    ),
+    (
+        "responses",
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x", "detail": "huge"}]}]},
+        "input[0].content[0].detail must be",
+    ),
+    (
+        "responses",
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "aGk="}]}]},
+        "input[0].content[0].file_data must be",
+    ),
+    ("gemini", {"generationConfig": {"responseJsonSchema": 5}}, "generationConfig.responseJsonSchema must be"),
+    ("gemini", {"generationConfig": {"responseJsonSchema": {}}}, "generationConfig.responseMimeType must be"),
+    (
+        "gemini",
+        {"generationConfig": {"thinkingConfig": {"thinkingLevel": "huge"}}},
+        "generationConfig.thinkingConfig.thinkingLevel must be one of",
+    ),
+    (
+        "gemini",
+        {"tools": [{"functionDeclarations": [{"name": "a", "parameters": 5}]}]},
+        "tools[0].functionDeclarations[0].parameters must be",
+    ),
+    (
+        "gemini",
+        {"toolConfig": {"functionCallingConfig": {"mode": "SOME"}}},
+        "toolConfig.functionCallingConfig.mode must be",
+    ),
+    (
+        "gemini",
+        {"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": ["a"]}}},
+        "toolConfig.functionCallingConfig.allowedFunctionNames can name",
+    ),
+    ("gemini", parts({"text": "x"}, role="tool"), "contents[0].role must be"),
+    (
+        "gemini",
+        parts({"functionCall": {"name": "a", "args": 5}}, role="model"),
+        "contents[0].parts[0].functionCall.args",
+    ),
+    (
+        "gemini",
+        parts({"functionResponse": {"name": "a", "response": {}}}),
+        "contents[0].parts[0].functionResponse.name answers no call",
+    ),
 ]
 
 
@@ -95,11 +186,96 @@ def test_a_field_that_is_wrong_is_named(wire: str, fields: dict[str, Any], compl
         ("openai", {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}),
         ("anthropic", {"type": "search_result", "source": "x"}),
         ("anthropic", {"type": "image", "source": {"type": "file", "file_id": "x"}}),
+        ("responses", {"type": "input_audio", "data": "x"}),
     ],
 )
 def test_content_that_cannot_be_said_is_refused(wire: str, block: dict[str, Any]) -> None:
+    field = "input" if wire == "responses" else "messages"
     with pytest.raises(UnsupportedContentError):
-        decode(wire, messages=[{"role": "user", "content": [block]}])
+        decode(wire, **{field: [{"role": "user", "content": [block]}]})
+
+
+def test_content_of_other_roles_that_is_refused() -> None:
+    image = {"type": "input_image", "image_url": "https://a.test/b.png"}
+    for wire, fields in (
+        ("gemini", parts({"executableCode": {}})),
+        ("responses", {"input": [{"role": "system", "content": [image]}]}),
+        ("responses", {"input": [{"role": "assistant", "content": [image]}]}),
+    ):
+        with pytest.raises(UnsupportedContentError):
+            decode(wire, **fields)
+
+
+@pytest.mark.parametrize("path", ["", "/v1beta/models/m", "/v1beta/models/:generateContent", "/v1/models/m:embed"])
+def test_a_path_without_a_model_and_a_verb_is_refused(path: str) -> None:
+    with pytest.raises(InvalidRequestError, match="the path must end with"):
+        SERVER_CODECS["gemini"].decode(b'{"contents": []}', path)
+
+
+def test_turns_as_clients_of_responses_send_them() -> None:
+    system = [{"type": "input_text", "text": "Be "}, {"type": "input_text", "text": "terse."}]
+    request = decode(
+        "responses",
+        input=[
+            {"role": "system", "content": system},
+            HELLO,
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        ],
+        truncation="disabled",
+        stream=True,
+        stream_options={"include_obfuscation": False},
+    ).request
+    assert request.messages == (System("Be terse."), User("Hello"), Assistant("No."))
+    assert request.config.extras == {}
+    assert decode("responses", input="Hello").request.messages == (User("Hello"),)
+    form = {"type": "json_object"}
+    assert decode("responses", text={"format": form}).request.config.extras == {"text": {"format": form}}
+
+
+def test_turns_as_clients_of_messages_send_them() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "a", "input": {}, "caller": {"type": "direct"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "rain"}
+    messages = [
+        HELLO,
+        {"role": "assistant", "content": "Hm."},
+        {"role": "user", "content": "Well?"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [{"type": "text", "text": "Here:"}, result]},
+    ]
+    _, text, _, asked, here, answer = decode("anthropic", messages=messages).request.messages
+    assert (text, here, answer) == (Assistant("Hm."), User("Here:"), ToolResult("t", "rain"))
+    assert asked == Assistant([ToolCall("t", "a", {})])
+
+
+def test_turns_as_clients_of_gemini_send_them() -> None:
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    request = decode(
+        "gemini",
+        contents=[
+            {"parts": [{"text": "Hello"}]},
+            {"role": "model", "parts": [code, {"functionCall": {"name": "a"}}]},
+            {"parts": [{"text": "Here:"}, {"functionResponse": {"name": "a", "response": {"a": 1, "b": 2}}}]},
+        ],
+    ).request
+    assert request.messages[1].content[0] == Opaque(code, Continuity(issuer=Issuer("gemini")))
+    assert request.messages[2] == User("Here:")
+    assert request.messages[3].content == '{"a":1,"b":2}'
+    again = parts({"functionCall": {"name": "a"}}, role="model")["contents"]
+    again += parts({"functionResponse": {"name": "a", "response": {"result": 5}}})["contents"]
+    assert decode("gemini", contents=again).request.messages[1].content == '{"result":5}'
+
+
+def test_turns_as_clients_of_chat_completions_send_them() -> None:
+    image = {"type": "image", "source": {"type": "inline", "base64_data": "aGk="}, "media_type": "image/png"}
+    request = decode(
+        "openai", messages=[{"role": "user", "content": [image]}], response_format={"type": "text"}
+    ).request
+    assert request.messages == (User([Image(Inline("aGk="), "image/png")]),)
+    assert request.response_schema is None
+
+
+def test_an_empty_list_is_no_unknown_field() -> None:
+    assert decode("gemini", safetySettings=[]).request.messages == (User("Hello"),)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 5000])
@@ -164,6 +340,7 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
         "strict_dropped",
         "tools[0].function.strict",
     ),
+    ("responses", {"store": True}, "store_dropped", "store"),
     (
         "openai",
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {**SCHEMA, "title": "B"}}}},
@@ -262,6 +439,10 @@ KEYS = [
     ("anthropic", {"x-api-key": "abc"}, "abc"),
     ("anthropic", {"authorization": "Bearer abc"}, "abc"),
     ("anthropic", {}, None),
+    ("responses", {"authorization": "Bearer abc"}, "abc"),
+    ("ollama", {"authorization": "Bearer abc"}, "abc"),
+    ("gemini", {"x-goog-api-key": "abc"}, "abc"),
+    ("gemini", {"authorization": "Bearer abc"}, None),
 ]
 
 
