@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 from tests.gateway.test_serve import KEY, running, write_config, write_keys
-from tests.server import Connection, completion, serve
+from tests.server import DONE, Connection, chunk, completion, serve
 
 from .strangers import kinds
 
@@ -54,7 +55,17 @@ async def measure(url: str, seconds: float) -> list[float]:
 @contextlib.asynccontextmanager
 async def gateway(folder: Path) -> AsyncIterator[tuple[str, psutil.Process]]:
     async def handler(connection: Connection) -> None:
-        connection.reply(200, completion())
+        if b"A long text" not in connection.seen.body:
+            connection.reply(200, completion())
+            return
+        link = connection.writer.get_extra_info("socket")
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)  # or the kernel takes all of it
+        connection.begin_stream()
+        for _ in range(200):  # 4 MB, as fast as the gateway takes it
+            connection.chunk(chunk("x" * 20_000))
+            await connection.writer.drain()
+        connection.chunk(chunk(None, "stop") + DONE)
+        connection.end_stream()
 
     async with serve(handler) as upstream:
         config, keys = write_config(folder, upstream.url), write_keys(folder)
@@ -103,7 +114,7 @@ async def attack(kind: str, folder: Path, number: int, seconds: float, share: fl
         watching.cancel()
     figures = Figures(calm[int(len(calm) * share)], busy[int(len(busy) * share)], memory)
     print(
-        f"{kind:24} {number:4} connections: {1000 * figures.calm:6.1f} -> {1000 * figures.attacked:6.1f} ms "
+        f"{kind:30} {number:4} connections: {1000 * figures.calm:6.1f} -> {1000 * figures.attacked:6.1f} ms "
         f"(x{figures.attacked / figures.calm:.1f}, {len(busy)} calls), {memory:.0f} MiB"
     )
     return figures

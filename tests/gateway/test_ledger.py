@@ -251,7 +251,7 @@ async def test_a_call_that_the_provider_refused_is_not_charged(error: ProviderEr
 @pytest.mark.parametrize("status", [400, 429, 500])
 async def test_a_refusal_on_the_wire_is_not_charged(status: int) -> None:
     async def handler(connection: Connection) -> None:
-        connection.reply(status, {"error": {"message": "no"}})
+        connection.reply(status, b'{"error": {"message": "no"}}')
 
     ledger = Ledger()
     async with serve(handler) as upstream:

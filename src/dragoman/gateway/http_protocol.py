@@ -12,6 +12,7 @@ import asyncio
 import http
 import ipaddress
 import json
+import socket
 from collections import Counter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,6 +33,8 @@ _LINGER_BYTES = 4 * 1024 * 1024
 _LINGER_STEP = 0.02
 _LINGER_READING = 32
 _LEAST_TAKEN = 64 * 1024  # bytes of a reply that a client must take within ``write_seconds``
+# What the kernel buffers of a reply. By default it takes megabytes, before backpressure reaches the provider.
+_SEND_BUFFER = 128 * 1024
 _PROBE_SECONDS = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -86,6 +89,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._inner = transport
         super().connection_made(_ClosingTransport(transport, self))  # type: ignore[arg-type]
         self._peer = _network_of(self.client[0]) if self.client else ""
+        link = transport.get_extra_info("socket")
+        if link is not None:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         peers, bounds = self._server.peers, self.bounds
         peers[self._peer] += 1
         if len(self.connections) > bounds.connections or peers[self._peer] > bounds.connections_per_peer:
