@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from .errors import ErrorClass, scrub
-from .events import FinishReason
+from .events import FinishReason, Usage
 from .messages import AssistantBlock, Request, RuntimeConfig
+from .prices import Cost, Unpriced
 
 __all__ = [
     "IS_WORKER",
@@ -30,7 +31,9 @@ __all__ = [
     "Scope",
     "StopReason",
     "Trigger",
+    "count_usage",
     "find_stop_reason",
+    "price_usage",
     "redact",
 ]
 
@@ -87,15 +90,15 @@ class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit
     type: ClassVar[str] = "llm.call_started"
 
 
-class CallCompleted(_Call, frozen=True, tag="llm.call_completed", kw_only=True, omit_defaults=True):
-    """An attempt succeeded. A count or cost that is absent is unknown, which is not zero.
+class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
+    """What the records of an end have. A count or cost that is absent is unknown, which is not zero.
 
-    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``first_event_ms`` and
-    ``latency_ms`` count from ``at``. In the log ``cost_usd`` is an exact decimal number.
+    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``estimated`` marks counts that
+    the provider did not report. ``cost_usd`` is ours, by the price of ``priced_as`` (``"vendor:model"``);
+    ``cost_unknown`` is why there is none, ``stated_cost_usd`` what the provider says it charges. In the log
+    a cost is an exact decimal number. ``first_event_ms`` and ``latency_ms`` count from ``at``.
     """
 
-    stop_reason: StopReason
-    latency_ms: float
     finish_reason: FinishReason | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -105,19 +108,34 @@ class CallCompleted(_Call, frozen=True, tag="llm.call_completed", kw_only=True, 
     estimated: bool = False
     cost_usd: Decimal | None = None
     pricing_version: str | None = None
-    produced_tool_calls: int = 0
-    produced_thinking_blocks: int = 0
+    cost_unknown: str | None = None
+    priced_as: str | None = None
+    stated_cost_usd: Decimal | None = None
     first_event_ms: float | None = None
     response_model: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The counts as ``Usage``."""
+        return Usage(**{name: getattr(self, name) for name in _USAGE})
+
+
+class CallCompleted(_End, frozen=True, tag="llm.call_completed", kw_only=True, omit_defaults=True):
+    """An attempt succeeded."""
+
+    stop_reason: StopReason
+    latency_ms: float
+    produced_tool_calls: int = 0
+    produced_thinking_blocks: int = 0
     content: tuple[AssistantBlock, ...] | None = None
     type: ClassVar[str] = "llm.call_completed"
 
 
-class CallFailed(_Call, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
+class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
     """An attempt failed or was cancelled. ``retry_count`` is the number of attempts before it.
 
-    Tokens are set when the reply reported them before it failed: they may be billed. Keys in the message
-    are hidden.
+    Tokens and cost are set when a reply had begun: it is billed although it failed. An attempt that was
+    refused has neither. Keys in the message are hidden.
     """
 
     error_class: ErrorClass
@@ -125,14 +143,32 @@ class CallFailed(_Call, frozen=True, tag="llm.call_failed", kw_only=True, omit_d
     retry_count: int = 0
     latency_ms: float | None = None
     status: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    first_event_ms: float | None = None
     type: ClassVar[str] = "llm.call_failed"
 
     def __post_init__(self) -> None:
         if isinstance(self.error_message_redacted, str):
             force_setattr(self, "error_message_redacted", scrub(self.error_message_redacted))
+
+
+_USAGE = (
+    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
+    "estimated", "stated_cost_usd",
+)  # fmt: skip
+
+
+def count_usage(usage: Usage) -> dict[str, Any]:
+    """Return the fields of a record that hold a usage."""
+    return {name: getattr(usage, name) for name in _USAGE}
+
+
+def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> dict[str, Any]:
+    """Return the fields of a record that hold a usage and its cost; none if nothing was used."""
+    if usage == Usage():
+        return {}
+    found = {"cost_usd": bill.total, "pricing_version": bill.pricing_version} if bill is not None else {}
+    if isinstance(bill, Unpriced):
+        found["cost_unknown"] = bill.reason
+    return {**count_usage(usage), **found, "priced_as": priced_as}
 
 
 # --- routing ----------------------------------------------------------------------------------------

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, field
@@ -38,11 +40,13 @@ __all__ = [
     "Match",
     "PriceRow",
     "PriceTable",
+    "PricedAs",
     "PricedUse",
     "Repriced",
     "Tier",
     "Unpriced",
     "cost",
+    "find_seller",
     "reprice",
 ]
 
@@ -317,6 +321,18 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         except RecursionError:
             raise ValueError(f"{path}: nested too deeply") from None
 
+    @classmethod
+    def default(cls) -> PriceTable:
+        """The bundled table, with the rows of the file that ``DRAGOMAN_PRICES`` names before its own."""
+        path = os.environ.get("DRAGOMAN_PRICES")
+        if not path:
+            return cls.bundled()
+        try:
+            changed = Path(path).stat().st_mtime_ns
+        except OSError as error:
+            raise ValueError(f"DRAGOMAN_PRICES: {path} cannot be read: {error.strerror}") from None
+        return _read_over_bundled(path, changed)
+
     def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
         """A table in which ``rows`` go before these; its version says that it is not the plain one."""
         rows = tuple(rows)
@@ -386,6 +402,12 @@ def _read_bundled() -> PriceTable:
     return msgspec.json.decode((files("dragoman") / "catalog" / "prices.json").read_bytes(), type=PriceTable)
 
 
+@lru_cache(maxsize=4)
+def _read_over_bundled(path: str, changed: int) -> PriceTable:
+    """Read a file over the bundled table; ``changed`` is its time, so that a new version is read again."""
+    return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
+
+
 def _read_json(text: str) -> Any:
     # NaN and Infinity become decimals here, so that the row's own check refuses them by field name.
     return json.loads(text, parse_float=Decimal, parse_constant=Decimal, object_pairs_hook=_unique)
@@ -430,14 +452,16 @@ def cost(
 ) -> Cost | Unpriced:
     """Price a call: its usage, its model as ``"provider:name"``, and when it was made (now, if not given).
 
-    ``table`` is the bundled one unless you give your own.
+    ``table`` is ``PriceTable.default()`` unless you give your own.
     """
-    table = PriceTable.bundled() if table is None else table
+    table = PriceTable.default() if table is None else table
     row = table.find(model, at)
-    if isinstance(row, Unpriced):
-        return row
+    return row if isinstance(row, Unpriced) else _cost_by(row, usage, model, table.version)
+
+
+def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
     if row.free:  # nothing times any count is nothing, reported or not
-        return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, table.version, row)
+        return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
     counts = _split(usage)
     if isinstance(counts, Unpriced):
         return counts
@@ -446,7 +470,7 @@ def cost(
     for part in parts.values():
         total = EXACT.add(total, part)
     notes += _caveats(usage, row, model)
-    return Cost(total, parts, table.version, row, notes=tuple(notes))
+    return Cost(total, parts, version, row, notes=tuple(notes))
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
@@ -506,6 +530,82 @@ def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
         yield f"{seller} has no row for this model; the price is that of {row.provider}"
     if row.disputed:
         yield f"sources disagree: {row.disputed}"
+
+
+# --- what a provider's calls are sold as ------------------------------------------------------------
+
+
+class PricedAs(Struct, frozen=True, omit_defaults=True):
+    """What the calls of a provider are sold as: a model of a price table, or a row of its own.
+
+    ``model`` is ``"vendor:name"``; models that run on your own machine are ``"local:name"`` and free.
+    ``row`` prices the calls by itself. ``table`` is where the model is looked up, ``PriceTable.default()``
+    if not given; ``unknown`` is the reason to report if it is not there.
+    """
+
+    model: str
+    row: PriceRow | None = None
+    unknown: str = ""
+    table: PriceTable | None = None
+
+    @classmethod
+    def of(cls, given: PricedAs | PriceRow | str, model: str) -> PricedAs:
+        """Read what a caller gives for a model: ``"free"``, a vendor, ``"vendor:name"``, or a row."""
+        if isinstance(given, PricedAs):
+            return given
+        if isinstance(given, PriceRow):
+            return cls(f"{given.provider}:{model}", given)
+        if not isinstance(given, str) or not given:
+            raise ValueError(f"priced_as: must be 'free', 'vendor:model' or a PriceRow, not {given!r}")
+        if given == "free":
+            return cls(f"local:{model}")
+        return cls(given if ":" in given else f"{given}:{model}")
+
+    def cost(self, usage: Usage, at: date | datetime | None = None) -> Cost | Unpriced:
+        """Price a call of the provider."""
+        if self.row is not None:
+            return _cost_by(self.row, usage, self.model, f"own+{_digest([self.row])}")
+        found = cost(usage, self.model, at, table=self.table)
+        return Unpriced(self.unknown) if self.unknown and isinstance(found, Unpriced) else found
+
+    def find_problem(self) -> str | None:
+        """Return why calls have no price, or ``None`` if they have one."""
+        found = self.cost(Usage(0, 0))
+        return found.reason if isinstance(found, Unpriced) else None
+
+
+def find_seller(base_url: str, model: str) -> PricedAs:
+    """Return what a model at an address is sold as: by the vendor of the catalogue that has this host.
+
+    Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls have no
+    price unless a table has rows of this host, or the caller gives ``priced_as``.
+    """
+    host = (urlsplit(base_url).hostname or "unknown").lower().replace(":", ".")
+    seller = _read_hosts().get(host)
+    if seller is not None:
+        return PricedAs(f"{seller}:{model}")
+    problem = f"{model} at {host} has no known seller; set priced_as to free, or to vendor:model"
+    return PricedAs(f"{host}:{model}", unknown=problem)
+
+
+class _Address(Struct):
+    base_url: str | None = None
+    local: bool = False
+
+
+class _Listed(Struct):
+    content: _Address
+
+
+@cache
+def _read_hosts() -> dict[str, str]:
+    """The host of every vendor of the catalogue that is not on the user's own machine."""
+    from importlib.resources import files
+
+    data = (files("dragoman") / "catalog" / "compiled.json").read_bytes()
+    listed = msgspec.json.decode(data, type=dict[str, _Listed]).items()
+    urls = [(vendor, each.content.base_url) for vendor, each in listed if not each.content.local]
+    return {host: vendor for vendor, url in urls if url and (host := urlsplit(url).hostname)}
 
 
 # --- repricing ------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ async def test_a_refusal_on_the_wire_is_not_charged(status: int) -> None:
 
     ledger = Ledger()
     async with serve(handler) as upstream:
-        model = connect("gpt-5-mini", base_url=f"{upstream.url}/v1", name="openai")
+        model = connect("gpt-5-mini", base_url=f"{upstream.url}/v1", priced_as="openai")
         async with serving(create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)) as url:
             found, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
     assert found == status

@@ -96,6 +96,8 @@ async def test_a_call_that_succeeds() -> None:
         produced_tool_calls=1,
         produced_thinking_blocks=1,
         response_model="m",
+        cost_unknown=completed.cost_unknown,
+        priced_as="listed:m",
     )
     assert 0 <= completed.first_event_ms <= completed.latency_ms
 

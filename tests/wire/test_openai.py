@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -1617,3 +1618,14 @@ def test_documents_and_images_from_files_are_sent(tmp_path: Any) -> None:
         {"type": "image_url", "image_url": {"url": "https://h/b.png"}},
     ]
     assert Inline("iVBORw==") == blocks[0].source
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"),
+    [(0.00014, Decimal("0.00014")), (0, Decimal(0)), (None, None), ("0.1", None), (-1, None), (True, None)],
+)
+def test_the_cost_that_a_server_states_is_read(stated: Any, read: Decimal | None) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": stated}
+    choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
+    body = json.dumps({"model": "m", "choices": [choice], "usage": usage}).encode()
+    assert decode(make_codec(), make_request(), [body]).response.usage.stated_cost_usd == read

@@ -114,10 +114,9 @@ class AgentView:
         if self.as_json:
             return
         spent = outcome.spent
-        cost = f"${spent.cost_usd.normalize():f}" if spent.cost_unknown is None else "cost unknown"
         text = f"{outcome.outcome}{f': {outcome.detail}' if outcome.detail else ''}"
         colour = "green" if outcome.outcome == "completed" else "red"
-        self.say("finished", f"{text} ({spent.turns} turns, {spent.tokens} tokens, {cost})", colour)
+        self.say("finished", f"{text} ({spent.turns} turns, {spent.tokens} tokens, {spent.describe_cost()})", colour)
         self.say("", f"dragoman replay {outcome.session}")
 
     def _break(self) -> None:

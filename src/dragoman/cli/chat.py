@@ -145,6 +145,10 @@ class _Answer:
                 with talk.provider.stream(talk.messages, talk.tools or None) as stream, _interrupts(stream):
                     self._show(stream, heard)
                 reply = stream.response
+        except ProviderError as error:  # a reply that cannot be used is billed all the same
+            if reply is None and (failed := getattr(error, "response", None)) is not None:
+                talk.count(failed.usage)
+            raise
         finally:
             talk.answered(reply)
 

@@ -6,7 +6,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,15 +13,14 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from ..errors import InvalidModelError, ProviderError
+from ..errors import ProviderError
 from ..events import Response, Usage
 from ..messages import Assistant, Document, Image, Message, Text, Tool, ToolCall, ToolResult, User
-from ..prices import Unpriced, cost
+from ..prices import Cost, Unpriced
 from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
 from .ask import read_tools
 from .cost import write_amount
-from .options import load_registry
 from .plan import read_conversation, show_plan
 
 COMMANDS = {
@@ -60,7 +58,7 @@ class Conversation:
         self._opener = opener
         self._before = 0  # how long the conversation was before the question that is open
         self._shown: list[Image | Document] = []
-        self._used: list[tuple[str, Usage, datetime]] = []
+        self._used: list[tuple[str, Usage, Cost | Unpriced]] = []
         self._file: Path | None = None
 
     # --- saying
@@ -76,13 +74,18 @@ class Conversation:
         """Keep what was said; a question that got no answer is taken back."""
         said = reply.message if reply is not None else Assistant(())
         if reply is not None:
-            self._used.append((self.name, reply.usage, datetime.now(UTC)))
+            self.count(reply.usage)
             if reply.finish_reason == "cancelled":  # half a call is no proposal
                 said = Assistant([block for block in said.content if not isinstance(block, ToolCall)])
         if said.content:
             self.messages.append(said)
         else:
             del self.messages[self._before :]
+
+    def count(self, usage: Usage) -> None:
+        """Count what a call used, whether its reply could be kept or not."""
+        if usage != Usage():
+            self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
 
     def _open_calls(self) -> list[ToolCall]:
         done = {message.tool_call_id for message in self.messages if isinstance(message, ToolResult)}
@@ -142,8 +145,9 @@ class Conversation:
 
     def _show_cost(self, _: str) -> None:
         for name in dict.fromkeys([used for used, _, _ in self._used]):
-            calls = [(usage, at) for used, usage, at in self._used if used == name]
-            click.echo(f"{name}: {len(calls)} answers, {_count(calls)}; {_price(_priced_as(name), calls)}")
+            calls = [(usage, bill) for used, usage, bill in self._used if used == name]
+            counts = _count([usage for usage, _ in calls])
+            click.echo(f"{name}: {len(calls)} answers, {counts}; {_price([bill for _, bill in calls])}")
         if not self._used:
             click.echo("nothing was asked yet")
 
@@ -229,23 +233,15 @@ def _write_private(path: Path, text: str) -> None:
         raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _priced_as(name: str) -> str:
-    try:
-        return load_registry().find(name).priced_as
-    except InvalidModelError:
-        return f"local:{name}" if name.partition(":")[0] == "local" else name
-
-
-def _count(calls: list[tuple[Usage, datetime]]) -> str:
+def _count(calls: list[Usage]) -> str:
     def add(field: str) -> str:
-        known = [getattr(usage, field) for usage, _ in calls if getattr(usage, field) is not None]
+        known = [getattr(usage, field) for usage in calls if getattr(usage, field) is not None]
         return f"{sum(known):,}{'' if len(known) == len(calls) else ' or more'}" if known else "unknown"
 
     return f"{add('input_tokens')} tokens in, {add('output_tokens')} out"
 
 
-def _price(name: str, calls: list[tuple[Usage, datetime]]) -> str:
-    bills = [cost(usage, name, at) for usage, at in calls]
+def _price(bills: list[Cost | Unpriced]) -> str:
     known = [bill for bill in bills if not isinstance(bill, Unpriced)]
     reasons = [bill.reason for bill in bills if isinstance(bill, Unpriced)]
     if not known:

@@ -90,7 +90,7 @@ class _Names:
             raise click.UsageError("the file does not say which model it was; give --model")
         if name not in self._found:
             try:
-                self._found[name] = self._registry.find(name).priced_as
+                self._found[name] = self._registry.find(name).priced_as.model
             except InvalidModelError:
                 if self._model is not None and ":" not in name:
                     raise

@@ -324,12 +324,11 @@ def show_cost(session: str | None, where: str | None, prices: str | None, *, onl
         with working("adding up"):
             for result in reprice(read_uses(log, session), table):
                 bills.setdefault(result.use.model, _Bill()).add(result)
-            failed = sum(1 for _ in read_uses(log, session, failed=True))
     rows = [{"model": model, **bills[model].total()} for model in sorted(bills)]
     if as_json:
-        write_json({"pricing_version": table.version, "models": rows, "failed_calls_with_tokens": failed})
+        write_json({"pricing_version": table.version, "models": rows})
     else:
-        _show_bills(rows, table, failed)
+        _show_bills(rows, table)
 
 
 class _Bill:
@@ -339,6 +338,8 @@ class _Bill:
         self.counts: Counter[str] = Counter(calls=0, input_tokens=0, cached_input_tokens=0, output_tokens=0)
         self.recorded = self.repriced = self.difference = Decimal(0)
         self.unrecorded = 0
+        self.stated = self.beyond = Decimal(0)
+        self.with_stated = 0
         self.reasons: Counter[str] = Counter()
 
     def add(self, result: Repriced) -> None:
@@ -355,8 +356,17 @@ class _Bill:
             self.repriced = EXACT.add(self.repriced, result.new.total)
         if result.difference is not None:
             self.difference = EXACT.add(self.difference, result.difference)
+        stated = result.use.usage.stated_cost_usd
+        if stated is not None:
+            self.with_stated += 1
+            self.stated = EXACT.add(self.stated, stated)
+            if result.old is not None:
+                self.beyond = EXACT.add(self.beyond, EXACT.subtract(stated, result.old))
 
     def total(self) -> dict[str, Any]:
+        stated: dict[str, Any] = {}
+        if self.with_stated:
+            stated = {"stated_usd": _plain(self.stated), "stated_minus_recorded_usd": _plain(self.beyond)}
         return {
             **self.counts,
             "recorded_usd": _plain(self.recorded),
@@ -364,6 +374,7 @@ class _Bill:
             "repriced_usd": _plain(self.repriced),
             "unpriced": dict(self.reasons),
             "difference_usd": _plain(self.difference),
+            **stated,
         }
 
 
@@ -371,9 +382,9 @@ def _plain(amount: Decimal) -> str:
     return f"{amount.normalize(EXACT):f}"
 
 
-def _show_bills(rows: list[dict[str, Any]], table: PriceTable, failed: int) -> None:
+def _show_bills(rows: list[dict[str, Any]], table: PriceTable) -> None:
     if not rows:
-        click.echo("no completed calls", err=True)
+        click.echo("no calls that used tokens", err=True)
         return
     heads = ["model", "calls", "in", "cached", "out", "recorded", "now"]
     show_table(heads, [_show_bill(row) for row in rows], right=range(1, 7))
@@ -381,8 +392,10 @@ def _show_bills(rows: list[dict[str, Any]], table: PriceTable, failed: int) -> N
     for row in rows:
         for reason, count in row["unpriced"].items():
             click.echo(f"not priced, {count} call{'s' * (count != 1)}: {reason}")
-    if failed:
-        click.echo(f"{failed} failed calls had reported tokens and may be billed; they are not counted here")
+        if "stated_usd" in row:
+            beyond = Decimal(row["stated_minus_recorded_usd"])
+            stated = f"the provider states {row['stated_usd']}, {beyond:+f} against the recorded cost"
+            click.echo(f"{row['model']}: {stated}")
 
 
 def _show_bill(row: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from ..capabilities import Capabilities
 from ..errors import InvalidModelError
-from ..prices import PriceRow, PriceTable, Unpriced
+from ..prices import PriceRow, Unpriced
 from ..registry import ModelEntry, Registry
 from .completion import ModelName
 from .console import show_json, show_table
@@ -59,7 +59,7 @@ def _find(registry: Registry, name: str | None) -> list[ModelEntry]:
 
 
 def _price(entry: ModelEntry) -> PriceRow | Unpriced:
-    return PriceTable.bundled().find(entry.priced_as)
+    return load_registry().prices().find(entry.priced_as.model)
 
 
 def _as_data(entry: ModelEntry) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _price_as_data(price: PriceRow) -> dict[str, Any]:
         "per_tokens": 1_000_000,
         "free": price.free,
         "has_tiers": bool(price.tiers),
-        "pricing_version": PriceTable.bundled().version,
+        "pricing_version": load_registry().prices().version,
     }
 
 
@@ -153,7 +153,7 @@ def _show_one(entry: ModelEntry) -> None:
         return
     rates = [f"{rate} {getattr(price, rate)}" for rate in _RATES if getattr(price, rate) is not None]
     words = "free" if price.free else ", ".join(rates)
-    click.echo(f"$ for a million tokens: {words} (table {PriceTable.bundled().version})")
+    click.echo(f"$ for a million tokens: {words} (table {load_registry().prices().version})")
     for tier in price.tiers:
         dearer = [f"{rate} {getattr(tier, rate)}" for rate in _RATES if getattr(tier, rate) is not None]
         click.echo(f"  with more than {tier.above:,} input tokens: {', '.join(dearer)}")

@@ -62,12 +62,12 @@ def load_registry() -> Registry:
 
 
 def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
-    """The prices that come with the package, with those of a file before them, or with ``only`` those of the file."""
+    """Return the default prices, with those of a file before them; with ``only``, those of the file alone."""
     if path is None:
-        return PriceTable.bundled()
+        return load_registry().prices()
     try:
         table = PriceTable.load(path)
-        return table if only else PriceTable.bundled().with_overrides(table.rows)
+        return table if only else load_registry().prices().with_overrides(table.rows)
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from functools import cache
 from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, cast
 
@@ -27,6 +28,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
     wire; the named subsets say how many of those were which. So no token is ever billed twice.
+    ``stated_cost_usd`` is what the provider itself says the call costs.
     """
 
     input_tokens: int | None = None
@@ -36,6 +38,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     reasoning_tokens: int | None = None
     total_tokens: int | None = None
     estimated: bool = False
+    stated_cost_usd: Decimal | None = None
 
     @property
     def prompt_tokens(self) -> int | None:

@@ -26,7 +26,6 @@ from ..errors import (
 from ..events import Event, MessageComplete, Usage
 from ..messages import LossWarning, Request
 from ..middleware.redis import LimiterUnavailableError
-from ..prices import cost
 from ..provider import Provider
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
@@ -275,7 +274,7 @@ class Exchange:
         """Count the request for a key with limits, or raise the limit that it meets."""
         if not self.service.counts:  # the file of keys has changed since the start
             raise QuotaExceededError("this key has limits, and the gateway's workers have no file to count them in")
-        if key.budget_usd is not None and not cost(Usage(0, 0), f"{provider.name}:{provider.model}"):
+        if key.budget_usd is not None and provider.priced_as.find_problem() is not None:
             raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
         self.lease = await self.service.ledger.admit(key, self.service.bounds.reply_seconds + _SPARE)
 
@@ -410,7 +409,7 @@ class Exchange:
             usage = Usage(usage.input_tokens or asked, written, estimated=True)
         self.service.metrics.use(self.model, usage)
         has_budget = self.key is not None and self.key.budget_usd is not None
-        priced = cost(usage, f"{provider.name}:{provider.model}") if has_budget else None
+        priced = provider.priced_as.cost(usage) if has_budget else None
         return (usage.input_tokens or 0) + (usage.output_tokens or 0), priced.total if priced else Decimal(0)
 
     def _line(self, seconds: float) -> dict[str, Any]:

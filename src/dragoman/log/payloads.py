@@ -107,6 +107,7 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
     latency_ms: float | None = None
     tool_ids: dict[str, str] = field(default_factory=dict)
     in_context: bool = True
+    priced_as: str | None = None
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):

@@ -23,6 +23,7 @@ from ..errors import (
 )
 from ..events import Event
 from ..messages import Request
+from ..prices import PricedAs
 from ..provider import AssembledReply, Messages, Provider, Reply, ReplyProvider, Served
 from ..validate import find_refusal
 from ..wire import SwapPlan
@@ -182,6 +183,11 @@ class Fallback(Wrapper):
         return self._candidates[0].plan(messages)
 
     # inside
+
+    def _find_seller(self) -> PricedAs:
+        """The first candidate without a price, if there is one: any of them may answer."""
+        sold = [candidate.priced_as for candidate in self._candidates]
+        return next((each for each in sold if each.find_problem() is not None), sold[0])
 
     def _admit(
         self, candidate: Provider, request: Request

@@ -12,6 +12,7 @@ from typing import Any
 from ..capabilities import Capabilities
 from ..events import Event
 from ..messages import Request
+from ..prices import PricedAs
 from ..provider import Messages, Provider, Reply, ReplyProvider, Served, WrappedReply
 from ..wire import SwapPlan
 
@@ -77,6 +78,9 @@ class Middleware(Layer):
         """The vocabulary that the inner provider's lengths are estimated by."""
         return self.inner.token_family
 
+    def _find_seller(self) -> PricedAs:
+        return self.inner.priced_as
+
     def parts(self) -> tuple[Provider, ...]:
         return (self.inner,)
 
@@ -121,6 +125,12 @@ def walk(provider: Provider) -> Iterator[Provider]:
     if isinstance(provider, Layer):
         for part in provider.parts():
             yield from walk(part)
+
+
+def find_served(provider: Provider, name: str, model: str) -> Provider:
+    """Return the provider inside that has this name and model; the outermost one if there is none."""
+    inside = [each for each in walk(provider) if not isinstance(each, Layer)]
+    return next((each for each in inside if (each.name, each.model) == (name, model)), provider)
 
 
 def describe(provider: Provider) -> str:

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
@@ -19,12 +18,21 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..calls import IS_WORKER, STOP_REASONS, CallCompleted, CallFailed, CallStarted, find_stop_reason, redact
+from ..calls import (
+    IS_WORKER,
+    STOP_REASONS,
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    find_stop_reason,
+    price_usage,
+    redact,
+)
 from ..errors import ErrorClass, ProviderError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request, Thinking, ToolCall
 from ..provider import Provider, Served
-from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number
+from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, find_served
 
 log = logging.getLogger("dragoman")
 
@@ -60,8 +68,8 @@ class Observe(Wrapper, Middleware):
     does not fit the queue is counted in ``dropped`` and told as ``EventsDropped``. ``close()`` and
     ``flush()`` deliver what waits.
 
-    ``price(usage, "provider:model")`` fills in the cost (``dragoman.prices.cost`` will do). Messages
-    and replies are in the events only with ``include_content``.
+    Calls are priced by ``priced_as`` of the provider that served them; ``price(usage, "provider:model")``
+    replaces that. Messages and replies are in the events only with ``include_content``.
     """
 
     def __init__(
@@ -213,32 +221,23 @@ class _Call:
         return CallStarted(estimated_input_tokens=estimate, is_worker=is_worker, **facts)
 
     def _completed_event(self, complete: MessageComplete, latency: float) -> CallCompleted:
-        facts, usage = self._facts(), complete.usage
-        cost, version = self._cost(usage, f"{facts['provider']}:{facts['model']}")
+        facts = self._facts()
         kinds = [type(block) for block in complete.final_content]
         return CallCompleted(
             stop_reason=find_stop_reason(complete.finish_reason, complete.stop_sequence),
             latency_ms=latency,
             finish_reason=complete.finish_reason,
             first_event_ms=self._first_event_ms(),
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_input_tokens=usage.cached_input_tokens,
-            cache_creation_input_tokens=usage.cache_creation_input_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            estimated=usage.estimated,
-            cost_usd=cost,
-            pricing_version=version,
             produced_tool_calls=kinds.count(ToolCall),
             produced_thinking_blocks=kinds.count(Thinking),
             response_model=complete.model,
             content=complete.final_content if self.owner._include_content else None,
             **facts,
+            **self._use(complete.usage, facts),
         )
 
     def _failed_event(self, word: ErrorClass, message: str, status: int | None, latency: float) -> CallFailed:
-        facts = self._facts()
-        usage = self.served.reply.usage if self.served.reply is not None else Usage()
+        facts, complete, reply = self._facts(), self.complete, self.served.reply
         return CallFailed(
             error_class=word,
             error_message_redacted=redact(message[:MAX_MESSAGE]),
@@ -246,19 +245,23 @@ class _Call:
             retry_count=facts["attempt"],
             latency_ms=latency,
             first_event_ms=self._first_event_ms(),
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
+            finish_reason=complete.finish_reason if complete is not None else None,
+            response_model=complete.model if complete is not None else None,
             **facts,
+            **(self._use(reply.usage, facts) if reply is not None else {}),
         )
 
     def _first_event_ms(self) -> float | None:
         return None if self.first is None else self._since_start(self.first)
 
-    def _cost(self, usage: Usage, model: str) -> tuple[Decimal | None, str | None]:
-        if self.owner._price is None:
-            return None, None
-        bill = _try(self.owner._price, usage, model)
-        return (bill.total, bill.pricing_version) if bill else (None, None)
+    def _use(self, usage: Usage, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of the usage and its cost."""
+        sold_as = find_served(self.owner.inner, facts["provider"], facts["model"]).priced_as
+        if self.owner._price is not None:
+            bill = _try(self.owner._price, usage, f"{facts['provider']}:{facts['model']}")
+        else:
+            bill = _try(sold_as.cost, usage)
+        return price_usage(usage, bill, sold_as.model)
 
 
 def _try(function: Callable[..., Any], *arguments: Any) -> Any:

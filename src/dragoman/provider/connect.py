@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ..capabilities import Capabilities
+from ..prices import PricedAs, PriceRow
 from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..wire import CODECS
@@ -33,6 +34,7 @@ def connect(
     headers: Mapping[str, str] | None = None,
     token_family: str = "default",  # noqa: S107 - as above
     keep_raw: bool = True,
+    priced_as: PricedAs | PriceRow | str | None = None,
 ) -> Provider:
     """Bind a model at an address. Nothing is sent before the first call.
 
@@ -41,7 +43,8 @@ def connect(
     wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines, or a number for
     ``total``. ``name`` labels the provider in events and errors; ``vendor`` names whose opaque state
     the endpoint understands; ``token_family`` is the vocabulary that lengths are estimated by, one of
-    ``tokens.FAMILIES``.
+    ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as, if the host of ``base_url`` does not tell:
+    ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
     """
     scheme, _, rest = model.partition(":")
     if base_url is None and scheme in SCHEMES:
@@ -57,7 +60,7 @@ def connect(
         raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
     known = capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
     codec = CODECS[wire].connect(model, base_url, quirks, known, vendor=vendor, keep_raw=keep_raw)
-    return HttpProvider(
+    provider = HttpProvider(
         codec,
         transport or HttpTransport(),
         name=name or vendor or wire,
@@ -68,7 +71,11 @@ def connect(
         token_family=token_family,
         timeouts=_parse_timeouts(timeouts),
         on_loss=on_loss,
+        base_url=base_url,
     )
+    if priced_as is not None:
+        provider.priced_as = priced_as
+    return provider
 
 
 def _opener(scheme: str) -> Callable[..., Provider]:

@@ -27,6 +27,7 @@ from ..errors import (
 )
 from ..events import Event, MessageComplete, Response, fold
 from ..messages import Request, RuntimeConfig, ToolChoice
+from ..prices import PricedAs, PriceRow
 from ..tokens import estimate_input_tokens
 from ..validate import build_request, check_request, find_refusal, parse_messages, parse_tools
 from ..wire import Codec, SwapPlan, make_plan
@@ -46,6 +47,16 @@ class Provider(ABC):
     model: str = ""
     capabilities: Capabilities = Capabilities()
     token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
+    _priced_as: PricedAs | None = None
+
+    @property
+    def priced_as(self) -> PricedAs:
+        """What calls are sold as: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
+        return self._priced_as or self._find_seller()
+
+    @priced_as.setter
+    def priced_as(self, given: PricedAs | PriceRow | str) -> None:
+        self._priced_as = PricedAs.of(given, self.model)
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:
@@ -154,6 +165,9 @@ class Provider(ABC):
         return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
 
     # inside
+
+    def _find_seller(self) -> PricedAs:
+        return PricedAs(f"{self.name}:{self.model}")
 
     @cached_property
     def _calls(self) -> CallsInFlight:

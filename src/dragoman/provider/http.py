@@ -14,6 +14,7 @@ from ..capabilities import Capabilities
 from ..errors import ProviderError, UnsupportedContentError, UnsupportedFeatureError, without_frames
 from ..events import Assembler, Event
 from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
+from ..prices import PricedAs, find_seller
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..validate import Expectation
 from ..wire import Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan
@@ -43,7 +44,9 @@ class HttpProvider(ReplyProvider):
         token_family: str = "default",  # noqa: S107 - as above
         timeouts: Timeouts | None = None,
         on_loss: Literal["warn", "reject"] = "warn",
+        base_url: str = "",
     ) -> None:
+        self._base_url = base_url
         self.name = name
         self.model = model
         self.codec = codec
@@ -82,6 +85,9 @@ class HttpProvider(ReplyProvider):
         return self._plan(self.codec, messages)
 
     # inside
+
+    def _find_seller(self) -> PricedAs:
+        return find_seller(self._base_url, self.model) if self._base_url else super()._find_seller()
 
     def _encode(self, codec: Codec, request: Request) -> Encoded:
         """Encode a request; report losses, or raise them with ``on_loss="reject"``."""

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from ..capabilities import Capabilities
+from ..prices import PricedAs, PriceTable
 from ..tokens import FAMILIES
 from ..wire import CODECS
 from .config import ConfigError, Section, read_yaml
@@ -94,7 +95,7 @@ class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
     ``status`` is ``configured`` or ``not_configured``; ``tokens`` the family its length is estimated by;
-    ``priced_as`` its name in price tables, where whatever runs on your own machine is ``local:``.
+    ``priced_as`` what its calls are sold as, ``sold_as`` the same as the file has it.
     """
 
     id: str
@@ -106,7 +107,8 @@ class ModelEntry(Struct, frozen=True):
     capabilities: Capabilities = Capabilities()
     status: str = "configured"
     tokens: str | None = None
-    priced_as: str = ""
+    sold_as: str | None = None
+    priced_as: PricedAs = PricedAs("")
 
 
 class File(Struct, frozen=True):
@@ -117,6 +119,7 @@ class File(Struct, frozen=True):
 
     adapters: tuple[Adapter, ...] = ()
     models: tuple[ModelEntry, ...] = ()
+    prices: PriceTable | None = None
     problems: tuple[ConfigError, ...] = ()
     remarks: tuple[ConfigError, ...] = ()
     advice: tuple[ConfigError, ...] = ()
@@ -136,7 +139,8 @@ def read_file(path: Path) -> File:
     """Read a file to its end. ``ConfigError`` if it is not even YAML; else ``problems`` has what is wrong."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
-    root.allow("adapters", "models", "default")
+    root.allow("adapters", "models", "default", "prices")
+    prices = _read_prices(root)
     remarks: list[ConfigError] = []
     sections = root.section("adapters")
     adapters = tuple([_read_adapter(name, each, remarks) for name, each in sections.sections()])
@@ -158,7 +162,20 @@ def read_file(path: Path) -> File:
         models.append(entry)
     default = root.get("default", str)
     problems.sort(key=lambda problem: problem.line or 0)
-    return File(adapters, tuple(models), tuple(problems), tuple(remarks), tuple(advice), default)
+    return File(adapters, tuple(models), prices, tuple(problems), tuple(remarks), tuple(advice), default)
+
+
+def _read_prices(root: Section) -> PriceTable | None:
+    """Read the price table of the user's own, over the bundled one; a relative path begins at the file."""
+    path = root.get("prices", str)
+    if path is None:
+        return None
+    try:
+        table = PriceTable.load(Path(root.path).parent / Path(path).expanduser())
+    except (ValueError, OSError) as error:
+        root.complain(str(error), "prices")
+        return None
+    return PriceTable.bundled().with_overrides(table.rows)
 
 
 def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
@@ -274,7 +291,9 @@ def _read_probed(section: Section) -> Capabilities:
 
 
 def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
-    section.allow("adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "probed", "tokens")
+    section.allow(
+        "adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "probed", "tokens", "priced_as"
+    )
     prefix, _, rest = name.partition(":")
     adapter = section.get("adapter", str, prefix)
     if adapter not in adapters and adapter not in vendor_names():
@@ -295,4 +314,5 @@ def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
         section.texts("aliases"),
         capabilities,
         tokens=section.choice("tokens", FAMILIES),
+        sold_as=section.get("priced_as", str),
     )

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import Observe, Retry
-from ..prices import cost
+from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES, Provider, connect
 from .config import ConfigError
 from .entries import Adapter, ModelEntry, config_path, read_file
@@ -38,12 +38,24 @@ class _Names(Struct, frozen=True):
     models: dict[str, ModelEntry]
     aliases: dict[str, str]
     default: str | None = None
+    prices: PriceTable | None = None
 
     @classmethod
-    def of(cls, adapters: Iterable[Adapter], models: Iterable[ModelEntry], default: str | None = None) -> _Names:
+    def of(
+        cls,
+        adapters: Iterable[Adapter],
+        models: Iterable[ModelEntry],
+        default: str | None = None,
+        prices: PriceTable | None = None,
+    ) -> _Names:
         by_id = {model.id: model for model in models}
         aliases = {alias: model.id for model in by_id.values() for alias in model.aliases}
-        return cls({adapter.name: adapter for adapter in adapters}, by_id, aliases, default)
+        return cls({adapter.name: adapter for adapter in adapters}, by_id, aliases, default, prices)
+
+    @property
+    def own_prices(self) -> PriceTable | None:
+        """The table of the file, unless the environment names another."""
+        return None if os.environ.get("DRAGOMAN_PRICES") else self.prices
 
     def adapter(self, name: str) -> Adapter:
         """An adapter of the file, or the catalogue's own."""
@@ -77,7 +89,7 @@ class _Names(Struct, frozen=True):
             capabilities=(listed or Capabilities()).merged(entry.capabilities),
             status="configured" if adapter.is_configured else "not_configured",
             tokens=entry.tokens or (vendor.token_family(entry.wire_name) if vendor else "default"),
-            priced_as=f"{_seller(adapter)}:{entry.wire_name}",
+            priced_as=replace(_price(entry, adapter), table=self.own_prices),
         )
 
     def doubt(self, entry: ModelEntry) -> str | None:
@@ -168,6 +180,11 @@ class Registry:
         """An adapter of the file, or the catalogue's own."""
         return self._names().adapter(name)
 
+    def prices(self) -> PriceTable:
+        """The price table of the file, over the bundled one; ``DRAGOMAN_PRICES`` takes its place."""
+        own = self._names().own_prices
+        return own if own is not None else PriceTable.default()
+
     def provider(self, name: str, *, planning: bool = False, **settings: Any) -> Provider:
         """The bare provider of a model. ``AuthenticationError`` names the variable that is not set.
 
@@ -180,12 +197,10 @@ class Registry:
         """The provider as most want it: observed and priced at every attempt, retried as the adapter says."""
         names = self._names()
         inner = self._provider(names, name, False, settings)
+        observed = Observe(inner, *subscribers)
         if _is_scheme(names, name):
-            return Retry(Observe(inner, *subscribers, price=cost))
-        entry = names.find(name)
-        # An adapter may have any name; price tables know the vendor's.
-        watched = Observe(inner, *subscribers, price=lambda usage, _: cost(usage, entry.priced_as))
-        return Retry(watched, max_retries=names.adapter(entry.adapter).max_retries)
+            return Retry(observed)
+        return Retry(observed, max_retries=names.adapter(names.find(name).adapter).max_retries)
 
     # inside
 
@@ -197,7 +212,12 @@ class Registry:
         adapter = names.adapter(entry.adapter)
         if entry.status != "configured" and not planning:
             raise _not_configured(entry, adapter)
-        given = {**adapter.settings(), "capabilities": entry.capabilities, "token_family": entry.tokens}
+        given = {
+            **adapter.settings(),
+            "capabilities": entry.capabilities,
+            "token_family": entry.tokens,
+            "priced_as": entry.priced_as,
+        }
         return connect(entry.wire_name, **{**given, **settings})
 
     def _tell_doubt(self, names: _Names, entry: ModelEntry) -> None:
@@ -227,7 +247,7 @@ def _load(path: Path) -> _Names:
         raise problem
     for remark in file.remarks:
         log.warning("%s", remark)
-    return _Names.of(file.adapters, file.models, file.default)
+    return _Names.of(file.adapters, file.models, file.default, file.prices)
 
 
 def _is_scheme(names: _Names, name: str) -> bool:
@@ -239,9 +259,13 @@ def _unnumbered(name: str) -> str:
     return re.sub(r"[-.:@\d]+", "", name)
 
 
-def _seller(adapter: Adapter) -> str:
-    vendor = adapter.vendor
-    return "local" if vendor and vendor.local else vendor.id if vendor else adapter.name
+def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
+    """Return what a model is sold as: as the file says, else by the vendor, else by the host of its address."""
+    if entry.sold_as is not None:
+        return PricedAs.of(entry.sold_as, entry.wire_name)
+    if adapter.vendor is not None:
+        return PricedAs.of("free" if adapter.vendor.local else adapter.vendor.id, entry.wire_name)
+    return find_seller(adapter.base_url or "", entry.wire_name)
 
 
 def _not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:

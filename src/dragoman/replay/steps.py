@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..events import ToolIntent
+from ..events import ToolIntent, Usage
 from ..log import (
     CallCompleted,
     CallFailed,
@@ -174,7 +174,6 @@ COUNTED = (
 )  # fmt: skip
 _COUNTERS: dict[type, str] = {
     TurnStarted: "turns",
-    CallFailed: "failed_calls",
     ToolIntent: "proposed",
     PermissionGranted: "allowed",
     PermissionDenied: "denied",
@@ -191,15 +190,20 @@ def count_totals(log: EventLog, session: str) -> Totals:
             found["goal"] = payload.goal
         elif isinstance(payload, SessionFinished):
             found["outcome"] = payload.outcome
-        elif isinstance(payload, CallCompleted):
+        elif isinstance(payload, CallCompleted | CallFailed):
             _add_call(found, payload)
         elif type(payload) in _COUNTERS:
             found[_COUNTERS[type(payload)]] += 1
     return Totals(**{**found, "cost_usd": Decimal(found["cost_usd"])})
 
 
-def _add_call(found: dict[str, Any], call: CallCompleted) -> None:
-    found["calls"] += 1
+def _add_call(found: dict[str, Any], call: CallCompleted | CallFailed) -> None:
+    if isinstance(call, CallFailed):
+        found["failed_calls"] += 1
+        if call.usage == Usage():  # it was refused: nothing was used
+            return
+    else:
+        found["calls"] += 1
     for field in ("input_tokens", "output_tokens", "cached_input_tokens"):
         found[field] += getattr(call, field) or 0
     found["uncounted"] += call.input_tokens is None or call.output_tokens is None

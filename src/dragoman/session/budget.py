@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from ..calls import CallCompleted, CallFailed
+from ..events import Usage
 from ..log import BudgetExceeded
+from ..prices import EXACT
 
 MAX_SECONDS = 1e9
 """More than any run takes, and far from where clocks and event loops give up."""
@@ -22,12 +25,34 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
 
 
 class Spending(Struct):
-    """What a session has used so far. Tokens that were not reported are estimated, money is not."""
+    """What a session has used so far, failed and cancelled calls included.
+
+    Tokens that were not reported are estimated. ``cost_usd`` is the sum of the costs that are known;
+    ``cost_unknown`` names a call that has none, and its reason.
+    """
 
     turns: int = 0
     tokens: int = 0
     cost_usd: Decimal = Decimal(0)
     cost_unknown: str | None = None
+
+    def add_call(self, call: CallCompleted | CallFailed, estimated_input: int) -> None:
+        """Add what a call used. One that was refused used nothing."""
+        if isinstance(call, CallFailed) and call.usage == Usage():
+            return
+        asked = call.input_tokens if call.input_tokens is not None else estimated_input
+        self.tokens += asked + (call.output_tokens or 0)
+        if call.cost_usd is not None:
+            self.cost_usd = EXACT.add(self.cost_usd, call.cost_usd)
+        else:
+            target = f"{call.provider}:{call.model}"
+            self.cost_unknown = f"{target}: {call.cost_unknown}" if call.cost_unknown else target
+
+    def describe_cost(self) -> str:
+        """Return the cost for people: never an amount that leaves an unknown one out without a note."""
+        if self.cost_unknown is None:
+            return f"${self.cost_usd.normalize():f}"
+        return f"${self.cost_usd.normalize():f} and more" if self.cost_usd else "cost unknown"
 
 
 class Budget(Struct, frozen=True, omit_defaults=True):

@@ -55,5 +55,5 @@ async def _close_call(journal: Journal, reason: str) -> None:
     if reply is not None and reply.finish_reason in STOP_REASONS:
         await journal.write(record_completed(reply), parent=call.record, turn=call.turn)
         return
-    failed = record_failed(call.started, None, f"its end was not recorded: {reason}")
+    failed = record_failed(call.started, f"its end was not recorded: {reason}", reply)
     await journal.write(failed, parent=call.record, turn=call.turn)

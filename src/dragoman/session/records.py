@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-from ..calls import CallCompleted, CallFailed, CallStarted, find_stop_reason, redact
+from ..calls import CallCompleted, CallFailed, CallStarted, count_usage, find_stop_reason, redact
 from ..errors import ErrorClass, ProviderError
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
@@ -24,34 +24,30 @@ def make_message(
     response: Response,
     calls: Sequence[ToolUseEnd],
     routing: Routing,
-    asked: tuple[str, str],
-    price: Price,
+    served: tuple[str, str],
+    price: dict[str, Any],
     *,
     in_context: bool = True,
 ) -> MessageRecorded:
-    """The message of a reply: its id, the choice of the model, the cost, and the names of its calls.
+    """Return the record of a reply: its id, the choice of the model, the cost, and our names of its calls.
 
-    ``asked`` is the provider and model that were asked; with a fallback, others may have answered.
+    ``served`` are the provider and model that answered; with a fallback, others may have been called first.
+    ``price`` are the fields of the cost.
     """
-    provider = response.provider or asked[0]
-    model = asked[1] if provider == asked[0] else response.model or asked[1]
-    bill = price(response.usage, f"{provider}:{model}")
     return MessageRecorded(
         response.message,
-        model,
-        provider,
+        served[1],
+        served[0],
         response.request_id,
         response.finish_reason,
         response.warnings,
         new_message_id(),
         routing,
         response.usage,
-        bill.total if isinstance(bill, Cost) else None,
-        bill.pricing_version if isinstance(bill, Cost) else None,
-        bill.reason if isinstance(bill, Unpriced) else None,
-        response.latency_ms,
-        {end.tool_use_id: end.intent.id if end.intent is not None else f"tu_{new_ulid()}" for end in calls},
-        in_context,
+        latency_ms=response.latency_ms,
+        tool_ids={end.tool_use_id: end.intent.id if end.intent else f"tu_{new_ulid()}" for end in calls},
+        in_context=in_context,
+        **{name: price.get(name) for name in _COST},
     )
 
 
@@ -60,50 +56,63 @@ def is_repeatable(response: Response) -> bool:
     return bool(response.tool_calls) and all(isinstance(call.arguments, dict) for call in response.tool_calls)
 
 
-def record_completed(said: MessageRecorded, attempt: int = 0, stop_sequence: str | None = None) -> CallCompleted:
-    """Return the record of a call that ended, from the message it returned in its last ``attempt``."""
-    usage = said.usage or Usage()
+def record_completed(said: MessageRecorded, response: Response | None = None, attempt: int = 0) -> CallCompleted:
+    """Return the record of a call that ended, from the message it returned in its last ``attempt``.
+
+    ``response`` is ``None`` when the message is all that is left of it, after a crash.
+    """
     kinds = [type(block) for block in cast("Assistant", said.message).content]
+    stop_sequence = response.stop_sequence if response is not None else None
     return CallCompleted(
+        **_end_fields(said, response),
         model=said.model or "",
         provider=said.provider or "",
         request_id=said.request_id or "",
         attempt=attempt,
         stop_reason=find_stop_reason(said.finish_reason, stop_sequence),
-        finish_reason=said.finish_reason,
         latency_ms=round(said.latency_ms or 0.0, 3),
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_input_tokens=usage.cached_input_tokens,
-        cache_creation_input_tokens=usage.cache_creation_input_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        estimated=usage.estimated,
-        cost_usd=said.cost_usd,
-        pricing_version=said.pricing_version,
         produced_tool_calls=kinds.count(ToolCall),
         produced_thinking_blocks=kinds.count(Thinking),
     )
 
 
 def record_failed(
-    call: CallStarted, partial: Response | None, error: ProviderError | str | None, attempt: int = 0
+    call: CallStarted,
+    error: ProviderError | str | None,
+    said: MessageRecorded | None = None,
+    response: Response | None = None,
+    attempt: int = 0,
 ) -> CallFailed:
-    """Return the record of a call that failed in this ``attempt``; without an error, it was cancelled."""
+    """Return the record of a call that failed in this ``attempt``; without an error, it was cancelled.
+
+    ``said`` and ``response`` are what had arrived. It is billed, although the call failed.
+    """
     error_class: ErrorClass = "cancelled" if error is None else "other"
     message, status = error or "the call was cancelled", None
     if isinstance(error, ProviderError):
         error_class, message, status = error.error_class, str(error), error.status
-    usage = partial.usage if partial is not None else Usage()
+    latency = said.latency_ms if said is not None else None
     return CallFailed(
-        model=call.model,
-        provider=call.provider,
+        **(_end_fields(said, response) if said is not None else {}),
+        model=(said.model if said is not None else None) or call.model,
+        provider=(said.provider if said is not None else None) or call.provider,
         request_id=call.request_id,
         attempt=attempt,
         retry_count=attempt,
         error_class=error_class,
         error_message_redacted=redact(str(message)[:2000]),
         status=status,
-        latency_ms=partial.latency_ms if partial is not None else None,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
+        latency_ms=round(latency, 3) if latency is not None else None,
     )
+
+
+_COST = ("cost_usd", "pricing_version", "cost_unknown", "priced_as")
+
+
+def _end_fields(said: MessageRecorded, response: Response | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {"finish_reason": said.finish_reason}
+    if response is not None:
+        fields["response_model"] = response.model
+    if said.usage is None or said.usage == Usage():
+        return fields
+    return {**fields, **count_usage(said.usage), **{name: getattr(said, name) for name in _COST}}

@@ -33,7 +33,6 @@ from ..log import (
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
 from ..permission import Approver, Gate, Policy
 from ..prices import Unpriced
-from ..prices import cost as price_of
 from ..provider import Provider
 from ..tools import ExecutableTool, Toolbox, gather_tools
 from ..wire import SwapPlan
@@ -82,7 +81,7 @@ class Session:
         approve: Approver | None = None,
         on_record: Watcher | None = None,
         on_event: Callable[[Event], object] | None = None,
-        price: Price = price_of,
+        price: Price | None = None,
         metadata: dict[str, Any] | None = None,
         keep_raw: bool = False,
     ) -> None:
@@ -320,7 +319,9 @@ class Session:
     def _check_price(self) -> None:
         if self.budget.cost_usd is None:
             return
-        found = self._settings.price(Usage(input_tokens=0, output_tokens=0), self._target())
+        price = self._settings.price
+        nothing = Usage(input_tokens=0, output_tokens=0)
+        found = price(nothing, self._target()) if price is not None else self.provider.priced_as.cost(nothing)
         if isinstance(found, Unpriced):
             raise ValueError(f"budget.cost_usd: the price of {self._target()} is not known: {found.reason}")
 

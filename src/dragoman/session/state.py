@@ -30,7 +30,6 @@ from ..log import (
     TurnStarted,
 )
 from ..messages import Assistant, Message, ToolCall, ToolResult
-from ..prices import EXACT
 from .budget import Spending
 from .ids import ToolIds
 
@@ -122,15 +121,8 @@ class State:
             self.call = OpenCall(payload, record.id, record.turn)
             return
         guess = self.call.started.estimated_input_tokens if self.call is not None else None
-        failed = isinstance(payload, CallFailed)
         self.call = None
-        asked = payload.input_tokens if payload.input_tokens is not None else (0 if failed else guess or 0)
-        self.spent.tokens += asked + (payload.output_tokens or 0)
-        if isinstance(payload, CallCompleted):
-            if payload.cost_usd is None:
-                self.spent.cost_unknown = f"{payload.provider}:{payload.model}"
-            else:
-                self.spent.cost_usd = EXACT.add(self.spent.cost_usd, payload.cost_usd)
+        self.spent.add_call(payload, guess or 0)
 
     def _follow_intent(self, record: LogRecord, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))

@@ -10,12 +10,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, CallStarted, RoutingSwitched
+from ..calls import STOP_REASONS, CallStarted, RoutingSwitched, price_usage
 from ..errors import MalformedToolCallError, ProviderError
 from ..events import Event, Response, ToolIntent, ToolUseEnd
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
 from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
-from ..prices import cost as price_of
+from ..middleware.layer import find_served
 from ..provider import EventStream, Provider
 from ..tools import Toolbox
 from .closing import answer_calls, close_intents
@@ -33,7 +33,7 @@ class TurnSettings(Struct, frozen=True):
 
     config: RuntimeConfig = RuntimeConfig()
     tool_choice: ToolChoice | None = None
-    price: Price = price_of
+    price: Price | None = None
     keep_raw: bool = False
     on_event: Callable[[Event], object] | None = None
 
@@ -162,10 +162,10 @@ class Turn:
         await self._write(reply, call.id)
         await self._keep_raw(response, call.id)
         if reply.finish_reason in STOP_REASONS:
-            await self._write(record_completed(reply, self._attempt, response.stop_sequence), call.id)
+            await self._write(record_completed(reply, response, self._attempt), call.id)
             return
         problem = f"the reply ended with {response.finish_reason}"
-        await self._write(record_failed(started, response, problem, self._attempt), call.id)
+        await self._write(record_failed(started, problem, reply, response, self._attempt), call.id)
 
     async def _record_failure(
         self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
@@ -173,16 +173,24 @@ class Turn:
         """Keep what had arrived as evidence, and record how the call ended."""
         partial = (stream.response if stream is not None else None) or getattr(error, "response", None)
         await self._write_notes(call.id)
-        if partial is not None and partial.message.content:
-            again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
-            await self._write(self._message(partial, in_context=again), call.id)
+        reply = None
         if partial is not None:
+            again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
+            reply = self._message(partial, in_context=again)
+            if partial.message.content:
+                await self._write(reply, call.id)
             await self._keep_raw(partial, call.id)
-        await self._write(record_failed(started, partial, error, self._attempt), call.id)
+        await self._write(record_failed(started, error, reply, partial, self._attempt), call.id)
 
     def _message(self, response: Response, *, in_context: bool) -> MessageRecorded:
-        asked = self._provider.name, self._provider.model
-        return make_message(response, self._ends, self._routing, asked, self._settings.price, in_context=in_context)
+        name, model = self._provider.name, self._provider.model
+        if response.provider is not None and response.provider != name:
+            name, model = response.provider, response.model or model
+        sold_as = find_served(self._provider, name, model).priced_as
+        price = self._settings.price
+        bill = price(response.usage, f"{name}:{model}") if price is not None else sold_as.cost(response.usage)
+        cost = price_usage(response.usage, bill, sold_as.model)
+        return make_message(response, self._ends, self._routing, (name, model), cost, in_context=in_context)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
         """Record the provider's own JSON, if the session keeps it and there is any."""

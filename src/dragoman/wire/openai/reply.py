@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -435,7 +437,15 @@ def _read_usage(record: Any) -> Usage | None:
     if cached is None and len(counts) > 3:  # more than the three that everybody sends
         cached = next((counts[name] for name in _CACHED if name in counts), None)
     written = asked.get("cache_write_tokens", counts.get("cache_creation_input_tokens"))
-    return Usage(prompt, completion, cached, written, reasoning, total)
+    return Usage(prompt, completion, cached, written, reasoning, total, stated_cost_usd=_read_cost(record))
+
+
+def _read_cost(record: dict[str, Any]) -> Decimal | None:
+    """Return the cost in US dollars that OpenRouter states, to the digits it sent."""
+    stated: Any = record.get("cost")
+    if type(stated) not in (int, float) or not 0 <= stated < math.inf:
+        return None
+    return Decimal(str(stated))
 
 
 _NONE: dict[str, int] = {}
