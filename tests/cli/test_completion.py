@@ -39,6 +39,7 @@ def test_names_of_models(config: Path) -> None:
     assert {"plain,sonnet", "plain,local", "plain,anthropic:", "plain,groq:"} <= set(first)
     assert len(first) < 30
     assert complete("bash", ["chat"], "son", config) == ["plain,sonnet"]
+    assert "plain,local:qwen" in complete("fish", ["agent", "--model"], "local:", config)
     assert "plain,--base-url" in complete("bash", ["ask"], "--", config)
     assert complete("bash", ["ask", "--wire"], "an", config) == ["plain,anthropic"]
     assert complete("fish", ["ask"], "anthropic:claude-sonnet-4-6", config) == ["plain,anthropic:claude-sonnet-4-6"]

@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_catalogue_is_complete() -> None:
     catalog = load_catalog()
     assert catalog.default in catalog.models
-    assert any(model.calls == "native" for model in catalog.models.values())
+    assert any(model.calls_tools for model in catalog.models.values())
     for model in catalog.models.values():
         digests = [model.sha256, *[wheel.sha256 for wheel in model.wheels]]
         assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)

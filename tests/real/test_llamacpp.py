@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import psutil
 import pytest
 
+import dragoman.local
 from dragoman import (
     AuthenticationError,
     ContextOverflowError,
@@ -24,10 +26,12 @@ from dragoman import (
     Provider,
     TextDelta,
     Tool,
+    ToolResult,
+    User,
     check_events,
     connect,
 )
-from dragoman.local import LocalServer, LocalServerError, pull_model
+from dragoman.local import LocalServer, LocalServerError, find_model, pull_model
 
 from .tiny import write_model
 
@@ -191,6 +195,61 @@ async def test_the_server_computes_with_one_thread(tiny: Path) -> None:
             server.stop()
     assert running[None] == running[1]
     assert running[5] == running[1] + 4
+
+
+TEMPLATE = (Path(dragoman.local.__file__).parent / "fenced_calls.jinja").read_text()
+CONVERSATION = {
+    "messages": [
+        {"role": "user", "content": "Read it."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "hello"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "read", "description": "Read a file.", "parameters": {}}}],
+}
+
+
+async def test_a_template_replaces_the_one_in_the_file(tiny: Path) -> None:
+    plain, fenced = LocalServer(tiny, context=512), LocalServer(tiny, context=512, template=TEMPLATE, key="")
+    try:
+        plain.start()
+        address = fenced.start()
+        assert (plain.calls, fenced.calls) == ("schema", "native")
+        async with aiohttp.ClientSession(address) as client:
+            reply = await client.post("/apply-template", json=CONVERSATION)
+            prompt = (await reply.json())["prompt"]
+    finally:
+        plain.stop()
+        fenced.stop()
+    assert '"name": "read", "description": "Read a file."' in prompt
+    assert '<|im_start|>assistant\n```json\n{"name": "read", "arguments": {"path": "a"}}\n```<|im_end|>' in prompt
+    assert "<tool_response>\nhello\n</tool_response>" in prompt
+    assert prompt.endswith("<|im_start|>assistant\n")
+
+
+HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen").path.exists()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not HAS_CALLER, reason="takes a minute, and needs dragoman local pull qwen (1.1 GB)")
+async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
+    weather = Tool(
+        "get_weather",
+        "Get the weather of a city.",
+        {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    )
+    async with connect("local:qwen") as model:
+        asked = User("What is the weather in Paris?")
+        first = await model.complete([asked], [weather], {"seed": 1})
+        assert [(call.name, call.arguments) for call in first.tool_calls] == [("get_weather", {"city": "Paris"})]
+        result = ToolResult(first.tool_calls[0].id, "Sunny, 21 degrees.")
+        second = await model.complete([asked, first.message, result], [weather], {"seed": 1})
+        assert (second.tool_calls, "21" in second.text) == ((), True)
+        greeting = await model.complete("Hello, who are you?", [weather], {"seed": 1})
+        assert (greeting.tool_calls, greeting.finish_reason) == ((), "stop")
 
 
 async def test_a_model_that_was_not_pulled_says_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

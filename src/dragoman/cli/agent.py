@@ -24,7 +24,7 @@ from .agent_view import AgentView
 from .approval import make_approver
 from .completion import ModelName
 from .doctor import doctor
-from .errors import EXIT_CODES, WrongFile
+from .errors import EXIT_CODES, WrongFile, report_errors
 from .log import log_option, open_log_at
 from .options import model_options, open_model
 
@@ -110,7 +110,8 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
     if options["takeover"] and options["resume"] is None:
         raise click.UsageError("--takeover needs --resume")
     names = ("base_url", "wire", "api_key_env", "timeout")
-    provider = open_model(model, *[options[name] for name in names]).provider
+    with report_errors():
+        provider = open_model(model, *[options[name] for name in names]).provider
     view = AgentView(as_json=as_json)
     logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is on record, and shown
     approve = make_approver(view, always=options["mode"] == "ask")

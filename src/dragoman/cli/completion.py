@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
+from ..local import list_models
 from ..registry import ConfigError, Registry
 from ..wire import CODECS
 
@@ -20,7 +21,7 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         except ConfigError:  # the command itself will tell
             registry = Registry()
         aliases = registry.aliases()
-        names = ["local", *aliases, *registry.names()]
+        names = ["local", *[f"local:{model.name}" for model in list_models()], *aliases, *registry.names()]
         if ":" not in incomplete:  # vendors first: seven hundred names help nobody
             vendors = sorted({f"{name.partition(':')[0]}:" for name in names if ":" in name})
             names = [*[name for name in names if ":" not in name], *vendors]

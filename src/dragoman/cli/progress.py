@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ from ..local import find_model, pull_model
 from .console import console
 from .errors import report_errors
 
-_STEP = 10  # per cent between two plain lines
+_INTERVAL = 2.0  # seconds between two plain lines
 
 
 class DownloadProgress:
@@ -21,7 +22,7 @@ class DownloadProgress:
         self._screen = console(err=True)
         self._bar: Any = None
         self._task: Any = None
-        self._shown: tuple[str, int] = ("", 0)
+        self._shown = ("", 0.0)  # what was shown last, and when
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         """Show ``done`` of ``total`` bytes."""
@@ -32,15 +33,15 @@ class DownloadProgress:
             self._bar = _make_bar(self._screen)
             self._bar.start()
         if doing != self._shown[0]:
-            self._shown = (doing, 0)
+            self._shown = (doing, 0.0)
             self._task = self._bar.add_task(f"{doing} {self._name}", total=total or None)
         self._bar.update(self._task, completed=done, total=total or None)
 
     def _show_line(self, doing: str, done: int, total: int) -> None:
-        step = done * 100 // total // _STEP if total else done // 100_000_000
-        if (doing, step) == self._shown:
+        is_new, is_over = doing != self._shown[0], 0 < total <= done
+        if not (is_new or is_over) and time.monotonic() < self._shown[1] + _INTERVAL:
             return
-        self._shown = (doing, step)
+        self._shown = (doing, time.monotonic())
         share = f"{done * 100 // total} % of {total / 1e6:,.0f} MB" if total else f"{done / 1e6:,.0f} MB"
         click.echo(f"{doing} {self._name}: {share}", err=True)
 

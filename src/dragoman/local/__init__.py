@@ -74,7 +74,9 @@ class LocalProvider(Wrapper):
         try:
             self._found = find_model(model)
         except WeightsError as error:
-            raise InvalidModelError(str(error), provider=self.name, model=str(model)) from error
+            unknown = InvalidModelError(str(error), provider=self.name, model=str(model))
+            unknown.advice = ""  # the message lists the names there are
+            raise unknown from error
         entry = self._found.entry
         self.model = entry.model if entry is not None else self._found.name
         self._defaults = entry.defaults if entry is not None else Defaults()
@@ -147,7 +149,7 @@ class LocalProvider(Wrapper):
     def _connect(self, url: str, key: str) -> Provider:
         # llama.cpp has one model and serves it under every name. Where the chat template ignores tools, calls are asked
         # for through a JSON Schema.
-        calls = self._found.entry.calls if self._found.entry is not None else "schema"
+        calls = self._server.calls if self._server is not None else "schema"
         return connect(
             self.model,
             base_url=url,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -49,7 +48,7 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     wheels: tuple[Wheel, ...]
     context: int = 4096
     threads: int = 1
-    calls: Literal["native", "schema"] = "schema"
+    calls_tools: bool = False
     template: str | None = None
     defaults: Defaults = Defaults()
 

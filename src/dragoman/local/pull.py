@@ -192,9 +192,17 @@ def _is_present(found: Found, progress: Progress | None) -> bool:
 def _describe(found: Found) -> LocalModel:
     where, entry, receipt = str(found.path), found.entry, read_receipt(found.path)
     if entry is not None:
-        calls = entry.calls == "native"
-        facts = (found.path.is_file(), entry.size, entry.sha256, _source(entry), calls, entry.licence, entry.about)
-        return LocalModel(found.name, where, *facts)
+        return LocalModel(
+            found.name,
+            where,
+            found.path.is_file(),
+            entry.size,
+            entry.sha256,
+            _source(entry),
+            entry.calls_tools,
+            entry.licence,
+            entry.about,
+        )
     assert receipt is not None
     return LocalModel(found.name, where, found.path.is_file(), receipt.size, receipt.sha256, receipt.source)
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
+from urllib.request import ProxyHandler, Request, build_opener
 
 
 class LocalServerError(RuntimeError):
@@ -38,6 +39,8 @@ class LocalServer:
         key: str | None = None,
     ) -> None:
         self.alias = alias
+        self.calls: Literal["native", "schema"] = "schema"
+        """How tools are offered: ``native`` if the model's chat template knows tools; known once it is started."""
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._settings = {
             "model": str(model),
@@ -60,11 +63,12 @@ class LocalServer:
             raise LocalServerError("the local server is not installed; run: pip install 'dragoman[local]'")
         process = self.launch()
         assert process.stdout is not None
-        line = process.stdout.readline().decode().strip()
+        line, _, knows_tools = process.stdout.readline().decode().strip().partition(" ")
         if not line.startswith("http://"):
             reason = self._last_words()
             self.stop()
             raise LocalServerError(f"the local server did not start: {reason}")
+        self.calls = "native" if knows_tools else "schema"
         return line
 
     def launch(self) -> subprocess.Popen[bytes]:
@@ -137,11 +141,19 @@ def _serve() -> None:
     params.warmup = False
     params.ui = False
     server = xllamacpp.Server(params)
-    sys.stdout.write(server.listening_address + "\n")
+    knows_tools = " tools" if _knows_tools(server.listening_address, settings["key"]) else ""
+    sys.stdout.write(f"{server.listening_address}{knows_tools}\n")
     sys.stdout.flush()
     while sys.stdin.buffer.read(4096):
         pass
     os._exit(0)
+
+
+def _knows_tools(address: str, key: str) -> bool:
+    """Ask the server whether the model's chat template has a place for tools."""
+    request = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})  # noqa: S310 - our own server
+    with build_opener(ProxyHandler({})).open(request, timeout=60) as reply:
+        return bool(json.load(reply).get("chat_template_caps", {}).get("supports_tools"))
 
 
 if __name__ == "__main__":
