@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.errors import MalformedToolCallError, StreamInterruptedError, StructuredOutputError
+from dragoman.errors import (
+    InvalidResponseError,
+    MalformedToolCallError,
+    StreamInterruptedError,
+    StructuredOutputError,
+)
 from dragoman.events import (
     AssembledFrom,
     Assembler,
@@ -1118,3 +1123,12 @@ def test_a_follower_of_an_assembler_that_had_nothing_to_say() -> None:
     assert isinstance(start, MessageStart)
     assert start == MessageStart(start.message_id, "req", "m1", "acme")
     assert fold([start, complete]).warnings == (LossWarning("c", "p", "d"),)
+
+
+def test_the_number_of_blocks_is_bounded() -> None:
+    out = make()
+    for number in range(10_000):
+        out.tool_start(number, "same id", "t")
+    with pytest.raises(InvalidResponseError, match="more than 10000 blocks"):
+        out.text("one more")
+    assert len({block.call_id for block in out._blocks}) == 10_000

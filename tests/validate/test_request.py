@@ -321,3 +321,41 @@ def test_media_a_model_cannot_read(messages: list[Any], facts: dict[str, Any], m
     else:
         assert found is not None
         assert (found[0], found[1].message) == ("no_vision_support", message)
+
+
+# --- depth --------------------------------------------------------------------------------------------
+
+
+def nest(levels: int) -> Any:
+    value: Any = ()
+    for level in range(levels - 1):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda value: Request((User("a"),), config=RuntimeConfig(extras={"x": value})), "config.extras"),
+        (
+            lambda value: Request((User("a"), Assistant([ToolCall("c", "t", {"x": value})]), ToolResult("c", "r"))),
+            "messages[1].content[0].arguments",
+        ),
+        (
+            lambda value: Request((User("a"), Assistant([Opaque({"x": value})]), User("b"))),
+            "messages[1].content[0].data",
+        ),
+    ],
+)
+def test_the_depth_of_values_is_bounded(make: Any, path: str) -> None:
+    check_request(make(nest(126)))
+    for levels in (128, 5000):
+        with pytest.raises(InvalidRequestError) as caught:
+            check_request(make(nest(levels)))
+        assert caught.value.message == f"{path} is nested more than 128 levels deep"
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf"), True, "1"])
+def test_settings_that_are_not_finite_numbers(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"config\.temperature must be a finite number"):
+        check_request(Request((User("a"),), config=RuntimeConfig(temperature=value)))

@@ -261,6 +261,8 @@ def test_references_that_lead_nowhere_are_refused(name: str) -> None:
 
 
 def test_other_bounds_of_schemas() -> None:
+    with pytest.raises(InvalidRequestError, match="nested more than 128 levels deep"):
+        compile_schema({"const": json.loads("[" * 200 + "]" * 200)}, "here")
     with pytest.raises(InvalidRequestError, match="longer than 262144 bytes"):
         compile_schema({"const": "x" * 300_000}, "here")
     for crowd in (

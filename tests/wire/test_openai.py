@@ -1426,6 +1426,14 @@ def test_lines_that_make_no_event_have_a_bound(piece: bytes, monkeypatch: pytest
     assert "10 lines" in str(heard.error)
 
 
+@pytest.mark.parametrize("number", [10, 11])
+def test_the_number_of_objects_in_a_reply_has_a_bound(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "MAX_CONTAINERS", 10)
+    for reply in (b'{"choices":[' + b"{}," * (number - 3) + b"{}]}", b"data: {" + b"[" * (number - 1) + b"\n\n"):
+        error = decode(make_codec(), make_request(), [reply]).error
+        assert ("more than 10 objects and lists" in str(error)) is (number > 10)
+
+
 def test_an_event_has_a_bound_and_raw_still_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenAIDecoder, "framing", staticmethod(lambda limit=1000: SseDecoder(limit)))
     data = event_of(PLAIN_CHUNK) + b"data: " + b"x" * 2000

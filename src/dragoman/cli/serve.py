@@ -32,10 +32,11 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--new-key", metavar="NAME", help="Make a key, print it once and the lines for the file, and exit.")
 @click.option("--state", metavar="FILE", type=click.Path(dir_okay=False), help="A SQLite file for what keys have used; needed by limited keys with several workers.")  # fmt: skip # noqa: E501
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="How many processes.")
-@click.option("--max-body", default=32, show_default=True, type=click.IntRange(1, 1024), metavar="MIB", help="The longest body taken.")  # fmt: skip # noqa: E501
+@click.option("--max-body", default=8, show_default=True, type=click.IntRange(1, 1024), metavar="MIB", help="The longest body taken.")  # fmt: skip # noqa: E501
 @click.option("--timeout", default=900.0, show_default=True, type=click.FloatRange(min=1), metavar="SECONDS", help="The longest reply.")  # fmt: skip # noqa: E501
 @click.option("--max-connections", default=_BOUNDS.connections, show_default=True, type=click.IntRange(1, 1_000_000), metavar="N", help="The most connections of one worker at a time; lowered to what the limit of open files allows.")  # fmt: skip # noqa: E501
 @click.option("--max-connections-per-peer", type=click.IntRange(1, 1_000_000), metavar="N", help="The most connections from one address; half of --max-connections unless given. Behind a proxy, give as many.")  # fmt: skip # noqa: E501
+@click.option("--media-urls/--no-media-urls", default=True, show_default=True, help="Take images and documents as URLs. A server behind the gateway may fetch them: refuse where it could reach inner addresses.")  # fmt: skip # noqa: E501
 @click.option("--drain", default=30, show_default=True, type=click.IntRange(0, 3600), metavar="SECONDS", help="How long replies may go on after SIGTERM.")  # fmt: skip # noqa: E501
 @click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
 @click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
@@ -54,6 +55,7 @@ def command(
     max_connections_per_peer: int | None,
     drain: int,
     *,
+    media_urls: bool,
     access_log: bool,
     as_json: bool,
 ) -> None:
@@ -76,6 +78,7 @@ def command(
         bounds = {
             "body_bytes": max_body * _MIB,
             "reply_seconds": timeout,
+            "media_urls": media_urls,
             "connections": connections,
             "connections_per_peer": max_connections_per_peer or max(1, connections // 2),
         }

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError, cut
+from ..errors import InvalidResponseError, MalformedToolCallError, ProviderError, StructuredOutputError, cut
 from ..messages import (
     AssistantBlock,
     Continuity,
@@ -40,6 +40,9 @@ from .values import (
     fold,
     read_object,
 )
+
+MAX_BLOCKS = 10_000
+"""The most texts, thoughts and calls that one reply may have."""
 
 
 class Expected(Protocol):
@@ -176,6 +179,7 @@ class Assembler:
         self._head: Block | None = None  # that block, while it is open
         self._tail: Block | None = None  # the block the wire opened last
         self._tools: dict[Any, Block] = {}
+        self._call_ids: set[str] = set()
 
     @property
     def response(self) -> Response | None:
@@ -251,8 +255,8 @@ class Assembler:
         """A call begins; ``key`` is the wire's handle on it. A missing or repeated id is minted anew."""
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
-        known = any(block.call_id == call_id for block in self._tools.values())
-        unique = call_id if call_id and not known else "call_" + self._new_id()
+        unique = call_id if call_id and call_id not in self._call_ids else "call_" + self._new_id()
+        self._call_ids.add(unique)
         self._tools[key] = self._open(ToolCall, name, unique, call_id or unique)
 
     def tool_input(self, key: Any, fragment: str) -> None:
@@ -354,6 +358,8 @@ class Assembler:
         if self.opening is None:
             raise AssemblerError("a block before start")
         self._refuse_late("a block")
+        if len(self._blocks) >= MAX_BLOCKS:
+            raise InvalidResponseError(f"the reply has more than {MAX_BLOCKS} blocks")
         block = Block(kind, len(self._blocks), self.offset)
         block.name, block.call_id, block.provider_id = name, call_id, provider_id
         self._blocks.append(block)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from ..errors import AuthenticationError
+from ..errors import AuthenticationError, InvalidRequestError, UnsupportedContentError
+from ..messages import Document, Image, Message, Request, Url
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
 from .metrics import Metrics
@@ -20,7 +21,7 @@ class Bounds(Struct, frozen=True):
     The fields from ``head_bytes`` on are kept by ``dragoman serve``; another ASGI server has its own.
     """
 
-    body_bytes: int = 32 * 1024 * 1024
+    body_bytes: int = 8 * 1024 * 1024
     body_seconds: float = 30.0
     reply_seconds: float = 900.0
     in_flight: int = 10_000
@@ -32,6 +33,40 @@ class Bounds(Struct, frozen=True):
     write_seconds: float = 20.0  # in which a client must take 64 KiB of its reply, or the rest of it
     connections: int = 4096
     connections_per_peer: int = 2048
+    containers: int = 500_000  # objects and lists in the JSON of one body
+    messages: int = 10_000
+    blocks: int = 20_000  # parts of all messages together
+    tools: int = 1_000
+    media_urls: bool = True  # whether images and documents may be given as URLs, which a server behind may fetch
+
+    def check_body(self, body: bytes) -> None:
+        """Refuse a body with so many objects that reading it would take seconds and gigabytes."""
+        if len(body) > self.containers and body.count(b"{") + body.count(b"[") > self.containers:
+            raise InvalidRequestError(f"the body has more than {self.containers} objects and lists", status=413)
+
+    def check_request(self, request: Request) -> None:
+        """Refuse a request with more messages, blocks or tools than allowed, or with URLs of media if they are not."""
+        for name, count, limit in (
+            ("messages", len(request.messages), self.messages),
+            ("tools", len(request.tools), self.tools),
+            ("blocks", sum([len(each.content) for each in request.messages if not _is_text(each)]), self.blocks),
+        ):
+            if count > limit:
+                raise InvalidRequestError(f"the request has more than {limit} {name}", status=413)
+        if not self.media_urls:
+            self._check_media(request)
+
+    def _check_media(self, request: Request) -> None:
+        for at, message in enumerate(request.messages):
+            for index, block in enumerate(() if _is_text(message) else message.content):
+                source = block.source if isinstance(block, Image | Document) else None
+                if isinstance(source, Url) and source.url[:5].lower() != "data:":
+                    path = f"messages[{at}].content[{index}]"
+                    raise UnsupportedContentError(f"{path}: this gateway takes media inline, not as a URL")
+
+
+def _is_text(message: Message) -> bool:
+    return isinstance(message.content, str)
 
 
 class Service:

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ access = logging.getLogger("dragoman.access")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+T = TypeVar("T")
 
 # Headers that decide who is asking. Twice the same, and two parts of a chain may each believe another.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"content-length", b"content-type", b"host"})
@@ -51,6 +52,7 @@ _HINTS = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
 )
 _LENGTH = re.compile("[0-9]{1,19}")
+_LARGE = 256 * 1024  # bytes of a body from which on it is read in a thread
 _SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
 
 
@@ -108,6 +110,7 @@ class Exchange:
         "send",
         "sent",
         "service",
+        "size",
         "started",
         "status",
         "task",
@@ -133,6 +136,7 @@ class Exchange:
         self.warnings: tuple[LossWarning, ...] = ()
         self.usage = Usage()
         self.is_complete = False
+        self.size = 0  # of the body
         self.length = 0  # of what was sent
         self.status = 0
         self.error: ProviderError | None = None
@@ -169,15 +173,17 @@ class Exchange:
     async def _run(self, action: Action) -> None:
         self._identify()
         body = await self._read_body()
+        self.size = len(body)
         if action == "show":
             await self._show(body)
             return
-        asked = self._read(body)
-        provider = self._admit(asked)
+        asked = await self._work(self._read, body)
+        provider = await self._admit(asked)
         if self.key is not None and self.key.is_limited:
             await self._count(self.key, provider)
         if action == "count":
-            count = provider.estimate_input_tokens(asked.request.messages, asked.request.tools)
+            request = asked.request
+            count = await self._work(provider.estimate_input_tokens, request.messages, request.tools)
             await self._reply(HttpReply(200, _JSON, msgspec.json.encode({"input_tokens": count})))
         else:
             await self._answer(provider, asked)
@@ -188,6 +194,10 @@ class Exchange:
         name = fields.text("model") or fields.need_text("name")
         record = show_ollama_model(self._find(name).capabilities)
         await self._reply(HttpReply(200, _JSON, msgspec.json.encode(record)))
+
+    async def _work(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, in a thread if the request is so large that the event loop would stand still."""
+        return await asyncio.to_thread(function, *args) if self.size > _LARGE else function(*args)
 
     # before any work: who asks
 
@@ -229,7 +239,9 @@ class Exchange:
             raise InvalidRequestError(f"no whole body within {bounds.body_seconds:g} seconds", status=408) from None
 
     def _read(self, body: bytes) -> Asked:
+        self.service.bounds.check_body(body)
         asked = self.half.decode(body, self.scope["path"])
+        self.service.bounds.check_request(asked.request)
         for name in _NEVER:
             if name in asked.request.config.extras:
                 raise InvalidRequestError(f"{name} is never taken from a request")
@@ -239,11 +251,11 @@ class Exchange:
 
     # what is asked, and whether it may be
 
-    def _admit(self, asked: Asked) -> Provider:
+    async def _admit(self, asked: Asked) -> Provider:
         provider = self.provider = self._find(asked.request.model)
-        check_request(asked.request)
+        await self._work(check_request, asked.request)
         request = self._translate(asked.request, provider)
-        provider.check(request)
+        await self._work(provider.check, request)
         self.request = request
         return provider
 
@@ -402,7 +414,9 @@ class Exchange:
         usage, provider = self.usage, self.provider
         if usage.input_tokens is None or usage.output_tokens is None or not self.is_complete:
             # Not reported, or cut off before the last count. The provider bills all the same, so we estimate.
-            asked = provider.estimate_input_tokens(self.request.messages, self.request.tools)
+            asked = self.size // 4  # of a long request: a real estimate would take seconds
+            if self.size <= _LARGE:
+                asked = provider.estimate_input_tokens(self.request.messages, self.request.tools)
             written = usage.output_tokens or 0
             if not self.is_complete or not written:
                 written = max(written, self.length // 100)

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 from msgspec import Struct
 
 MAX_PATHS = 10_000
+MAX_LEVELS = 128
 _MAX_SAME_NAME = 16
 _CEILING = 10**9  # counts beyond this are not told apart
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -114,11 +115,13 @@ class _Graph:
     def _index(self, root: dict[str, Any]) -> None:
         """Find what references may name: identified resources, and anchors."""
         identifies = "id" if "draft-04" in str(root.get("$schema")) else "$id"
-        left: list[tuple[Any, str]] = [(root, "")]
+        left: list[tuple[Any, str, int]] = [(root, "", 1)]
         while left:
-            value, base = left.pop()
+            value, base, depth = left.pop()
+            if depth > MAX_LEVELS:
+                raise ValueError(f"it is nested more than {MAX_LEVELS} levels deep")
             if isinstance(value, list):
-                left += [(each, base) for each in value]
+                left += [(each, base, depth + 1) for each in value]
             if not isinstance(value, dict):
                 continue
             if isinstance(identity := value.get(identifies), str):
@@ -128,7 +131,7 @@ class _Graph:
             for keyword in _ANCHORS:
                 if isinstance(anchor := value.get(keyword), str):
                     self._anchors.setdefault(anchor, []).append(value)
-            left += [(each, base) for each in value.values()]
+            left += [(each, base, depth + 1) for each in value.values()]
         if max(len(self._resources), *[len(each) for each in self._anchors.values()], 0) > _MAX_SAME_NAME:
             raise ValueError(f"it has more than {_MAX_SAME_NAME} identifiers, or anchors of one name")
 

@@ -38,6 +38,9 @@ from ..messages import (
 )
 from .schema import compile_schema
 
+MAX_DEPTH = 128
+"""How many levels of lists and mappings any value of a request may have."""
+
 
 def check_request(request: Request) -> None:
     """Raise ``InvalidRequestError`` at the first thing that breaks the contract, naming its place."""
@@ -126,9 +129,13 @@ def _check_assistant(message: Assistant, path: str, open_calls: dict[str, int]) 
                 raise InvalidRequestError(f"{where}.id is used twice in this message")
             if not isinstance(block.arguments, dict):
                 raise InvalidRequestError(f"{where}.arguments could not be read when it arrived; repair or remove it")
+            if block.arguments:
+                check_depth(block.arguments, f"{where}.arguments")
             seen.add(block.id)
             open_calls[block.id] = open_calls.get(block.id, 0) + 1
-        elif not isinstance(block, Text | Thinking | RedactedThinking | Opaque):
+        elif type(block) is Opaque:
+            check_depth(block.data, f"{path}.content[{at}].data")
+        elif not isinstance(block, Text | Thinking | RedactedThinking):
             raise InvalidRequestError(f"{path}.content[{at}]: {type(block).__name__} cannot be said by this role")
 
 
@@ -177,9 +184,7 @@ def _check_tool_choice(request: Request) -> None:
 def _check_config(config: RuntimeConfig) -> None:
     for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
         value = getattr(config, name)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
-        ):
+        if value is not None and not _is_finite(value):
             raise InvalidRequestError(f"config.{name} must be a finite number")
     for name in ("max_tokens", "seed"):
         value = getattr(config, name)
@@ -191,6 +196,26 @@ def _check_config(config: RuntimeConfig) -> None:
         raise InvalidRequestError("config.stop_sequences must be a list of texts")
     if not isinstance(config.extras, dict) or not all(isinstance(name, str) for name in config.extras):
         raise InvalidRequestError("config.extras must be a mapping whose keys are text")
+    if config.extras:
+        check_depth(config.extras, "config.extras")
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
+def check_depth(value: Any, path: str) -> None:
+    """Raise ``InvalidRequestError`` if lists and mappings are nested more than ``MAX_DEPTH`` levels deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [each for each in level if isinstance(each, dict | list | tuple)]
+        if not inner:
+            return
+        level = [part for each in inner for part in (each.values() if isinstance(each, dict) else each)]
+    raise InvalidRequestError(f"{path} is nested more than {MAX_DEPTH} levels deep")
 
 
 # --- what the model is known not to do ------------------------------------------------------------

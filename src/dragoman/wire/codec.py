@@ -20,9 +20,11 @@ from ..sse import BARE, Frame, LineDecoder, SseDecoder
 from .json import to_bytes
 
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY = 16 * 1024 * 1024
 MAX_EVENTS = 2_000_000
 MAX_LINES = 4 * MAX_EVENTS  # a comment or an empty line makes no event
+# Objects and lists in one body or event. Small ones are cheap to send and take hundreds of bytes each.
+MAX_CONTAINERS = 500_000
 # Of a stream: much more than of a body, since each word comes with some hundred bytes around it.
 MAX_STREAM = 1024 * 1024 * 1024
 
@@ -303,17 +305,16 @@ class Decoder(ABC):
         if len(self._head) < 12 and not self._is_body:
             self._head = (self._head + chunk).lstrip()[:12]
         if self._sse is None:
-            if self._is_body or not self._sniff():
-                return
-            chunk = b"".join(self._kept)
-            if not self._keep_raw:
-                self._kept.clear()
-        assert self._sse is not None
+            chunk = self._start_stream()
+        if self._sse is None:
+            return
         for frame in self._sse.feed(chunk):
             self._frames += 1
             if frame.event in _ASIDES and _is_aside(frame):
                 continue
             self.out.offset = frame.offset
+            if len(frame.data) > MAX_CONTAINERS:
+                _refuse_crowded(frame.data)
             self.frame(frame)
             if self.done or self.out.complete is not None or self.out.error is not None:
                 self.done = True
@@ -321,6 +322,15 @@ class Decoder(ABC):
         if self._frames > MAX_EVENTS or self._sse.lines > MAX_LINES:
             what = f"{MAX_EVENTS} events" if self._frames > MAX_EVENTS else f"{MAX_LINES} lines"
             raise InvalidResponseError(f"the stream has more than {what}")
+
+    def _start_stream(self) -> bytes:
+        """Return what has arrived of a stream, once it is known to be one."""
+        if self._is_body or not self._sniff():
+            return b""
+        arrived = b"".join(self._kept)
+        if not self._keep_raw:
+            self._kept.clear()
+        return arrived
 
     def _sniff(self) -> bool:
         """Is it a stream? Undecided while only white space or half a byte order mark has come."""
@@ -338,7 +348,9 @@ class Decoder(ABC):
         if self._sse is not None:
             self._over_stream(self._sse)
         elif self._is_body:
-            self.body(_unmarked(b"".join(self._kept)))
+            data = b"".join(self._kept)
+            _refuse_crowded(data)
+            self.body(_unmarked(data))
         elif self._asked_for_stream:
             self.interrupted()  # 200 and no byte: vLLM and llama-cpp-python do this when they give up
         else:
@@ -371,6 +383,11 @@ class Decoder(ABC):
             # Not a method of ours: what is kept of the reply would keep all that was needed to read it.
             self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())
         return self.out.take()
+
+
+def _refuse_crowded(data: bytes) -> None:
+    if len(data) > MAX_CONTAINERS and data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
+        raise InvalidResponseError(f"the reply has more than {MAX_CONTAINERS} objects and lists")
 
 
 _ASIDES = frozenset({BARE, b"ping", b"keepalive"})

@@ -9,6 +9,7 @@ import msgspec
 
 from ..errors import InvalidRequestError, cut
 from ..messages import EFFORTS, Effort, Inline, LossWarning, Url
+from ..validate.request import check_depth
 from .schema import schema_name
 from .urls import read_data_url
 
@@ -145,6 +146,7 @@ def read_body(body: bytes) -> Fields:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"the body is not JSON: {_reason(error)}") from None
+    check_depth(data, "the body")
     return Fields(data)
 
 

@@ -18,7 +18,7 @@ def sorted_json(value: Any) -> msgspec.Raw:
     """A value as JSON with its keys sorted all the way down, so that equal values give equal bytes."""
     try:
         written = _sorted(value)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
     if b"null" in written:  # which is what msgspec writes for a number that is none
         _refuse_not_finite(value)
@@ -42,7 +42,7 @@ def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
     """A body as JSON, in the order it was built."""
     try:
         return _encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
 
 

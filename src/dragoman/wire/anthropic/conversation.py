@@ -286,7 +286,9 @@ class _AssistantWriter:
         answered = block.data.get("tool_use_id")
         if isinstance(answered, str) and answered not in self._pairs.serving:
             return self._drop(block, path, "the call it answers is missing")
-        if str(block.data.get("type")).endswith("tool_use") and block.data.get("id") not in self._pairs.served:
+        own_id = block.data.get("id")
+        served = isinstance(own_id, str) and own_id in self._pairs.served
+        if str(block.data.get("type")).endswith("tool_use") and not served:
             self._notes.drop(path, "dangling_call_dropped", "the provider's own call has no result")
             return None
         return block.data

@@ -1,0 +1,50 @@
+"""Drives the gateway's application in process, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+PATHS = {
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "responses": "/v1/responses",
+    "gemini": "/v1beta/models/fast:generateContent",
+}
+
+
+class Answer(NamedTuple):
+    """A response of the application."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+async def post(app: Any, wire: str, body: bytes, further: str = "", path: str | None = None) -> Answer:
+    """Send a body to the route of a wire and return the response."""
+    path = path or PATHS[wire] + further
+    headers = {"host": "localhost", "content-type": "application/json"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode("utf-8", "surrogatepass"),
+        "query_string": b"",
+        "http_version": "1.1",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    messages: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(60):
+        await app(scope, receive, send)
+    start, *rest = sent
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
+    return Answer(start["status"], found, b"".join([message.get("body", b"") for message in rest]))

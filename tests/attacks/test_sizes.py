@@ -1,0 +1,187 @@
+"""Requests and replies of legal size and illegal shape are refused before they take time or memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import ProviderError, RuntimeConfig, Tool
+from dragoman.errors import InvalidRequestError
+from dragoman.gateway.access import Bounds
+from dragoman.gateway.app import create_app
+from dragoman.messages import Assistant, Opaque, ToolCall, ToolResult, User
+from dragoman.sim import ScriptedProvider
+from dragoman.transport import FixtureTransport
+from dragoman.validate import check_request
+from dragoman.wire import CODECS
+from dragoman.wire import codec as wire_codec
+
+from .gateway_app import PATHS, post
+
+APP = create_app({"fast": ScriptedProvider("Hello.")})
+HI: dict[str, Any] = {"role": "user", "content": "hi"}
+
+
+def bodies(**fields: Any) -> dict[str, bytes]:
+    """The same wrong field in a request of each wire."""
+    made: dict[str, dict[str, Any]] = {
+        "openai": {"model": "fast", "messages": [HI]},
+        "anthropic": {"model": "fast", "max_tokens": 9, "messages": [HI]},
+        "responses": {"model": "fast", "input": "hi"},
+        "gemini": {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+        "ollama": {"model": "fast", "messages": [HI]},
+    }
+    return {wire: json.dumps({**body, **fields}).encode() for wire, body in made.items()}
+
+
+def nested(levels: int, start: str = "[", end: str = "]") -> str:
+    return start * levels + end * levels
+
+
+@pytest.mark.parametrize("wire", PATHS)
+@pytest.mark.parametrize("levels", [129, 300, 900, 20_000])
+async def test_a_body_that_is_nested_too_deeply_is_refused(wire: str, levels: int) -> None:
+    body = bodies(x="@")[wire].replace(b'"@"', nested(levels).encode())
+    answer = await post(APP, wire, body)
+    assert answer.status == 400
+    assert b"nested" in answer.body
+
+
+@pytest.mark.parametrize("wire", PATHS)
+async def test_numbers_out_of_range_are_refused(wire: str) -> None:
+    for name in ("temperature", "top_p", "max_tokens", "seed"):
+        body = bodies(**{name: 0})[wire].replace(f'"{name}": 0'.encode(), f'"{name}": 1{"0" * 400}'.encode())
+        if wire == "gemini":
+            body = bodies(generationConfig={"temperature": 0})[wire].replace(b'": 0}', b'": 1' + b"0" * 400 + b"}")
+        answer = await post(APP, wire, body)
+        assert answer.status in (200, 400), answer.body
+
+
+SMALL = Bounds(body_bytes=10_000_000, containers=2_000, messages=10, blocks=20, tools=5)
+CROWDED = {
+    "messages": {"messages": [HI] * 11},
+    "blocks": {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 21}]},
+    "tools": {"tools": [{"type": "function", "function": {"name": f"t{n}"}} for n in range(6)]},
+    "objects and lists": {"metadata": [{}] * 2_001},
+}
+
+
+@pytest.mark.parametrize("name", CROWDED)
+async def test_numbers_of_things_are_bounded(name: str) -> None:
+    app = create_app({"fast": ScriptedProvider("Hello.")}, bounds=SMALL)
+    answer = await post(app, "openai", bodies(**CROWDED[name])["openai"])
+    assert answer.status == 413
+    assert name.encode() in answer.body
+    assert (await post(app, "openai", bodies()["openai"])).status == 200
+
+
+def test_the_defaults() -> None:
+    bounds = Bounds()
+    assert bounds.body_bytes == 8 * 1024 * 1024
+    assert wire_codec.MAX_BODY == 16 * 1024 * 1024
+
+
+@pytest.mark.parametrize("url", ["https://x/a.png", "file:///etc/passwd", "http://10.0.0.1/a.png"])
+async def test_urls_of_media_are_refused_where_the_operator_says_so(url: str) -> None:
+    closed = create_app({"fast": ScriptedProvider("Hello.")}, bounds=Bounds(media_urls=False))
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+    inline = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+    assert (await post(APP, "openai", bodies(messages=image)["openai"])).status == 200
+    refused = await post(closed, "openai", bodies(messages=image)["openai"])
+    assert refused.status == 400
+    assert b"messages[0].content[0]: this gateway takes media inline" in refused.body
+    assert (await post(closed, "openai", bodies(messages=inline)["openai"])).status == 200
+
+
+async def test_a_large_request_does_not_hold_the_loop() -> None:
+    text = "word, Word! 12 " * 200_000
+    body = json.dumps({"model": "fast", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}).encode()
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    ticker = asyncio.create_task(tick())
+    began = time.thread_time()
+    answer = await post(APP, "anthropic", body, "/count_tokens")
+    held = time.thread_time() - began
+    ticker.cancel()
+    assert answer.status == 200
+    assert json.loads(answer.body)["input_tokens"] > 100_000
+    assert held < 0.25, "CPU time of the thread that runs the loop"
+    assert ticks > 3
+
+
+# --- values of the library's own callers --------------------------------------------------------------
+
+
+def deep(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("levels", [129, 500, 5000])
+def test_deep_values_are_refused_and_named(levels: int) -> None:
+    provider = dragoman.connect("m", base_url="http://127.0.0.1:9", transport=FixtureTransport())
+    call = Assistant([ToolCall("c", "t", {"a": deep(levels)})])
+    opaque = Assistant([Opaque({"a": deep(levels)})])
+    schema: Any = {"type": "object", "const": deep(levels)}
+    requests: list[tuple[dict[str, Any], str]] = [
+        ({"messages": [User("a"), call, ToolResult("c", "x")]}, "messages[1].content[0].arguments is nested"),
+        ({"messages": [User("a"), opaque, User("b")]}, "messages[1].content[0].data is nested"),
+        ({"messages": "a", "config": RuntimeConfig(extras={"x": deep(levels)})}, "config.extras is nested"),
+        ({"messages": "a", "tools": [Tool("t", "", schema)]}, "tools[0].parameters"),
+        ({"messages": "a", "response_schema": schema}, "response_schema"),
+    ]
+    for given, message in requests:
+        with pytest.raises(InvalidRequestError) as caught:
+            asyncio.run(provider.complete(**given))
+        assert caught.value.message.startswith(message)
+
+
+def test_a_temperature_beyond_every_float_is_refused() -> None:
+    request = dragoman.Request((User("a"),), config=RuntimeConfig(temperature=10**400))
+    with pytest.raises(InvalidRequestError, match=r"config\.temperature must be a finite number"):
+        check_request(request)
+
+
+# --- replies ------------------------------------------------------------------------------------------
+
+MANY = b"{}," * 600_000 + b"{}"
+FEW = b"{}," * 30_000 + b"{}"
+SHAPES = {
+    "field": b'{"x":[%s]}',
+    "error": b'{"error":[%s]}',
+    "choices": b'{"choices":[%s]}',
+    "content": b'{"type":"message","role":"assistant","content":[%s]}',
+    "output": b'{"object":"response","status":"completed","output":[%s]}',
+    "parts": b'{"candidates":[{"content":{"parts":[%s]}}]}',
+    "calls": b'{"choices":[{"message":{"tool_calls":[%s]},"finish_reason":"stop"}]}',
+    "event": b'data: {"choices":[%s]}\n\n',
+    "line": b'{"message":{"content":"a","tool_calls":[%s]},"done":true}\n',
+}
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("items", [MANY, FEW], ids=["many", "few"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_a_crowded_reply_takes_little_time(wire: str, shape: str, items: bytes, status: int) -> None:
+    reply = SHAPES[shape].replace(b"%s", items)
+    transport = FixtureTransport((status, {}, [reply]), (status, {}, [reply]))
+    provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", transport=transport)
+    began = time.thread_time()
+    with contextlib.suppress(ProviderError):
+        await provider.complete("Hi", [Tool("t", "", {"type": "object"})], {"max_tokens": 5})
+    assert time.thread_time() - began < 0.25
