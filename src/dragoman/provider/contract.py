@@ -95,14 +95,14 @@ class Provider(ABC):
         try:
             while batch := await reply.next():
                 first, last = first or batch[0], batch[-1]
-        except asyncio.CancelledError:
-            if waiting.is_interrupted():
+        except BaseException as error:
+            await reply.aclose()
+            if isinstance(error, asyncio.CancelledError) and waiting.is_interrupted():
                 raise self._cancelled(request) from None
             raise
         finally:
             waiting.end()
             self._calls.remove(request.request_id)
-            await reply.aclose()
         if first is None or type(last) is not MessageComplete:
             raise StreamInterruptedError("the provider's events ended before the message did")
         response = fold((first, last), (time.perf_counter() - began) * 1000)

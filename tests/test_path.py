@@ -1,0 +1,63 @@
+"""The path of one call is the one that the design page prints."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import connect
+from dragoman.transport import FixtureTransport
+
+PACKAGE = Path(dragoman.__file__).parent
+PAGE = Path(__file__).parents[1] / "docs" / "design.md"
+WHOLE = [b'{"choices":[{"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}]}']
+STREAM = [
+    b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n',
+    b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+]
+
+
+def printed_path() -> list[str]:
+    section = PAGE.read_text().split("## The flow of one call")[1].split("\n## ")[0]
+    return re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE)
+
+
+async def walk(stream: bool) -> list[str]:
+    """The files of the package in which functions are called, in the order of the first call."""
+    reply: Any = (200, {}, STREAM if stream else WHOLE)
+    model = connect("m", base_url="http://x.test/v1", transport=FixtureTransport(reply, reply))
+
+    async def call() -> str:
+        if not stream:
+            return (await model.complete("Hi")).text
+        async with model.stream("Hi") as events:
+            return "".join([event.text async for event in events if event.type == "text.delta"])
+
+    seen: list[str] = []
+
+    def note(frame: Any, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            name = path.relative_to(PACKAGE).as_posix()
+            if name not in seen:
+                seen.append(name)
+
+    await call()  # what is done once, such as imports, is not part of the path
+    sys.setprofile(note)
+    try:
+        assert await call() == "Hi"
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_design_page_prints_the_path_of_a_call(stream: bool) -> None:
+    expected = printed_path()
+    assert len(expected) > 10
+    assert await walk(stream) == [name for name in expected if stream or name != "sse.py"]
