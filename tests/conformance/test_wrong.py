@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -28,10 +29,14 @@ from dragoman import (
     Usage,
     User,
 )
+from dragoman.capabilities import Capabilities
 from dragoman.conformance import Violation, suite
+from dragoman.conformance.provider import Spy
 from dragoman.errors import CallCancelledError
 from dragoman.events import Event, MessageComplete, MessageStart, TextDelta, ToolUseEnd, ToolUseStart
 from dragoman.messages import schema_of
+from dragoman.provider import HttpProvider
+from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, Encoded, HttpRequest
 
 from .test_third_party import Clockwork, ParrotCodec, ParrotDecoder
@@ -347,6 +352,67 @@ def test_every_case_has_been_seen_to_fail() -> None:
     seen = {name for name, *_ in [*WRONG, *HOOKS]}
     every = {str(case) for case in suite(Clockwork, capabilities={"supports_images": True})}
     assert every <= seen
+
+
+# --- a provider over HTTP is watched in both modes -----------------------------------------------------------
+
+BODY = b'{"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}'
+FRAMES = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+
+
+class Eager(HttpProvider):  # type: ignore[misc]
+    """Calls the model to see whether it is ready, and lets a conversation without messages through."""
+
+    streams = False
+
+    async def ready(self) -> None:
+        if self.streams:
+            await _read(self.stream("are you there?"))
+        else:
+            await self.complete("are you there?")
+
+    def _request(self, messages: Any, *args: Any, **facts: Any) -> Request:
+        return super()._request(messages or "hello", *args, **facts)
+
+
+class EagerStream(Eager):
+    streams = True
+
+
+async def _read(stream: EventStream) -> list[Event]:
+    return [event async for event in stream]
+
+
+def over_http(kind: type[HttpProvider]) -> Callable[[], Provider]:
+    replies = [(200, {}, [FRAMES if kind is EagerStream else BODY])] * 20
+    codec = CODECS["openai"].connect("m", "http://test", None, Capabilities())
+    return lambda: kind(codec, FixtureTransport(*replies), name="acme", model="m")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [Eager, EagerStream])
+async def test_a_spy_counts_the_calls_of_a_provider_over_http(kind: type[HttpProvider]) -> None:
+    provider = over_http(kind)()
+    spy = Spy(provider)
+    await provider.complete("Hi")
+    await _read(provider.stream("Hi"))
+    assert spy.calls == 2
+    async for _ in provider.events(Request((User("Hi"),))):
+        pass
+    assert spy.calls == 3
+
+
+@pytest.mark.parametrize("kind", [Eager, EagerStream])
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("ready.costs-nothing", "calls to the model that ready() made"),
+        ("validation.refuses-what-is-wrong", "no messages: not refused"),
+    ],
+)
+async def test_a_wrong_provider_over_http_is_caught(kind: type[HttpProvider], name: str, complaint: str) -> None:
+    (case,) = [case for case in suite(over_http(kind)) if str(case) == name]
+    with pytest.raises(Violation, match=re.escape(complaint)):
+        await case.run()
 
 
 # --- codecs -------------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ class Assembler:
             return
         # _add and _emit in one, for what nearly every chunk of a stream is.
         self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
-        block.write(piece)
+        block.buffer += piece.encode("utf-8", "surrogatepass")
 
     def thinking(self, piece: str) -> None:
         """More thinking."""

@@ -122,12 +122,8 @@ class EventStream(_Interruptible):
             at = 0
         self._at = at + 1
         event = self._batch[at]
-        kind = type(event)
-        if kind is MessageComplete:
-            if self.response is None:
-                self._finish(event)  # type: ignore[arg-type]
-        elif kind is MessageStart:
-            self._start = event  # type: ignore[assignment]
+        if type(event) is MessageComplete and self.response is None:
+            self._finish(event)
         return event
 
     async def _fetch(self) -> None:
@@ -150,6 +146,8 @@ class EventStream(_Interruptible):
             self._task = None
         if not self._batch:
             self._at_end()
+        elif self._start is None:
+            self._start = find_start(self._batch)
 
     def _at_end(self) -> None:
         self._end()
@@ -200,16 +198,19 @@ class EventStream(_Interruptible):
         self._end()
         if self.response is None:
             self._batch, self._at = self.reply.cancel(self._batch[self._at :]), 0
-            for event in self._batch:
-                if type(event) is MessageStart:
-                    self._start = event
-                elif type(event) is MessageComplete:
-                    self._finish(event)
+            self._start = find_start(self._batch) or self._start
+            if self._batch and type(last := self._batch[-1]) is MessageComplete:
+                self._finish(last)
         await self.reply.aclose()
 
     def _end(self) -> None:
         self._ended = True
         self._calls.remove(self.request_id)
+
+
+def find_start(batch: list[Event]) -> MessageStart | None:
+    """Return the event that begins the message, if this batch has it."""
+    return next((event for event in batch if type(event) is MessageStart), None)
 
 
 def as_instance(response: Response, schema: Any, request: Request) -> Any:
