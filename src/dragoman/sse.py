@@ -6,7 +6,7 @@ with LF; an event is dispatched by a blank line. One liberty: ``end()`` dispatch
 when the body ends without the last blank line, because servers forget it; what becomes of a reply
 that ends early is for the wire to decide, not for the framing. And one addition: lines that are no
 field and together a JSON object are a frame named ``BARE``, because Google's API writes the error that
-ends a stream so [6681045c-f405b842].
+ends a stream so.
 """
 
 from __future__ import annotations

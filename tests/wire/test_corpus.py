@@ -37,7 +37,6 @@ from dragoman.errors import (
 from dragoman.events import encode_event
 from dragoman.messages import Request, ToolResult, User
 from dragoman.wire import CODECS
-from dragoman.wire.openai.errors import ROWS
 
 from .cases import (
     BASE_URL,
@@ -419,28 +418,6 @@ def test_recorded_refusals_of_every_wire_end_in_the_tree() -> None:
         error = record.codec().error(record.status, record.headers, record.body, 0.0)
         assert type(error) in TREE
         assert str(error)
-
-
-PROVEN = [row for row in ROWS if row.proof]
-
-
-@pytest.mark.parametrize("row", PROVEN, ids=lambda row: row.proof)
-def test_rows_are_proved_by_a_recording(row: Any) -> None:
-    """Each proof names a recording, and the recording means what its row says."""
-    server, _, case = row.proof.partition(": ")
-    codec = CODECS["openai"].connect(MODEL, "http://127.0.0.1/v1", None, Capabilities())
-    if case:
-        matching = [e for e in find_exchanges() if server in (e["server"], "servers") and e["case"].startswith(case)]
-        failed = [e for e in matching if status_of(e) in row.statuses]
-        errors = [codec.error(status_of(e), {}, e["response_body"].encode()) for e in failed]
-        assert any(type(error) is row.error for error in errors)
-        assert server == "servers" or all(type(error) is row.error for error in errors)
-        return
-    record = find_records().get(row.proof)
-    if record is None or record.wire != "openai":
-        assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{8}", row.proof)  # of a wire that is not read here
-        return
-    assert type(codec.error(record.status, record.headers, record.body)) is row.error
 
 
 # --- real servers -----------------------------------------------------------------------------------

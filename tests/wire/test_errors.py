@@ -297,7 +297,7 @@ def test_the_status_decides(status: int, kind: type[ProviderError], message: str
 
 
 ROWS = [
-    Row(frozenset({400}), re.compile("context"), ContextOverflowError, "a record"),
+    Row(frozenset({400}), re.compile("context"), ContextOverflowError),
     Row(None, re.compile("no such model"), InvalidModelError),
     Row(frozenset({400, 500}), re.compile("."), OverloadedError),
 ]
@@ -322,7 +322,6 @@ def test_a_row_brings_its_own_words() -> None:
     error = build_error(404, {}, Failure("no such model"), ROWS)
     assert error.message == "the provider does not serve this model"
     assert build_error(400, {}, Failure("context"), ROWS).message == "the provider refused the request"
-    assert ROWS[1].proof == ""
 
 
 def test_the_code_is_the_more_exact_word() -> None:

@@ -44,10 +44,10 @@ from tests import strategies as some
 from .cases import Case, Heard, decode, find_cases
 from .pairs import WIRES, canonical, client, hear, hides, said, serve
 
-# Requests the client half writes as another: tools as words, a schema as a tool; a limit it knew by itself; and a
-# router's own state, which a gateway gives nobody and takes from nobody.
+# Requests that the client codec changes: tools as words, a schema as a tool, a limit it knows, an effort as a budget,
+# and a router's own state, which a gateway neither gives nor takes.
 REWRITTEN = {
-    "gemini": "tools-of-the-server",
+    "gemini": "tools-of-the-server quirk-effort-budgets",
     "openai": "coerced- quirk-reasoning-details",
     "anthropic": "structured-tool structured-free-keys limit-from-capabilities",
 }

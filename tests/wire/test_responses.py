@@ -55,7 +55,6 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire.ids import IdRule
 from dragoman.wire.plan import make_plan
 from dragoman.wire.responses import Quirks, ResponsesCodec
-from dragoman.wire.responses.errors import ROWS
 
 from .cases import (
     BASE_URL,
@@ -714,13 +713,6 @@ def test_recorded_refusals() -> None:
         expected = next((kind for words, kind in WORDED if words.lower() in text.lower()), InvalidRequestError)
         assert type(error) is expected, f"{record} {record.status}: {text}"
         assert error.provider_message
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS[:3] if row.proof], ids=lambda row: row.proof)
-@recorded
-def test_rows_are_proved_by_a_recording(row: Any) -> None:
-    record = find_records()[row.proof]
-    assert type(make_codec().error(record.status, record.headers, record.body)) is row.error
 
 
 @given(status=st.integers(300, 599), body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}))

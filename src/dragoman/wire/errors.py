@@ -1,7 +1,7 @@
 """Error bodies and waiting times, as servers write them: the parts all wires share.
 
 The status decides first, then the machine-readable code in the body, then a table of patterns that
-each wire keeps as data beside the recorded exchange that proves each row.
+each wire keeps as data; a case under ``conformance/cases`` exercises each row.
 """
 
 from __future__ import annotations
@@ -45,22 +45,21 @@ class Failure(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One row of a wire's table: at these statuses, these words mean this class. ``proof`` names a record."""
+    """One row of a wire's table: at these statuses, these words mean this class. A case of the wire exercises each."""
 
     statuses: frozenset[int] | None
     pattern: re.Pattern[str]
     error: type[ProviderError]
-    proof: str = ""
 
     def fits(self, status: int, failure: Failure) -> bool:
         """Does this row decide?"""
         return (self.statuses is None or status in self.statuses) and bool(self.pattern.search(failure.words))
 
 
-def row(statuses: str, pattern: str, error: type[ProviderError], proof: str = "") -> Row:
+def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
     """Return a row of a table; ``statuses`` is a list such as ``"400 404"``, or empty for all."""
     numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
-    return Row(numbers, re.compile(pattern, re.IGNORECASE), error, proof)
+    return Row(numbers, re.compile(pattern, re.IGNORECASE), error)
 
 
 def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:

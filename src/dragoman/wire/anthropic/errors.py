@@ -1,4 +1,4 @@
-"""Reading a refusal: by ``error.type``, then by words, each row with a recorded exchange that proves it.
+"""Reading a refusal: by ``error.type``, then by words, as a table.
 
 Rows without one have no recording; the wording is then the server's own as its users report it.
 """
@@ -43,9 +43,9 @@ _STATUSES = {
 }
 
 
-def _kind(word: str, error: type[ProviderError], proof: str = "") -> Row:
+def _kind(word: str, error: type[ProviderError]) -> Row:
     """A row for ``error.type``, which stands between the code and the message."""
-    return row("", rf"^\S* {word} ", error, proof)
+    return row("", rf"^\S* {word} ", error)
 
 
 ROWS: tuple[Row, ...] = (
@@ -54,23 +54,22 @@ ROWS: tuple[Row, ...] = (
         "",
         r"^\S* exceed_context_size_error |context_length_exceeded",
         ContextOverflowError,
-        "llamaserver_smollm2__err_context_too_long",
     ),
-    row("", r"prompt is too long|exceed context limit", ContextOverflowError, "206c7415-d54e8679"),
+    row("", r"prompt is too long|exceed context limit", ContextOverflowError),
     row("400 413 422 500", r"maximum context length|context (window|length|size)", ContextOverflowError),
     # credit: no type of its own in the field, only the one of a bad request
     _kind("billing_error", QuotaExceededError),
     row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),
     # error.type decides
-    _kind("(authentication_error|permission_error)", AuthenticationError, "84e4e5ef-d42a4c1b"),
-    _kind("rate_limit_error", RateLimitError, "aimock__an_err_429"),
+    _kind("(authentication_error|permission_error)", AuthenticationError),
+    _kind("rate_limit_error", RateLimitError),
     _kind("overloaded_error", OverloadedError),
     _kind("request_too_large", InvalidRequestError),
-    row("404", r"^\S* not_found_error file not found", InvalidRequestError, "llamaserver_smollm2__err_get_on_post"),
-    _kind("not_found_error", InvalidModelError, "a6631e4d-a6cbb10e"),
+    row("404", r"^\S* not_found_error file not found", InvalidRequestError),
+    _kind("not_found_error", InvalidModelError),
     _kind("(api_error|timeout_error)", UnavailableError),
     # the model, in the words of imitators
-    row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError, "llamaserver__loading_msg_503"),
+    row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError),
     row("400 404 409 500", r"model.{0,80}not (currently )?loaded|no models? (is )?loaded", ModelNotLoadedError),
     row("400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError),
     # content: an unknown kind of block, or one the model cannot read; llama.cpp says so with a 500

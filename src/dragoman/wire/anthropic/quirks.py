@@ -16,24 +16,24 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     structured: Literal["native", "tool", "prompt"] = "native"
-    """How a ``response_schema`` is asked for. ``native``: ``output_config.format`` [0a94709a-0623cef5]; models before
+    """How a ``response_schema`` is asked for. ``native``: ``output_config.format``; models before
     Claude 4.5 and some resellers answer 400 to it, and then ``tool`` is learned. ``tool``: a tool that must be called
     and whose input is the answer; beside tools of the caller's own, or while the model thinks, the wire does not allow
     that, and words are used. ``prompt``: words at the end of the system prompt. A schema that ``output_config`` cannot
     express (an object with free keys, a recursive one) takes the second way from the start."""
 
     effort: bool = False
-    """The model takes ``output_config.effort`` (Claude Opus 4.5 and later) [6ebcb57a-4365658d]. Without
+    """The model takes ``output_config.effort`` (Claude Opus 4.5 and later). Without
     it an effort in ``config.reasoning`` is refused before the wire: there is no honest exchange rate between
     a word and a budget in tokens. A budget, and ``"none"``, need no quirk."""
 
     adaptive: bool = False
     """An effort also turns thinking on, as ``thinking: {"type": "adaptive"}``. Claude 4.6 and later think by
-    themselves in that mode, and not at all with an effort alone [6ebcb57a-4365658d]."""
+    themselves in that mode, and not at all with an effort alone."""
 
     cache: Literal["off", "system+tools"] = "off"
     """``system+tools``: mark the last tool and the system prompt for the provider's prompt cache: two of the four
-    breakpoints it allows [76cdb80e-6f0c3060]. Writing to the cache is billed, so it is off unless asked for."""
+    breakpoints it allows. Writing to the cache is billed, so it is off unless asked for."""
 
     id_rule: IdRule | None = IdRule(64, also="_-")
     """Which tool-call ids are taken: ``^[a-zA-Z0-9_-]{1,64}$``. Imitators take any."""

@@ -96,7 +96,7 @@ FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
-    "compaction": "stop",  # like a pause: asked for, and to be gone on from [0e4f0874-2157e8e6]
+    "compaction": "stop",  # asked for, and continued like a pause (case: anthropic/compaction)
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
@@ -212,7 +212,9 @@ class AnthropicDecoder(Decoder):
         reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
-        return "tool_calls" if self.out.has_calls else "stop"  # end_turn beside a call [66f16e2b-2501b9e6]
+        return (
+            "tool_calls" if self.out.has_calls else "stop"
+        )  # end_turn beside a call (case: anthropic/call-with-end-turn)
 
     # blocks
 
@@ -308,7 +310,7 @@ class AnthropicDecoder(Decoder):
     def _close_call(self, block: _Block) -> None:
         if block.extras:
             self.out.attach(ToolCall, None, block.extras, key=block.key)
-        if not block.spoken:  # calls made by a program of the model's come whole [6ac209c7-f73b57f6]
+        if not block.spoken:  # calls made by a program of the model's come whole
             self._say(block, _as_input(block.data.get("input")))
         if block.spoken:
             self.out.block_end(block.key)

@@ -1,11 +1,11 @@
 """Fitting a JSON Schema into what this wire takes.
 
-``output_config.format`` compiles a schema into a grammar and refuses what it cannot compile. Every
-object must say ``additionalProperties: false`` [13160ee6-1d1dedcd], bounds of numbers are refused
-[4691b3c7-86a3d2cf], and so are, by the vendor's documentation and its users' reports, lengths, counts
-other than ``minItems`` 0 or 1, most formats, ``oneOf``, free keys and recursion. A tool's
-``input_schema`` is guidance only and nearly free: it needs a ``type`` [87e005c7-b178a573] and no union
-at its root. What is taken out is told to the model in a description, and checked here all the same.
+``output_config.format`` compiles a schema into a grammar and refuses what it cannot compile. Every object must
+have ``additionalProperties: false``; refused are bounds of numbers and, by the vendor's documentation and its
+users' reports, lengths, counts other than ``minItems`` 0 or 1, most formats, ``oneOf``, free keys and recursion
+(case: anthropic/structured-projected). A tool's ``input_schema`` is guidance only and nearly free: it needs a
+``type`` and no union at its root. What is taken out is told to the model in a description, and checked here all
+the same.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class _Writer:
                 for at, block in enumerate(result.content)
                 if not isinstance(block, Text)
             ]
-            if media:  # Gemini 3 takes them beside the response [93637f59-6ab1b649]; older models answer 400
+            if media:  # Gemini 3 takes them beside the response; older models answer 400
                 inner["parts"] = media
         return {"functionResponse": inner}
 

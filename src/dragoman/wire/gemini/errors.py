@@ -1,4 +1,4 @@
-"""Reading a refusal: the words servers of this wire use, each row with a recorded exchange that proves it."""
+"""Reading a refusal: the words servers of this wire use, as a table."""
 
 from __future__ import annotations
 
@@ -82,23 +82,23 @@ _STATUSES = (
 
 
 ROWS: tuple[Row, ...] = (
-    row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError, "7679d99b-2c93d770"),
+    row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError),
     # The key is refused with a 400; only the reason among the details, or the words, tell.
-    row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError, "148e0c23-a869cd15"),
+    row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError),
     # Every 429 speaks of quota and billing, also one that is over in seconds; the limit's own name tells the time.
     row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
     # A limit of nothing: the plan does not include the model, and no waiting changes that.
     row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
     row("429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError),
-    # Cancelled, and not by us: we would not be there to read it [6681045c-f405b842, inside a 200].
+    # Cancelled, and not by us: we would not be there to read it.
     row("499", r"", UnavailableError),
     row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
     # The model, and what else may not be found. A page of HTML means the address is wrong.
-    row("400", r"unexpected model name format", InvalidModelError, "09cc7caa-bf79d176"),
-    row("404", r"cached?[ _]?content|requested URL", InvalidRequestError, "668b1e9f-a721e685"),
-    row("404", r"", InvalidModelError, "2b87580e-a24cf082"),
+    row("400", r"unexpected model name format", InvalidModelError),
+    row("404", r"cached?[ _]?content|requested URL", InvalidRequestError),
+    row("404", r"", InvalidModelError),
     # Content: of a kind the model cannot read, or behind a URL the server cannot.
-    row("400", r"cannot fetch content from the provided URL", UnsupportedContentError, "29b43558-84e3c174"),
+    row("400", r"cannot fetch content from the provided URL", UnsupportedContentError),
     row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),
     row("400", r"unsupported mime ?type|mime ?type.{0,80}not supported", UnsupportedContentError),
     row("400", r"unable to process input (image|video|audio)", UnsupportedContentError),

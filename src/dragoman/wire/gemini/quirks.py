@@ -30,11 +30,11 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Send a call's id back. Vertex and older models answer 400 to it and pair by name and order; *learned*."""
 
     id_rule: IdRule | None = None
-    """Which tool-call ids are taken. Any text, as far as is known: ids of other wires are taken [c7c2723a-802aaf81]."""
+    """Which tool-call ids are taken. Any text, as far as is known: ids of other wires are taken."""
 
     placeholder_signature: str | None = None
     """What stands in for the signature of calls that never had one (another model's). Gemini 3 refuses unsigned
-    calls and documents ``skip_thought_signature_validator`` for this case [004088a8-e0ff8797]; *learned*."""
+    calls and documents ``skip_thought_signature_validator`` for this case; *learned*."""
 
     effort_budgets: dict[str, int] = field(default_factory=dict)
     """Tokens for each effort of ``config.reasoning``, for models that take a budget and no level (Gemini 2.5)."""

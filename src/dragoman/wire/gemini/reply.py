@@ -60,7 +60,10 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _read_frame(data: bytes) -> list[_Chunk]:
-    """The chunks of one event: one, or several where a server forgot the blank lines between [228d7458-6a90a32f]."""
+    """The chunks of one event: one, or several where a server forgot the blank lines between.
+
+    case: gemini/blank-lines-forgotten
+    """
     if data.startswith(b"["):
         return _read_array(data)
     try:
@@ -101,7 +104,7 @@ def _says_anything(chunk: _Chunk) -> bool:
     return any(candidate.content is not None and candidate.content.parts for candidate in chunk.candidates or ())
 
 
-# With ``enum-encoding=int`` the words come as numbers [96cc9ffa-49df936e]; these are the Gemini API's.
+# With ``enum-encoding=int`` the words come as numbers; these are the Gemini API's.
 _REASONS = (
     "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE", "BLOCKLIST",
     "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY", "UNEXPECTED_TOOL_CALL",
@@ -229,7 +232,7 @@ class GeminiDecoder(Decoder):
                 if isinstance(part, dict):
                     self._read_part(part)
         word = _word(candidate.finish_reason, _REASONS)
-        # Said on several chunks, also in the middle of a reply [680a69df-c9c676fc]: the last word stands,
+        # Said on several chunks, also in the middle of a reply: the last word stands,
         # unless it is a mere STOP after a graver one.
         if word is not None and (self._finish_raw is None or word != "STOP"):
             self._finish_raw = word

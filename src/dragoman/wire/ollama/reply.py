@@ -117,6 +117,6 @@ class OllamaDecoder(Decoder):
         reason: FinishReason = "stop" if word is None else FINISH.get(word, "error")
         if reason != "length":
             self._close_empty()
-        # It says "stop" with calls, too [aa280a39-2f03790c].
+        # It says "stop" with calls, too.
         self.out.finish("tool_calls" if reason == "stop" and self._calls else reason, word)
         self.done = True

@@ -13,14 +13,14 @@ from ..ids import IdRule
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server that speaks this wire differs from the rest. The defaults suit most of them.
 
-    Each field names who needs it and, in brackets, a recorded exchange that shows it.
+    Each field names who needs it, and often a case that exercises it.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Hosted OpenAI reasoning models refuse ``max_tokens``; local servers ignore the new name (transformers serve)."""
 
     system_role: Literal["system", "developer"] = "system"
-    """Hosted OpenAI prefers ``developer``; llama-cpp-python answers it with a 500 [llamacpppython: developer role]."""
+    """Hosted OpenAI prefers ``developer``; llama-cpp-python answers it with a 500."""
 
     stream_usage: bool = True
     """Ask for usage at the end of a stream. Old servers answer 400 to ``stream_options``; then this is learned."""
@@ -36,13 +36,15 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     reasoning_details: bool = False
     """Keep the list of signed and encrypted reasoning that comes beside a reply, and send it back with the turn it
-    belongs to. OpenRouter, for the models of others [45de0157-fa4da01e, streamed 22632480-7692c2a0]."""
+    belongs to.
+    OpenRouter, for the models of others (case: openai/quirk-reasoning-details)."""
 
     usage_path: str | None = None
-    """A vendor's own place for usage, dotted. Groq streams have it in ``x_groq.usage`` [bb0a8e06-849bca54]."""
+    """A vendor's own place for usage, dotted. Groq streams have it in ``x_groq.usage``
+    (case: openai/usage-in-a-field-of-its-own)."""
 
     finish_words: dict[str, FinishReason] = field(default_factory=dict)
-    """Finish reasons of a server's own. Together says ``eos`` for stop [69255616-02af0058]."""
+    """Finish reasons of a server's own. Together says ``eos`` for stop (case: openai/finish-word-by-quirk)."""
 
     id_rule: IdRule | None = IdRule(40, any_character=True)
     """Which tool-call ids are taken. OpenAI: at most 40 characters, whichever; Mistral: nine letters or digits."""
@@ -52,4 +54,4 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     model list; ``resident``: Ollama's list of models in memory; ``models``: hosted; ``auto``: models, then health."""
 
     any_model: bool = False
-    """The server has one model and serves it under every name (llama.cpp) [llamaserver: unknown_model]."""
+    """The server has one model and serves it under every name (llama.cpp)."""

@@ -94,7 +94,8 @@ FINISH: dict[str, FinishReason] = {
 }
 """Finish reasons of this wire; the one that a server sends for each of ours comes first."""
 
-# Words of imitators, which are read and never sent. ``tool_call``: Azure's DeepSeek [38d68380-106fefa5].
+# Words of imitators, which are read and never sent.
+# ``tool_call``: Azure's DeepSeek (case: openai/finish-word-in-the-singular).
 _READ: dict[str, FinishReason] = {**FINISH, "error": "error", "tool_call": "tool_calls"}
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
@@ -232,7 +233,8 @@ class OpenAIDecoder(Decoder):
         if isinstance(part.reasoning_details, list):
             details += part.reasoning_details
         if part.content or part.refusal or part.tool_calls or part.function_call:
-            # Gemini's come after the text or the call that they sign [97f2c45c-d6ed2e50]: those wait for the end.
+            # Gemini's come after the text or the call that they sign: those wait for the end
+            # (case: openai/reasoning-details-after-the-text).
             if not self._answering:
                 self._attach_details()
             self._answering = True
@@ -382,7 +384,10 @@ class OpenAIDecoder(Decoder):
 
 
 def _join_details(fragments: list[Any]) -> list[Any]:
-    """Streamed details put together: those of one kind and index are one, whose text grew [22632480-7692c2a0]."""
+    """Return streamed details put together: those of one kind and index are one, whose text grew.
+
+    case: openai/reasoning-details-beside-reasoning
+    """
     joined: list[Any] = []
     grown: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
     for fragment in fragments:
@@ -450,8 +455,8 @@ def _read_cost(record: dict[str, Any]) -> Decimal | None:
 
 _NONE: dict[str, int] = {}
 _CACHED = (
-    "prompt_cache_hit_tokens",  # DeepSeek [7245b3d6-d478dd8f]
-    "cached_tokens",  # Together, Mistral [14f99e7f-4ea6160e]
+    "prompt_cache_hit_tokens",  # DeepSeek (case: openai/006-usage-accounting-cache-hit-field)
+    "cached_tokens",  # Together, Mistral (case: openai/006-usage-accounting-cached-at-the-top)
     "num_cached_tokens",
-    "cache_read_input_tokens",  # Databricks [8ca5466e-f492c0cc]
+    "cache_read_input_tokens",  # Databricks (case: openai/006-usage-accounting-cache-read-and-creation)
 )

@@ -1,4 +1,4 @@
-"""Reading a refusal: the words of the openai wire, and those only this one has, each with a recorded exchange."""
+"""Reading a refusal: the words of the openai wire, and those only this one has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..openai.errors import inband_error
 
 ROWS: tuple[Row, ...] = (
     # content: files are refused by their type
-    row("400", r"^unsupported_(file|image_media_type)\b", UnsupportedContentError, "9ab7e66f-914c8140"),
+    row("400", r"^unsupported_(file|image_media_type)\b", UnsupportedContentError),
     row("400", r"'input_(file|image|audio)' is not supported", UnsupportedContentError),  # llama.cpp
     *OPENAI_ROWS,
 )

@@ -124,7 +124,7 @@ class _Writer:
             item = self._block(block, Call(at, index), where)
             if item is not None:
                 written.append((where, item))
-        # The server answers 400 to reasoning without the item it led to [d99e412d-692b4954].
+        # The server answers 400 to reasoning without the item it led to.
         while written and written[-1][1]["type"] == "reasoning":
             where, _ = written.pop()
             self._notes.drop(where, "thinking_dropped", "what it led to was cut off or cannot be sent")

@@ -21,13 +21,13 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     encrypted_reasoning: bool = True
     """Ask for reasoning in a form that can be sent back (``include: reasoning.encrypted_content``): without it a
-    stateless conversation loses its reasoning [beedc4c0-37c170b5]. OpenAI's models that do not reason answer 400 to it;
+    stateless conversation loses its reasoning. OpenAI's models that do not reason answer 400 to it;
     then this is learned."""
 
     send_reasoning: Literal["encrypted", "all"] = "encrypted"
     """Which reasoning goes back to its issuer. Hosted OpenAI takes only the encrypted kind when nothing is stored;
     servers of open models (DeepSeek, LM Studio, bedrock-mantle) show theirs in clear and take it back as it is:
-    ``all`` [9a8112e3-5c209eb6]."""
+    ``all``."""
 
     reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
     """Ask for a summary of the reasoning, which hosted OpenAI shows only then. Models that do not reason answer 400."""
@@ -35,7 +35,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     strict_tools: bool = True
     """Mark tools whose schema meets strict mode's rules as strict; all others are marked as not strict, because OpenAI
     otherwise rewrites their schema and makes optional arguments required. A 400 about a tool's schema turns it off
-    [b60f2625-67290ab3]."""
+   ."""
 
     assistant_text: Literal["parts", "plain"] = "parts"
     """How the model's own text is sent back: as a part of ``output_text``, or as plain text. vLLM holds parts against

@@ -363,7 +363,7 @@ class ResponsesDecoder(Decoder):
             self.out.whole(Opaque(record))
 
     def _end_message(self, item: _Item, record: dict[str, Any]) -> None:
-        """Parts are told apart by what they say: bedrock-mantle numbers the only one 1 [a0813843-090d8f99]."""
+        """Parts are told apart by what they say: bedrock-mantle numbers the only one 1."""
         item.phase = record.get("phase") or item.phase
         parts = _parts_of(record)
         said, whole = "".join(item.said), "".join([_text_of(part) or "" for part in parts])
