@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.messages import Image, Inline, Text, Tool
+from dragoman.messages import Image, Inline, Text, Tool, Url
 from dragoman.tools import (
     FunctionTool,
     Observation,
@@ -251,13 +251,30 @@ def test_half_a_character_is_replaced_and_that_is_said() -> None:
 
 
 def test_blocks_share_a_limit_and_a_picture_is_there_or_not() -> None:
-    small, large = Image(Inline("A" * 10), "image/png"), Image(Inline("A" * 9_000_000), "image/png")
+    small, large = Image(Inline("A" * 12), "image/png"), Image(Inline("A" * 9_000_000), "image/png")
     seen = limit_output(Observation((Text("x" * 900), Text("y" * 900), small, large)), 1000)
     assert seen.truncated
     first, second, third, fourth = seen.content
     assert (first, third) == (Text("x" * 900), small)
     assert "left out here" in second.text  # type: ignore[union-attr]
-    assert fourth == Text("[image of 9000000 characters left out: the limit is 8388608]")
+    assert fourth == Text("[image left out: it has 9000000 characters, and the limit is 8388608]")
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        (Image(Inline("not base64!!"), "image/png"), "its data is not base64"),
+        (Image(Inline("aGk="), "text/html"), "it.media_type must be an image type, not 'text/html'"),
+        (Image(Inline("aGk="), "image/png\r\nx: y"), "its media type is 'image/png\\r\\nx: y'"),
+        (Image(Inline(""), "image/png"), "it.source.base64_data is empty"),
+        (Image(Url("javascript:alert(1)")), "its URL is neither http: nor data:"),
+        (Image(Url("file:///etc/passwd")), "its URL is neither http: nor data:"),
+    ],
+)
+def test_media_that_no_provider_takes_are_left_out(block: Image, problem: str) -> None:
+    seen = limit_output(Observation((Text("Look: "), Text(""), block)), 1000)
+    assert seen.content == (Text("Look: "), Text(f"[image left out: {problem}]"))
+    assert seen.truncated
 
 
 # --- programs ---------------------------------------------------------------------------------------

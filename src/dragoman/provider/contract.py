@@ -136,7 +136,7 @@ class Provider(ABC):
         if self.capabilities.known("max_context_tokens") is not None:
             # An estimate can be a third too high; only what is certainly too long is refused before dispatch.
             estimate = estimate_input_tokens(request.messages, request.tools, family=self.token_family) * 2 // 3
-        refusal = find_refusal(request, self.capabilities, estimate)
+        refusal = find_refusal(request, self.capabilities, estimate, results=False)
         if refusal is not None and refusal[0] != "no_structured_output_support":
             reason, error = refusal
             error.provider_code = reason  # the contract's name for it: the provider was not asked
@@ -192,7 +192,7 @@ class Provider(ABC):
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
         # Some wires demand max_tokens, which a plan does not need.
         request = Request(parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model)
-        refusal = find_refusal(request, self.capabilities) if request.messages else None
+        refusal = find_refusal(request, self.capabilities, results=False) if request.messages else None
         planned = make_plan(
             codec,
             request,

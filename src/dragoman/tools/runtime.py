@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +18,7 @@ from msgspec.structs import replace
 from ..errors import InvalidRequestError, quote
 from ..log import SideEffect
 from ..messages import Document, Image, Inline, Text, Tool, UserBlock
+from ..validate.request import check_media
 from ..validate.schema import compile_schema, first_error
 
 DEFAULT_TIMEOUT = 120.0
@@ -235,16 +238,42 @@ def _limit_blocks(
     for block in blocks:
         if isinstance(block, Text):
             text, missing = _limit_text(block.text, max(limit, 200), details)
-            kept.append(Text(text) if text != block.text else block)
+            kept += [Text(text) if text != block.text else block] if text else []
             limit -= len(text)
         else:
-            missing = 0 if (size := _media_size(block)) <= _MEDIA_LIMIT else size
-            mark = Text(f"[{type(block).__name__.lower()} of {size} characters left out: the limit is {_MEDIA_LIMIT}]")
-            kept.append(mark if missing else block)
+            problem = find_problem(block)
+            missing = max(_media_size(block), 1) if problem else 0
+            kept.append(Text(f"[{type(block).__name__.lower()} left out: {problem}]") if problem else block)
         left_out += missing
     return tuple(kept), left_out
 
 
+_MEDIA_TYPE = re.compile(r"[a-z]+/[a-zA-Z0-9][a-zA-Z0-9.+_-]{0,126}")
+
+
+def find_problem(block: Image | Document) -> str | None:
+    """Return why no provider takes this image or document, if so.
+
+    A tool's result stays in the conversation, and a medium that is refused would end the session for good.
+    """
+    try:
+        check_media(block, "it")
+    except InvalidRequestError as error:
+        return error.message
+    if (size := _media_size(block)) > _MEDIA_LIMIT:
+        return f"it has {size} characters, and the limit is {_MEDIA_LIMIT}"
+    if block.media_type is not None and not _MEDIA_TYPE.fullmatch(block.media_type):
+        return f"its media type is {quote(block.media_type)}"
+    if not isinstance(block.source, Inline):
+        return None if _URL.match(block.source.url) else "its URL is neither http: nor data:"
+    try:
+        base64.b64decode(block.source.base64_data, validate=True)
+    except ValueError:
+        return "its data is not base64"
+    return None
+
+
+_URL = re.compile(r"(?i)https?://\S|data:\S")
 _MEDIA_LIMIT = 8 * 1024 * 1024  # a picture is not cut: it is there or not
 
 

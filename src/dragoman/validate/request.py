@@ -98,12 +98,13 @@ def _check_blocks(content: Any, path: str) -> None:
             if not block.text:
                 raise InvalidRequestError(f"{where}.text is empty")
         elif type(block) is Image or type(block) is Document:
-            _check_media(block, where)
+            check_media(block, where)
         else:
             raise InvalidRequestError(f"{where}: {type(block).__name__} cannot be said by this role")
 
 
-def _check_media(block: Image | Document, path: str) -> None:
+def check_media(block: Image | Document, path: str) -> None:
+    """Raise ``InvalidRequestError`` for a medium without data, or of a type that it cannot have."""
     if not isinstance(block.source, Inline):
         if not getattr(block.source, "url", None):
             raise InvalidRequestError(f"{path}.source must be a Url or Inline with content")
@@ -222,14 +223,15 @@ def check_depth(value: Any, path: str) -> None:
 
 
 def find_refusal(
-    request: Request, capabilities: Capabilities, estimated_tokens: int | None = None
+    request: Request, capabilities: Capabilities, estimated_tokens: int | None = None, *, results: bool = True
 ) -> tuple[Refusal, ProviderError] | None:
     """The first known falsehood the request runs into, in the adapter contract's order, or ``None``.
 
     Only what the request uses is asked for, and only what is *known* counts. Structured output is
-    listed for those who choose between models; a provider by itself falls back to the prompt.
+    listed for those who choose between models; a provider by itself falls back to the prompt. Without
+    ``results``, media in the results of tools do not count: a wire can put a text in their place.
     """
-    image = _unreadable_image(request.messages, capabilities)
+    image = _unreadable_image(request.messages, capabilities, User | ToolResult if results else User)
     if image is not None:
         return "no_vision_support", UnsupportedContentError(image)
     limit = capabilities.known("max_context_tokens")
@@ -248,13 +250,13 @@ def find_refusal(
     return None
 
 
-def _unreadable_image(messages: Sequence[Message], capabilities: Capabilities) -> str | None:
+def _unreadable_image(messages: Sequence[Message], capabilities: Capabilities, kinds: Any) -> str | None:
     images, documents = capabilities.known("supports_images"), capabilities.known("supports_documents")
     accepted = capabilities.known("accepted_image_media_types")
     if images is not False and documents is not False and accepted is None:
         return None
     for at, message in enumerate(messages):
-        if not isinstance(message, User | ToolResult) or isinstance(message.content, str):
+        if not isinstance(message, kinds) or isinstance(message.content, str):
             continue
         for index, block in enumerate(message.content):
             path = f"messages[{at}].content[{index}]"

@@ -158,9 +158,11 @@ class Endpoint(Generic[Q]):
 
     @classmethod
     def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
-        """The quirks as they are for a model of which something is known."""
+        """Return the quirks for a model of which something is known."""
+        if capabilities.known("supports_images") is False:
+            quirks = replace(quirks, result_media="omit")
         if capabilities.known("supports_structured_output") is False:
-            return replace(quirks, structured="prompt")
+            quirks = replace(quirks, structured="prompt")
         return quirks
 
     def home(self, request: Request) -> Issuer:

@@ -58,6 +58,8 @@ class AnthropicCodec(Endpoint[Quirks]):
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Where there is no structured output, tools serve for it; without tools, words."""
+        if capabilities.known("supports_images") is False:
+            quirks = replace(quirks, result_media="omit")
         if capabilities.known("supports_structured_output") is not False or quirks.structured != "native":
             return quirks
         return replace(quirks, structured="prompt" if capabilities.known("supports_tools") is False else "tool")

@@ -35,8 +35,10 @@ from ..codec import Note, Notes
 from ..continuity import is_ours, is_welcome, note_state
 from ..ids import IdRule
 from ..json import sorted_json
+from ..media import fit_result
 from ..pairing import Call, Pairs
 from ..urls import read_data_url
+from .quirks import Quirks
 
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
@@ -71,10 +73,10 @@ class _Turns(Pairs):
 
 
 def write_turns(
-    messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None, notes: Notes
+    messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
     """The conversation without its system prompt; ``first`` is the index of its first message."""
-    writer = _Writer(_Turns(messages, first, rule), home, notes)
+    writer = _Writer(_Turns(messages, first, quirks.id_rule), home, notes, omit_media=quirks.result_media == "omit")
     for at, message in enumerate(messages, first):
         kind, path = type(message), f"messages[{at}]"
         if kind is User:
@@ -87,7 +89,8 @@ def write_turns(
 
 
 class _Writer:
-    def __init__(self, pairs: _Turns, home: Issuer, notes: Notes) -> None:
+    def __init__(self, pairs: _Turns, home: Issuer, notes: Notes, *, omit_media: bool) -> None:
+        self._omit_media = omit_media
         self.turns: list[dict[str, Any]] = []
         self._pairs = pairs
         self._home = home
@@ -123,6 +126,9 @@ class _Writer:
         if call is None:
             self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
             return
+        message = fit_result(
+            message, path, self._notes, lambda block, where: _write_block(block, where, Notes()), omit=self._omit_media
+        )  # fmt: skip
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._pairs.ids[call]}
         if isinstance(message.content, str):
             block["content"] = message.content

@@ -15,6 +15,10 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     Each field names who needs it and, in brackets, a recorded exchange that shows it.
     """
 
+    result_media: Literal["inside", "omit"] = "inside"
+    """Where images and documents of a tool's result go: into the result, or nowhere, with a text in their place.
+    ``omit`` for models known not to see images."""
+
     structured: Literal["native", "tool", "prompt"] = "native"
     """How a ``response_schema`` is asked for. ``native``: ``output_config.format``; models before
     Claude 4.5 and some resellers answer 400 to it, and then ``tool`` is learned. ``tool``: a tool that must be called

@@ -34,7 +34,7 @@ def write_request(
     _write_system(body, system, quirks)
     if request.stream:
         body["stream"] = True
-    body["messages"] = write_turns(rest, len(request.messages) - len(rest), home, quirks.id_rule, notes)
+    body["messages"] = write_turns(rest, len(request.messages) - len(rest), home, quirks, notes)
     _add_extras(body, request)
     body["messages"] = body.pop("messages")
     return body

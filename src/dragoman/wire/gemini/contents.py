@@ -33,6 +33,7 @@ from ..codec import Notes
 from ..continuity import is_ours, is_welcome, note_state
 from ..ids import IdMap
 from ..json import sorted_json
+from ..media import fit_result
 from ..pairing import Call, Pairs
 from ..urls import read_data_url
 from .quirks import Quirks
@@ -139,6 +140,8 @@ class _Writer:
         return parts
 
     def _write_result(self, result: ToolResult, call: ToolCall, path: str) -> dict[str, Any]:
+        omit = self._quirks.result_media == "omit"
+        result = fit_result(result, path, self._notes, lambda block, at: _write_media(block, at, Notes()), omit=omit)
         note_state(result, path, self._notes)
         response = {"error" if result.is_error else "result": result.text}
         inner: dict[str, Any] = {**self._id_of(call), "name": call.name, "response": response}

@@ -16,6 +16,10 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     *learned* set themselves once a server has refused the default with an error that names it.
     """
 
+    result_media: Literal["inside", "omit"] = "inside"
+    """Where images and documents of a tool's result go: into the result, or nowhere, with a text in their place.
+    ``omit`` for models known not to see images."""
+
     structured: Literal["native", "prompt"] = "native"
     """Whether ``responseJsonSchema`` works. Servers older than it answer 400 (or 500) and name it; *learned*."""
 

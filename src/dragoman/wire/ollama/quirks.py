@@ -10,6 +10,10 @@ from msgspec import Struct
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """What an endpoint of this wire is told with every call."""
 
+    result_media: Literal["inside", "omit"] = "inside"
+    """Where images of a tool's result go: into the result, or nowhere, with a text in their place. ``omit`` for
+    models known not to see images."""
+
     num_ctx: int | None = None
     """The context length to load the model with; without it the server's default holds, and cuts in silence."""
 

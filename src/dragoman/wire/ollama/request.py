@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import UnsupportedContentError, UnsupportedFeatureError
 from ...messages import (
     Assistant,
+    Document,
     Image,
     Inline,
     Message,
@@ -24,6 +25,7 @@ from ...messages import (
 from ..codec import Notes
 from ..continuity import note_state
 from ..json import merge_extras, sorted_json
+from ..media import fit_result
 from ..openai.request import write_tool
 from ..schema import schema_directive
 from .quirks import Quirks
@@ -57,7 +59,7 @@ def write_request(request: Request, model: str, quirks: Quirks, path: str | None
     merge_extras(options, request.config.extras, lists=frozenset({"stop"}), coerce=True)
     if options:
         body["options"] = options
-    body["messages"] = _write_messages(request, path, notes)
+    body["messages"] = _write_messages(request, path, quirks, notes)
     return body
 
 
@@ -70,7 +72,7 @@ def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
     return options
 
 
-def _write_messages(request: Request, path: str | None, notes: Notes) -> list[dict[str, Any]]:
+def _write_messages(request: Request, path: str | None, quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:
     system, rest = join_system(request.messages)
     directive = schema_directive(request.response_schema or {}) if path == "prompt" else None
     said = "\n\n".join([part for part in (system, directive) if part])
@@ -82,7 +84,7 @@ def _write_messages(request: Request, path: str | None, notes: Notes) -> list[di
             note_state(message, where, notes)
             written.append({"role": "user", **_write_content(message.content, where, notes)})
         elif isinstance(message, ToolResult):
-            written.append(_write_result(message, names, where, notes))
+            written.append(_write_result(message, names, where, quirks, notes))
         elif isinstance(message, Assistant) and (reply := _write_assistant(message, where, notes)) is not None:
             written.append(reply)
     return written
@@ -101,16 +103,24 @@ def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) 
         where = f"{path}.content[{at}]"
         if isinstance(block, Text):
             texts.append(block.text)
-        elif isinstance(block, Image) and isinstance(block.source, Inline):
-            images.append(block.source.base64_data)
-            if block.detail is not None:
-                notes.drop(f"{where}.detail", "detail_dropped", "this wire has no place for it")
         else:
-            raise UnsupportedContentError(f"{where}: this wire takes text and inline images only")
+            images.append(_check_medium(block, where))
+            if isinstance(block, Image) and block.detail is not None:
+                notes.drop(f"{where}.detail", "detail_dropped", "this wire has no place for it")
     return {"content": "\n".join(texts), **({"images": images} if images else {})}
 
 
-def _write_result(message: ToolResult, names: Mapping[str, str], path: str, notes: Notes) -> dict[str, Any]:
+def _check_medium(block: Image | Document, path: str) -> str:
+    """Return the data of a medium that this wire takes."""
+    if isinstance(block, Image) and isinstance(block.source, Inline):
+        return block.source.base64_data
+    raise UnsupportedContentError(f"{path}: this wire takes text and inline images only")
+
+
+def _write_result(
+    message: ToolResult, names: Mapping[str, str], path: str, quirks: Quirks, notes: Notes
+) -> dict[str, Any]:
+    message = fit_result(message, path, notes, _check_medium, omit=quirks.result_media == "omit")
     if message.is_error:
         notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)
     note_state(message, path, notes)

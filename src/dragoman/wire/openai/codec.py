@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from ...capabilities import Capabilities
 from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
 from ...events import Assembler, read_json
 from ...messages import Request
@@ -30,6 +31,13 @@ class OpenAICodec(Endpoint[Quirks]):
     def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
         super().__init__(model, base_url, quirks, **settings)
         self._url = join_url(base_url, "/chat/completions", default="/v1")
+
+    @classmethod
+    def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
+        """Send media of tools' results to models known to see images."""
+        if quirks.result_media is None and capabilities.known("supports_images"):
+            quirks = replace(quirks, result_media="after")
+        return super().adapt(quirks, capabilities)
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""

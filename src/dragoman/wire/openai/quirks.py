@@ -28,6 +28,11 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     structured: Literal["native", "prompt"] = "native"
     """Whether ``response_format`` with a JSON Schema works. llama-cpp-python answers 500, mlx-lm ignores it."""
 
+    result_media: Literal["after", "omit"] | None = None
+    """Where images and documents of a tool's result go, which takes only text here: ``after`` the results, as a
+    message of the user, or nowhere (``omit``), with a text in their place. By default ``after`` for models known
+    to see images, else ``omit``."""
+
     tools: Literal["native", "schema"] = "native"
     """``schema``: ask for calls through a JSON Schema, for models whose chat template ignores tools (SmolLM2)."""
 

@@ -32,6 +32,7 @@ from ..codec import Notes
 from ..continuity import is_ours, note_state
 from ..ids import IdMap
 from ..json import json_text, merge_extras, sorted_json
+from ..media import fit_result
 from ..schema import schema_directive, schema_name
 from ..urls import media_url
 from .quirks import Quirks
@@ -170,6 +171,8 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
     written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
     links: _Links | None = None  # most conversations have no calls
     for at, message in enumerate(rest, first):
+        if links is not None and links.media and type(message) is not ToolResult:
+            written.append(links.take_media())
         content = message.content
         if type(message) is User and type(content) is str:
             written.append(message)  # as JSON, it is already what this wire wants
@@ -182,6 +185,8 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
         links = links or _Links(messages, quirks, home)
         if (one := _write_message(message, f"messages[{at}]", quirks, links, notes)) is not None:
             written.append(one)
+    if links is not None and links.media:
+        written.append(links.take_media())
     return written
 
 
@@ -192,12 +197,21 @@ class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
 
 
 class _Links:
-    """The ids that calls and results are sent under, which calls have a result, and to whom all this goes."""
+    """The ids that calls and results are sent under, which calls have a result, and to whom all this goes.
+
+    Also the media of tools' results that wait for the end of the results.
+    """
 
     def __init__(self, messages: Sequence[Message], quirks: Quirks, home: Issuer | None) -> None:
         self.home = home
         self.ids = IdMap(quirks.id_rule, messages)
         self.answered = {message.tool_call_id for message in messages if type(message) is ToolResult}
+        self.media: list[dict[str, Any]] = []
+
+    def take_media(self) -> dict[str, Any]:
+        """Return the message of the user that holds the media of the results just written."""
+        media, self.media = self.media, []
+        return {"role": "user", "content": media}
 
 
 def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, notes: Notes) -> dict[str, Any] | None:
@@ -206,7 +220,7 @@ def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, n
     if type(message) is Assistant:
         return _write_assistant(message, path, quirks, links, notes)
     if type(message) is ToolResult:
-        return _write_result(message, path, quirks, links.ids, notes)
+        return _write_result(message, path, quirks, links, notes)
     raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
 
 
@@ -305,15 +319,15 @@ def _write_call(call: ToolCall, ids: IdMap) -> dict[str, Any]:
     return {"id": ids[call.id], "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def _write_result(message: ToolResult, path: str, quirks: Quirks, ids: IdMap, notes: Notes) -> dict[str, Any]:
+def _write_result(message: ToolResult, path: str, quirks: Quirks, links: _Links, notes: Notes) -> dict[str, Any]:
+    ids = links.ids
     if isinstance(message.content, str):
         content = message.content
     else:
-        for at, block in enumerate(message.content):
-            if type(block) is not Text:
-                raise UnsupportedContentError(f"{path}.content[{at}]: this wire takes only text as a tool's result")
-        note_state(message, path, notes)
-        content = message.text
+        fitted = fit_result(message, path, notes, _write_block, omit=quirks.result_media != "after")
+        note_state(fitted, path, notes)
+        places = [(block, f"{path}.content[{at}]") for at, block in enumerate(fitted.content)]
+        content = "".join([_write_part(*place, links, notes) for place in places])
     if message.is_error:
         notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)
     if message.tool_call_id in ids:
@@ -321,6 +335,16 @@ def _write_result(message: ToolResult, path: str, quirks: Quirks, ids: IdMap, no
     if quirks.tools == "schema":
         return {"role": "user", "content": f"The tool answered: {content}"}
     return {"role": "tool", "tool_call_id": ids[message.tool_call_id], "content": content}
+
+
+def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
+    """Return a block of a result as text; a medium goes into the message after the results, under a number."""
+    if isinstance(block, Text):
+        return block.text
+    name = f"{block.__struct_config__.tag} {len(links.media) // 2 + 1}"
+    links.media += [{"type": "text", "text": f"[{name}]"}, _write_block(block, path)]
+    notes.rewrite(path, f"{block.__struct_config__.tag}_moved", "sent as a message of the user after the results")
+    return f"[{name}: in the message after the results]"
 
 
 # --- tools by way of a schema -----------------------------------------------------------------------

@@ -30,6 +30,7 @@ from ..codec import Note, Notes
 from ..continuity import is_ours, note_state
 from ..ids import IdRule
 from ..json import json_text
+from ..media import fit_result
 from ..pairing import Call, Pairs
 from ..urls import media_url
 from .quirks import Quirks
@@ -104,6 +105,8 @@ class _Writer:
         if call is None:
             self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
             return
+        omit = self._quirks.result_media == "omit"
+        message = fit_result(message, path, self._notes, lambda block, _: media_url(block), omit=omit)
         call_id = self._pairs.ids[call]
         if call_id != message.tool_call_id:
             self._notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")

@@ -15,6 +15,10 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     Each field names who needs it and, in brackets, a recorded exchange that shows it.
     """
 
+    result_media: Literal["inside", "omit"] = "inside"
+    """Where images and documents of a tool's result go: into the result, or nowhere, with a text in their place.
+    ``omit`` for models known not to see images."""
+
     structured: Literal["native", "prompt"] = "native"
     """Whether ``text.format`` with a JSON Schema works. llama.cpp ignores it and says nothing, so it needs ``prompt``
     [llamaserver_qwen25coder_fence__resp_json_schema]; one that answers 400 is learned."""

@@ -1,0 +1,205 @@
+"""No history makes a session unsendable: whatever tools return and models reply, the next request can be written."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import RuntimeConfig, connect
+from dragoman.capabilities import Capabilities
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.tools import Observation
+from dragoman.tools.runtime import limit_output
+from dragoman.validate import check_request
+from dragoman.wire import CODECS
+
+WIRES = sorted(CODECS)
+SEES: list[bool | None] = [None, True, False]
+PNG = base64.b64encode(b"\x89PNG picture").decode()
+IMAGE = Image(Inline(PNG), "image/png")
+
+
+def connect_codec(wire: str, *, sees: bool | None = None, quirks: Any = None) -> Any:
+    known = Capabilities.of({} if sees is None else {"supports_images": sees})
+    return CODECS[wire].connect("m", "http://127.0.0.1:9/v1", quirks, known)
+
+
+def ask(*messages: Message) -> Request:
+    return Request(tuple(messages), config=RuntimeConfig(max_tokens=9), model="m")
+
+
+def use(*content: Any) -> list[Message]:
+    """A conversation in which a tool returned this."""
+    call = ToolCall("call_1", "look", {})
+    return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
+
+
+# --- anything ---------------------------------------------------------------------------------------
+
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
+TYPES = st.sampled_from(
+    ["image/png", "image/jpeg", "text/html", "application/pdf", "text/plain", "image/png\r\nx: y", "", "IMAGE", "a/b"]
+)
+SOURCES = st.one_of(
+    st.builds(Inline, st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()) | TEXTS),
+    st.builds(
+        Url,
+        TEXTS
+        | st.sampled_from(
+            [
+                "https://x/a.png",
+                "http://x",
+                "data:image/png;base64,aGk=",
+                "data:,hi",
+                "data:;base64,??",
+                "file:///etc/passwd",
+            ]
+        ),
+    ),
+)
+MEDIA = st.builds(Image, SOURCES, st.none() | TYPES, st.sampled_from([None, "low", "high", "auto"])) | st.builds(
+    Document, SOURCES, TYPES, st.none() | TEXTS
+)
+CONTENT = TEXTS | st.lists(st.builds(Text, TEXTS) | MEDIA, max_size=4).map(tuple)
+ARGUMENTS = st.dictionaries(TEXTS, JSON, max_size=2)
+STATES = st.none() | st.builds(
+    Continuity, st.none() | TEXTS, JSON, st.none() | st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m"))
+)
+SAID = (
+    st.builds(Text, TEXTS, STATES)
+    | st.builds(Thinking, TEXTS, STATES)
+    | st.builds(RedactedThinking, TEXTS, STATES)
+    | st.builds(Opaque, st.dictionaries(st.text(max_size=5), JSON, max_size=3), STATES)
+)
+
+
+@st.composite
+def conversations(draw: Any) -> list[Message]:
+    """Turns of a session: what a model said and called, and what its tools returned, as the session keeps it."""
+    messages: list[Message] = [User("Go.")]
+    for turn in range(draw(st.integers(1, 3))):
+        calls = [
+            ToolCall(f"{draw(TEXTS)}-{turn}-{number}", "look", draw(ARGUMENTS), draw(STATES))
+            for number in range(draw(st.integers(1, 3)))
+        ]
+        messages.append(Assistant([*draw(st.lists(SAID, max_size=3)), *calls]))
+        for call in calls:
+            seen = limit_output(Observation(draw(CONTENT), draw(st.booleans())), 1000)
+            messages.append(ToolResult(call.id, seen.content, seen.is_error))
+    return messages
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@given(messages=conversations(), sees=st.sampled_from(SEES))
+def test_any_results_and_replies_can_be_sent(wire: str, sees: bool | None, messages: list[Message]) -> None:
+    request = ask(*messages)
+    check_request(request)
+    encoded = connect_codec(wire, sees=sees).encode(request)
+    body = json.loads(encoded.http.body)
+    omitted = [note for note in encoded.notes if note.code.endswith("_omitted")]
+    orphans = sum(note.code == "orphan_result_dropped" for note in encoded.notes)
+    assert json.dumps(body).count("left out: ") >= len(omitted) - orphans
+    assert {note.code for note in omitted} <= {warning.code for warning in encoded.warnings}
+
+
+# --- one picture ------------------------------------------------------------------------------------
+
+
+def sent(wire: str, messages: list[Message], **settings: Any) -> tuple[str, list[str]]:
+    encoded = connect_codec(wire, **settings).encode(ask(*messages))
+    return encoded.http.body.decode(), [note.code for note in encoded.notes]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_picture_reaches_a_model_that_sees(wire: str) -> None:
+    body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=True)
+    assert PNG in body
+    assert "left out" not in body
+    assert codes == (["image_moved"] if wire == "openai" else [])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_model_that_does_not_see_is_told_what_was_left_out(wire: str) -> None:
+    body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=False)
+    assert PNG not in body
+    assert "[image (image/png, about 12 bytes) left out: this model is not known to take it" in body
+    assert codes == ["image_omitted"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_choice_is_a_setting(wire: str) -> None:
+    body, codes = sent(wire, use(IMAGE), sees=True, quirks={"result_media": "omit"})
+    assert (PNG in body, codes) == (False, ["image_omitted"])
+    if wire == "openai":
+        body, codes = sent(wire, use(IMAGE), quirks={"result_media": "after"})
+        assert (PNG in body, codes) == (True, ["image_moved"])
+
+
+def test_pictures_follow_the_results_they_belong_to() -> None:
+    calls = [ToolCall(f"c{number}", "look", {}) for number in range(3)]
+    messages: list[Message] = [
+        User("Go."),
+        Assistant(calls),
+        ToolResult("c0", [Text("One: "), IMAGE]),
+        ToolResult("c1", "Nothing."),
+        ToolResult("c2", [IMAGE, Text(" and "), Document(Inline(PNG), "application/pdf", "a.pdf")]),
+        Assistant("I see."),
+        User("And?"),
+    ]
+    body = json.loads(connect_codec("openai", sees=True).encode(ask(*messages)).http.body)
+    written = [(each["role"], each.get("content")) for each in body["messages"][2:]]
+    url = f"data:image/png;base64,{PNG}"
+    assert written == [
+        ("tool", "One: [image 1: in the message after the results]"),
+        ("tool", "Nothing."),
+        ("tool", "[image 2: in the message after the results] and [document 3: in the message after the results]"),
+        (
+            "user",
+            [
+                {"type": "text", "text": "[image 1]"},
+                {"type": "image_url", "image_url": {"url": url}},
+                {"type": "text", "text": "[image 2]"},
+                {"type": "image_url", "image_url": {"url": url}},
+                {"type": "text", "text": "[document 3]"},
+                {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PNG}"}},
+            ],
+        ),
+        ("assistant", "I see."),
+        ("user", "And?"),
+    ]
+
+
+@pytest.mark.parametrize(("sees", "rule"), [(True, "image_moved"), (None, "image_omitted"), (False, "image_omitted")])
+def test_the_plan_says_what_becomes_of_a_picture(sees: bool | None, rule: str) -> None:
+    known = {} if sees is None else {"supports_images": sees}
+    plan = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known).plan(use(Text("Look: "), IMAGE))
+    assert plan.refused is None
+    [item] = [item for item in plan.items if item.path == "messages[2].content[1]"]
+    assert (item.rule, item.loss) == (rule, rule == "image_omitted")
