@@ -323,6 +323,16 @@ def test_keys_are_kept_as_hashes_and_read_anew(tmp_path: Path) -> None:
     assert ring.find(key) is None
 
 
+async def test_a_pipe_in_place_of_the_file_of_keys_does_not_block(tmp_path: Path) -> None:
+    key, digest = new_key()
+    file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {digest}\n")
+    ring = KeyRing.load(file)
+    file.unlink()
+    os.mkfifo(file)
+    async with asyncio.timeout(5):
+        assert await asyncio.to_thread(ring.find, key) is None
+
+
 @pytest.mark.parametrize("text", ["", "keys: {}", "keys:", "{}", "# nobody\n", None])
 async def test_the_last_key_can_be_revoked(text: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key, digest = new_key()

@@ -20,6 +20,7 @@ import hmac
 import logging
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Sequence
 from datetime import date
 from decimal import Decimal, InvalidOperation
@@ -132,7 +133,9 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
         facts = path.stat() if path is not None else None
     except OSError:
         return None
-    return (facts.st_mtime_ns, facts.st_size, facts.st_ino) if facts else None
+    if facts is None or not stat.S_ISREG(facts.st_mode):  # a pipe is read once, at the start: it could block the loop
+        return None
+    return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
 
 
 def _read(path: Path) -> tuple[Key, ...]:
