@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from dragoman.cli import main
+from dragoman.cli.serve import _fit_open_files
 from dragoman.gateway.keys import hash_key
 from tests.server import DONE, Connection, chunk, completion, serve
 
@@ -131,6 +132,45 @@ async def test_several_workers_share_a_keys_limit(tmp_path: Path) -> None:
     assert len(upstream.requests) == 3
     _, left = psutil.wait_procs(children, timeout=3)
     assert [child for child in left if child.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--max-connections", "3", "--max-connections-per-peer", "9"], ["--max-connections-per-peer", "3"]],
+)
+async def test_connections_are_bounded_by_the_options(options: list[str], tmp_path: Path) -> None:
+    config = write_config(tmp_path, "http://127.0.0.1:1")
+    async with running("--config", config, *options) as (url, _):
+        await asyncio.sleep(0.2)  # the connection that found out whether it is up is closed by then
+        port = int(url.rpartition(":")[2])
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in held:
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 503")
+        for _, each in [*held, (reader, writer)]:
+            each.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "fits", "raised"),
+    [
+        (1024, 65536, 4096, 4096, 8256),
+        (1024, 2048, 4096, 992, 2048),
+        (100_000, 100_000, 4096, 4096, None),
+        (256, -1, 100, 100, 264),
+        (10, 10, 4096, 1, 10),
+    ],
+)
+def test_connections_fit_under_the_limit_of_open_files(
+    soft: int, hard: int, wanted: int, fits: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed: list[int] = []
+    monkeypatch.setattr("resource.getrlimit", lambda what: (soft, hard))
+    monkeypatch.setattr("resource.setrlimit", lambda what, limits: changed.append(limits[0]))
+    assert _fit_open_files(wanted) == fits
+    assert changed == ([] if raised is None else [raised])
 
 
 REFUSED: list[tuple[list[str], str]] = [
