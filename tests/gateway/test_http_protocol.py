@@ -225,6 +225,23 @@ async def test_a_reply_that_is_left_in_the_buffer_does_not_keep_a_closed_connect
             assert len(await _rest(client)) < 10_000_000
 
 
+async def test_a_long_reply_before_a_closing_connection_is_sent_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows the request is not HTTP, so the connection ends after the reply; the client takes its time."""
+    monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.2)
+    model = Listed("x" * 5_000_000, repeat=True)
+    async with serving(app(model)) as url:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", int(url.rpartition(":")[2])))
+            await loop.sock_sendall(client, call() + b"\0\0")
+            await asyncio.sleep(0.8)
+            answer = await _rest(client)
+    assert b"connection: close" in answer[:500]
+    assert len(answer) > 5_000_000
+
+
 async def _rest(client: socket.socket) -> bytes:
     """Return what the kernel still holds of a connection that the server has given up."""
     pieces: list[bytes] = []

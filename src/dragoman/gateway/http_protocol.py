@@ -54,8 +54,8 @@ class _RefusedError(Exception):
     """Stops httptools from inside one of its callbacks."""
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection. ``Bounds`` arrive in the state of the application's lifespan."""
+class _EndingProtocol(HttpToolsProtocol):
+    """How a connection ends: after its last reply is sent, when the client is gone, or because it does not read."""
 
     def __init__(
         self,
@@ -67,14 +67,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.bounds: Bounds = app_state.get("bounds") or Bounds()
         self._server = _servers.setdefault(server_state, _Server())
-        self._peer = ""
         self._inner: asyncio.Transport
         self._running: RequestResponseCycle | None = None
-        self._keep_alive = False  # of the request that is being received
         self._in_head = False
         self._unread = 0  # bytes received since the last header block or piece of a body was complete
-        self._field_bytes = 0
-        self._refusal = (400, "the request is not valid HTTP")
         self._is_deaf = False  # further requests on this connection are not read
         self._is_closing = False
         self._is_lingering = False
@@ -83,28 +79,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
 
-    # the connection
-
     def connection_made(self, transport: Any) -> None:
         self._inner = transport
         super().connection_made(_ClosingTransport(transport, self))  # type: ignore[arg-type]
-        self._peer = _network_of(self.client[0]) if self.client else ""
         link = transport.get_extra_info("socket")
         if link is not None:
             link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        peers, bounds = self._server.peers, self.bounds
-        peers[self._peer] += 1
-        if len(self.connections) > bounds.connections or peers[self._peer] > bounds.connections_per_peer:
-            self._refuse(503, "the gateway has too many connections", expects_data=True)
-        else:
-            self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
         self._server.lingering -= self._is_lingering
-        self._server.peers[self._peer] -= 1
-        if self._server.peers[self._peer] <= 0:
-            del self._server.peers[self._peer]
         for timer in (self._read_timer, self._write_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
@@ -126,14 +110,137 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._probe(_PROBE_SECONDS)
         return True
 
+    def _probe(self, seconds: float) -> None:
+        cycle = self._running
+        if self._is_closing or cycle is None or cycle.response_started or self.scope["http_version"] == "1.0":
+            return
+        self.transport.write(_INTERIM)
+        self._probe_timer = self.loop.call_later(seconds, self._probe, seconds * 4)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _is_replying(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def _disconnect(self) -> None:
+        """Report the end of the connection to the request that is running; uvicorn knows the newest one only."""
+        cycle = self._running
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    # closing
+
+    def _close(self, *, expects_data: bool = False) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._stop_waiting()
+        is_sending = self._in_head or self._is_deaf or (self.cycle is not None and self.cycle.more_body)
+        if (expects_data or is_sending) and not self._inner.is_closing():
+            self._linger()
+            return
+        self._inner.close()
+        if self._inner.get_write_buffer_size():
+            self._watch_writing()
+
+    def _linger(self) -> None:
+        self.parser = None  # type: ignore[assignment] # with the header that it holds
+        if self._inner.can_write_eof():
+            self._inner.write_eof()
+        self._read_timer = self.loop.call_later(_LINGER_SECONDS, self._stop_lingering)
+        self._unread = 0
+        self._is_lingering = self._server.lingering < _LINGER_READING
+        self._server.lingering += self._is_lingering
+        if self._is_lingering:
+            self.flow.resume_reading()
+        else:
+            self.flow.pause_reading()
+
+    def _discard(self) -> None:
+        self.flow.pause_reading()
+        if self._is_lingering and self._unread < _LINGER_BYTES:
+            self.loop.call_later(_LINGER_STEP, self._resume)
+
+    def _resume(self) -> None:
+        if not self._inner.is_closing():
+            self.flow.resume_reading()
+
+    def _stop_lingering(self) -> None:
+        if self._inner.get_write_buffer_size():  # of a long reply; it has its own clock
+            self._inner.close()
+            self._watch_writing()
+        else:
+            self._inner.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None and not self._is_closing:
+            self._write_timer.cancel()
+            self._write_timer = None
+        super().resume_writing()
+
+    def _watch_writing(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        self._write_timer = self.loop.call_later(self.bounds.write_seconds, self._check_writing)
+
+    def _check_writing(self) -> None:
+        if self._unsent - self.transport.get_write_buffer_size() < _LEAST_TAKEN:
+            self.transport.abort()
+        else:
+            self._watch_writing()
+
+
+class BoundedHttpProtocol(_EndingProtocol):
+    """What a client may send. ``Bounds`` arrive in the state of the application's lifespan."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._peer = ""
+        self._keep_alive = False  # of the request that is being received
+        self._field_bytes = 0
+        self._refusal = (400, "the request is not valid HTTP")
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._peer = _network_of(self.client[0]) if self.client else ""
+        peers, bounds = self._server.peers, self.bounds
+        peers[self._peer] += 1
+        if len(self.connections) > bounds.connections or peers[self._peer] > bounds.connections_per_peer:
+            self._refuse(503, "the gateway has too many connections", expects_data=True)
+        else:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.peers[self._peer] -= 1
+        if self._server.peers[self._peer] <= 0:
+            del self._server.peers[self._peer]
+        super().connection_lost(exc)
+
     def shutdown(self) -> None:
         self._keep_alive = False
         if self._is_closing:
             self._inner.close()  # without waiting for what the client may still send
         else:
             super().shutdown()
-
-    # bytes from the client
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
@@ -213,12 +320,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keep_alive
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    # refusals and endings
-
     def _refused(self, status: int, message: str) -> _RefusedError:
         self._refusal = (status, message)
         return _RefusedError(message)
@@ -243,61 +344,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         self.flow.pause_reading()
 
-    def _is_replying(self) -> bool:
-        return self._running is not None and not self._running.response_complete
-
-    def _disconnect(self) -> None:
-        """Report the end of the connection to the request that is running; uvicorn knows the newest one only."""
-        cycle = self._running
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
-
-    def _close(self, *, expects_data: bool = False) -> None:
-        if self._is_closing:
-            return
-        self._is_closing = True
-        self._stop_waiting()
-        is_sending = self._in_head or self._is_deaf or (self.cycle is not None and self.cycle.more_body)
-        if (expects_data or is_sending) and not self._inner.is_closing():
-            self._linger()
-            return
-        self._inner.close()
-        if self._inner.get_write_buffer_size():
-            self._watch_writing()
-
-    def _linger(self) -> None:
-        self.parser = None  # type: ignore[assignment] # with the header that it holds
-        if self._inner.can_write_eof():
-            self._inner.write_eof()
-        self._read_timer = self.loop.call_later(_LINGER_SECONDS, self._inner.abort)
-        self._unread = 0
-        self._is_lingering = self._server.lingering < _LINGER_READING
-        self._server.lingering += self._is_lingering
-        if self._is_lingering:
-            self.flow.resume_reading()
-        else:
-            self.flow.pause_reading()
-
-    def _discard(self) -> None:
-        self.flow.pause_reading()
-        if self._is_lingering and self._unread < _LINGER_BYTES:
-            self.loop.call_later(_LINGER_STEP, self._resume)
-
-    def _resume(self) -> None:
-        if not self._inner.is_closing():
-            self.flow.resume_reading()
-
-    # clocks
-
     def _wait_for_head(self) -> None:
         self._stop_waiting()
         self._read_timer = self.loop.call_later(self.bounds.head_seconds, self._head_is_late)
-
-    def _stop_waiting(self) -> None:
-        if self._read_timer is not None:
-            self._read_timer.cancel()
-            self._read_timer = None
 
     def _head_is_late(self) -> None:
         if self._is_replying():  # reading may be paused meanwhile, so the client need not be at fault
@@ -307,40 +356,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self._close()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch_writing()
-
-    def resume_writing(self) -> None:
-        if self._write_timer is not None and not self._is_closing:
-            self._write_timer.cancel()
-            self._write_timer = None
-        super().resume_writing()
-
-    def _watch_writing(self) -> None:
-        self._unsent = self.transport.get_write_buffer_size()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-        self._write_timer = self.loop.call_later(self.bounds.write_seconds, self._check_writing)
-
-    def _check_writing(self) -> None:
-        if self._unsent - self.transport.get_write_buffer_size() < _LEAST_TAKEN:
-            self.transport.abort()
-        else:
-            self._watch_writing()
-
-    def _probe(self, seconds: float) -> None:
-        cycle = self._running
-        if self._is_closing or cycle is None or cycle.response_started or self.scope["http_version"] == "1.0":
-            return
-        self.transport.write(_INTERIM)
-        self._probe_timer = self.loop.call_later(seconds, self._probe, seconds * 4)
-
 
 class _ClosingTransport:
     """A transport whose ``close`` is the protocol's: uvicorn closes it as soon as the last byte is written."""
 
-    def __init__(self, inner: asyncio.Transport, protocol: BoundedHttpProtocol) -> None:
+    def __init__(self, inner: asyncio.Transport, protocol: _EndingProtocol) -> None:
         self.write = inner.write
         self.close = protocol._close
         self._inner = inner
