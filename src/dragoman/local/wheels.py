@@ -7,6 +7,7 @@ the user has configured.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -98,11 +99,10 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 def _largest(folder: Path) -> int:
     """Return the size of the largest file below ``folder``, while another process writes and moves files there."""
     largest = 0
-    for path in folder.rglob("*"):
-        try:
-            largest = max(largest, path.stat().st_size)
-        except OSError:
-            continue
+    for parent, _, names in os.walk(folder):  # skips folders that vanish
+        for name in names:
+            with contextlib.suppress(OSError):
+                largest = max(largest, (Path(parent) / name).stat().st_size)
     return largest
 
 
