@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,14 @@ def test_rules_that_never_match_are_reported_at_the_start(server: Server, worksp
         result = run(other, workspace, "--deny", "fetch:secrets/**", "--json")
     assert "note: the rule '--deny fetch:secrets/**' never matches" in result.stderr
     assert all(line.startswith("{") for line in result.stdout.splitlines())
+
+
+def test_tools_with_odd_names_are_reported_at_the_start(server: Server, workspace: Path) -> None:
+    pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+    program = Path(__file__).parent.parent / "attacks" / "evil_mcp.py"
+    result = run(server, workspace, "--mcp", f"{sys.executable} {program} names")
+    assert "the tool 'b\\u0430sh' is refused: a name must be" in result.stdout
+    assert "with read_file, list_files, search, edit_file, bash, ok-name_1.x\n" in result.stdout
 
 
 @pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])

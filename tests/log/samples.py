@@ -64,8 +64,13 @@ LOSS = LossWarning("dropped", "messages[1].content[0]", "thinking of another iss
 
 # type, payload, actor, sensitivity: the last two as the adapter contract's envelope has them where it does
 SAMPLES: list[tuple[str, Any, str, str]] = [
-    ("session.started", SessionStarted("Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}), "user", "private"),
-    ("session.resumed", SessionResumed(7, ("tu_01",), "killed"), "system", "private"),
+    (
+        "session.started",
+        SessionStarted("Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}, {"bash": "0" * 64}),
+        "user",
+        "private",
+    ),
+    ("session.resumed", SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}), "system", "private"),
     ("session.finished", SessionFinished("exhausted", "50 turns", 50), "system", "private"),
     ("turn.started", TurnStarted(1, "large", "acme"), "system", "private"),
     (

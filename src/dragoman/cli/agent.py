@@ -141,7 +141,7 @@ async def _run(
     view: AgentView,
 ) -> Outcome:
     try:
-        async with provider, _open_tools(workspace, options) as tools:
+        async with provider, _open_tools(workspace, options, view) as tools:
             for rule in policy.find_idle([(tool.name, tool.side_effect, tool.names_paths) for tool in tools]):
                 view.note(f"the rule {rule.label!r} never matches: no tool that it is about names paths")
             if options["resume"] is not None:
@@ -158,12 +158,15 @@ async def _run(
 
 
 @asynccontextmanager
-async def _open_tools(workspace: Path, options: dict[str, Any]) -> AsyncIterator[list[ExecutableTool]]:
+async def _open_tools(workspace: Path, options: dict[str, Any], view: AgentView) -> AsyncIterator[list[ExecutableTool]]:
     async with AsyncExitStack() as stack:
         tools = workspace_tools(workspace, network=options["network"], readable=options["readable"])
         for line in options["servers"]:
             target: str | list[str] = line if line.startswith(("http://", "https://")) else shlex.split(line)
-            tools += (await stack.enter_async_context(McpServer(target))).tools
+            server = await stack.enter_async_context(McpServer(target))
+            tools += server.tools
+            for reason in server.refused:
+                view.note(reason)
         yield tools
 
 

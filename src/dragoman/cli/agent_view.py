@@ -152,6 +152,11 @@ def _by(it: PermissionGranted | PermissionDenied) -> str:
     return f"{it.tool_name}, by {who}" + (f": {it.reason}" if it.reason else "")
 
 
+def _resumed(it: SessionResumed) -> _Line:
+    changed = f"; changed since then: {', '.join(it.changed_tools)}" if it.changed_tools else ""
+    return "resumed", "yellow" if changed else None, f"{it.reason or ''}{changed}"
+
+
 def _started(it: ToolStarted) -> _Line:
     sandbox = it.context.get("sandbox")
     where = f" (sandbox: {sandbox})" if sandbox else ""
@@ -160,7 +165,7 @@ def _started(it: ToolStarted) -> _Line:
 
 _LINES: dict[type, Callable[[Any], _Line]] = {
     SessionStarted: lambda it: ("session", None, f"{it.provider}:{it.model} with {', '.join(it.tools)}"),
-    SessionResumed: lambda it: ("resumed", None, it.reason or ""),
+    SessionResumed: _resumed,
     ToolIntent: lambda it: ("proposed", "cyan", describe_action(it.tool_name, it.input)),
     ToolIntentRejected: lambda it: ("rejected", "red", f"{it.tool_name}: {it.detail}"),
     ToolIntentClosed: lambda it: ("closed", "red", f"{it.tool_name or it.intent_id}: {it.reason}"),

@@ -23,7 +23,7 @@ from .console import show_json
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(workspace: Path, *, as_json: bool) -> None:
-    """Try the protections of dragoman agent on this machine, and print which are active and which are missing.
+    """Try the protections of dragoman agent on this machine; print which are active or missing.
 
     A missing one comes with what to do. Exit code 1 if any is missing. No model is asked.
     """
@@ -33,8 +33,9 @@ def doctor(workspace: Path, *, as_json: bool) -> None:
         show_json({"complete": not missing, "protections": to_builtins(found)})
     else:
         for each in found:
-            word = click.style("active ", fg="green") if each.active else click.style("missing", fg="red")
-            advice = "" if each.active else f"; {each.advice}"
-            click.echo(f"{word}  {each.name:26}  {make_printable(each.detail + advice)}")
+            word, colour = ("active", "green") if each.active else ("missing", "red")
+            text = each.detail if each.active else f"{each.detail}; {each.advice}"
+            state = click.style(f"{word:7}", fg=colour)
+            click.echo(f"{state}  {each.name:26}  {make_printable(text)}")
     if missing:
         raise SystemExit(1)

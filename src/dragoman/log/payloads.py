@@ -34,13 +34,18 @@ SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
 class SessionStarted(Struct, frozen=True, omit_defaults=True):
-    """A session began."""
+    """A session began.
+
+    ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool, so that a
+    tool that changed between two runs, such as one of an MCP server, can be noticed.
+    """
 
     goal: str | None = None
     model: str | None = None
     provider: str | None = None
     tools: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    tool_digests: dict[str, str] = field(default_factory=dict)
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True):
@@ -48,7 +53,8 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
 
     ``epoch`` counts the times a session was started or resumed: the records from here to the next
     ``session.resumed`` are of one runner. ``takeover`` is true when the caller asked to resume the
-    session even if it still ran elsewhere.
+    session even if it still ran elsewhere. ``changed_tools`` has the new digest of each tool whose
+    definition is not the one the session had before.
     """
 
     after: int
@@ -56,6 +62,7 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     epoch: int | None = None
     takeover: bool = False
+    changed_tools: dict[str, str] = field(default_factory=dict)
 
 
 class SessionFinished(Struct, frozen=True, omit_defaults=True):

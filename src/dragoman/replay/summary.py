@@ -78,7 +78,9 @@ def _started(it: SessionStarted) -> str:
 
 def _resumed(it: SessionResumed) -> str:
     count = len(it.open_intents)
-    return _join(f"session resumed after record {it.after}", f"{count} intents open" if count else None, it.reason)
+    changed = f"changed tools: {', '.join(it.changed_tools)}" if it.changed_tools else None
+    opened = f"{count} intents open" if count else None
+    return _join(f"session resumed after record {it.after}", opened, it.reason, changed)
 
 
 def _finished(it: SessionFinished) -> str:

@@ -306,8 +306,10 @@ class Session:
         self._check_price()
         message = _as_user(goal)
         metadata = {"budget": to_builtins(self.budget, enc_hook=str), "policy": repr(self.policy), **self._metadata}
-        names = tuple([tool.name for tool in self.tools])
-        started = SessionStarted(message.text, self.provider.model, self.provider.name, names, metadata)
+        digests = {tool.name: tool.digest for tool in self.tools}
+        started = SessionStarted(
+            message.text, self.provider.model, self.provider.name, tuple(digests), metadata, digests
+        )  # fmt: skip
         await self._journal.write(started)
         await self._open_conversation(message)
 
@@ -331,7 +333,9 @@ class Session:
         dangling = tuple([kept.intent.id for kept in state.open_intents])
         ended = state.finished.outcome if state.finished is not None else "interrupted"
         reason = f"{why}; it was {ended}"
-        resumed = SessionResumed(state.last_seq, dangling, reason, state.epoch + 1, self._takeover)
+        digests = {tool.name: tool.digest for tool in self.tools}
+        changed = {name: new for name, new in digests.items() if state.tool_digests.get(name, new) != new}
+        resumed = SessionResumed(state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed)
         await self._journal.write(resumed)
         self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")

@@ -79,6 +79,7 @@ class State:
         self.spent = Spending()
         self.finished: SessionFinished | None = None
         self.model: str | None = None
+        self.tool_digests: dict[str, str] = {}
         self.ids = ToolIds()
 
     def apply(self, record: LogRecord) -> None:
@@ -93,11 +94,12 @@ class State:
             self._follow_call(record, payload)
         elif isinstance(payload, SessionStarted):
             self.goal, self.root, self.epoch = payload.goal, record.id, 1
-            self.model = f"{payload.provider}:{payload.model}"
+            self.model, self.tool_digests = f"{payload.provider}:{payload.model}", dict(payload.tool_digests)
         elif isinstance(payload, TurnStarted):
             self.spent.turns, self.turn, self.finished = payload.number, record.turn, None
         elif isinstance(payload, SessionResumed):
             self.finished, self.epoch = None, self.epoch + 1
+            self.tool_digests |= payload.changed_tools
         elif isinstance(payload, SessionFinished):
             self.finished = payload
         elif isinstance(payload, ModelSwapped):

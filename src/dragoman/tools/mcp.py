@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import tempfile
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
+from .process import KeptOutput, open_pipe, supervise
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
+log = logging.getLogger("dragoman")
+
 _MAX_PAGES = 100
+_MAX_COMPLAINTS = 4000  # bytes of standard error that are kept
+# A name goes to the model, into rules and to the terminal. A Cyrillic letter or a control character in it would
+# pass for another tool, and vendors reject a request with one tool whose name they do not accept.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'"
+_SHOWN = 60  # characters of a refused name
+_MAX_REASONS = 20
 
 
 class McpServer:
@@ -29,7 +40,8 @@ class McpServer:
         async with McpServer(["python", "server.py"], side_effects={"search": "read"}) as server:
             session = Session(provider, server.tools, policy, log)
 
-    A program gets a clean environment: hand it what it needs in ``env``.
+    A program gets a clean environment: hand it what it needs in ``env``. Tools whose names are not plain
+    ASCII of at most 64 characters are left out; ``refused`` has the reasons.
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class McpServer:
         self._owner: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
         self.tools: list[ExecutableTool] = []
+        self.refused: list[str] = []
 
     @property
     def label(self) -> str:
@@ -122,34 +135,53 @@ class McpServer:
                 await asyncio.gather(asking, return_exceptions=True)
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
-        # What the program says on standard error is not for our terminal, and is told if it does not start.
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
+        # The program's standard error is not for our terminal. Its end is kept, for a program that does not start.
+        complaints = KeptOutput(_MAX_COMPLAINTS)
+        async with open_pipe(complaints) as pipe:
             try:
                 async with contextlib.AsyncExitStack() as stack:
-                    client = await self._connect(stack, complaints)
-                    self.tools = [self._tool(found) for found in await _list(client)]
+                    client = await self._connect(stack, pipe.write_end)
+                    self._take_tools(await _list(client))
                     self._client = client
                     if not ready.done():
                         ready.set_result(None)
                     await self._leave.wait()
             except Exception as error:
                 if not ready.done():
-                    message = f"{self.label}: {_innermost(error)}{_read_end(complaints)}"
+                    pipe.close_write_end()
+                    await asyncio.wait([pipe.ended], timeout=1)
+                    message = f"{self.label}: {_innermost(error)}{_quote_end(complaints)}"
                     failure = ToolFailure("not_started", message)
                     failure.__cause__ = error
                     ready.set_exception(failure)
 
-    async def _connect(self, stack: contextlib.AsyncExitStack, complaints: TextIO) -> Any:
-        # Half a second of imports, which only those who use such a server should pay.
+    async def _connect(self, stack: contextlib.AsyncExitStack, errors_to: int) -> Any:
+        # Half a second of imports, which only users of such a server should pay.
         try:
             from mcp import Client, StdioServerParameters, stdio_client
         except ImportError:
             raise ToolFailure("not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'") from None
         if isinstance(self._target, str):
             return await stack.enter_async_context(Client(self._target))
-        command, *rest = self._target
-        parameters = StdioServerParameters(command=os.fspath(command), args=rest, env=self._env, cwd=self._cwd)
+        command, *rest = supervise([os.fspath(part) for part in self._target])
+        parameters = StdioServerParameters(command=command, args=rest, env=self._env, cwd=self._cwd)
+        complaints = stack.enter_context(os.fdopen(os.dup(errors_to), "w"))
         return await stack.enter_async_context(Client(stdio_client(parameters, errlog=complaints)))
+
+    def _take_tools(self, found: list[Any]) -> None:
+        """Keep the tools with usable names, and note the others in ``refused``."""
+        odd = [ascii(self._prefix + each.name[:_SHOWN]) for each in found if not self._is_usable(each.name)]
+        self.tools = [self._tool(each) for each in found if self._is_usable(each.name)]
+        self.refused = [
+            f"{self.label}: the tool {shown} is refused: a name must be {_NAME_RULE}" for shown in odd[:_MAX_REASONS]
+        ]
+        if len(odd) > _MAX_REASONS:
+            self.refused.append(f"{self.label}: {len(odd) - _MAX_REASONS} more tools are refused for their names")
+        for reason in self.refused:
+            log.warning("%s", reason)
+
+    def _is_usable(self, name: str) -> bool:
+        return bool(name and _NAME.fullmatch(self._prefix + name))
 
     def _tool(self, found: Any) -> McpTool:
         description = Tool(self._prefix + found.name, found.description or "", dict(found.input_schema))
@@ -209,11 +241,9 @@ def _observe(result: Any) -> Observation:
     return Observation(tuple(blocks), bool(result.is_error), details=details)
 
 
-def _read_end(complaints: TextIO) -> str:
-    complaints.flush()
-    complaints.seek(0)
-    text = " ".join(complaints.read()[-500:].split())
-    return f". It says: {scrub(text)}" if text else ""
+def _quote_end(complaints: KeptOutput) -> str:
+    text = " ".join(complaints.text()[-500:].split())
+    return f". Its standard error ends with: {scrub(text)}" if text else ""
 
 
 def _innermost(error: BaseException) -> str:

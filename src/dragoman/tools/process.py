@@ -27,6 +27,7 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "T
 _GRACE = 0.5  # seconds that programs in the background have for their last output
 _LAST_RESORT = 10.0  # seconds after which a supervisor that does not end is killed
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_CAN_SUPERVISE = sys.platform == "linux" and bool(sys.executable) and _SUPERVISOR.is_file()
 _ESCAPED = re.compile("[\udc80-\udcff]")  # how Python writes bytes that are no UTF-8, one for each
 
 
@@ -48,8 +49,8 @@ class Finished(Struct, frozen=True):
     replaced_bytes: int = 0
 
 
-class _Kept:
-    """The beginning and the end of a stream, however long it is."""
+class KeptOutput:
+    """The beginning and the end of a stream, however long the stream is."""
 
     def __init__(self, limit: int) -> None:
         self._half = max(limit // 2, 1)
@@ -104,13 +105,13 @@ async def run_process(
     On Linux a supervisor process kills descendants that left the process group. A program that ends them
     itself, such as bubblewrap, needs none: ``supervised=False``.
     """
-    kept = _Kept(limit), _Kept(limit)
+    kept = KeptOutput(limit), KeptOutput(limit)
     async with contextlib.AsyncExitStack() as stack:
         # Pipes of ours: with its own, asyncio would wait until every program in the background closed them too.
-        pipes = [await stack.enter_async_context(_pipe(each)) for each in kept]
+        pipes = [await stack.enter_async_context(open_pipe(each)) for each in kept]
         ours, theirs = stack.enter_context(_control(supervised=supervised))
         if theirs is not None:
-            argv = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *argv]
+            argv = supervise(argv, theirs.fileno())
             pass_fds = [*pass_fds, theirs.fileno()]
         process = await _start(argv, cwd, env, stdin, [pipe.write_end for pipe in pipes], pass_fds)
         for end in [*[pipe.close_write_end for pipe in pipes], *([theirs.close] if theirs is not None else [])]:
@@ -130,10 +131,20 @@ async def run_process(
     return Finished(code, *texts, out.total, err.total, out.is_cut or err.is_cut, out.replaced + err.replaced)
 
 
+def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
+    """Return the command that runs ``argv`` under a supervisor, where there can be one.
+
+    ``control`` is the supervisor's end of its socket. Without it, descendants are killed when the command ends.
+    """
+    if not _CAN_SUPERVISE:
+        return list(argv)
+    return [sys.executable, "-I", "-S", str(_SUPERVISOR), "-" if control is None else str(control), *argv]
+
+
 @contextlib.contextmanager
 def _control(*, supervised: bool) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
     """Open the socket to a supervisor, ours and its end, where there can be one."""
-    if not (supervised and sys.platform == "linux" and sys.executable and _SUPERVISOR.is_file()):
+    if not (supervised and _CAN_SUPERVISE):
         yield None, None
         return
     ours, theirs = socket.socketpair()
@@ -191,7 +202,7 @@ async def _start(
 class _Pipe(asyncio.Protocol):
     """The end of a pipe that we read."""
 
-    def __init__(self, kept: _Kept, write_end: int) -> None:
+    def __init__(self, kept: KeptOutput, write_end: int) -> None:
         self.write_end = write_end
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._kept = kept
@@ -211,7 +222,8 @@ class _Pipe(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def _pipe(kept: _Kept) -> AsyncIterator[_Pipe]:
+async def open_pipe(kept: KeptOutput) -> AsyncIterator[_Pipe]:
+    """Open a pipe, and keep in ``kept`` what is written to its other end."""
     read_end, write_end = os.pipe()
     pipe = _Pipe(kept, write_end)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(read_end, "rb", 0))

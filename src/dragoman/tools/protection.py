@@ -1,4 +1,4 @@
-"""Which protections are active on this machine. Each is tried, not derived from a version number."""
+"""Find out which protections work on this machine, by trying each of them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Protection(Struct, frozen=True):
 
 
 def hide_memory() -> bool:
-    """Make memory and environment of this process unreadable for other processes of the user (Linux).
+    """Make memory and environment of this process unreadable for others of the user (Linux).
 
-    ``/proc/PID/environ`` holds the keys of providers. A process of root can read it anyway. Returns
+    ``/proc/PID/environ`` holds the keys of providers. A process of root can read it anyway. Return
     whether it is hidden.
     """
     if sys.platform != "linux":
@@ -43,7 +43,10 @@ def hide_memory() -> bool:
 
 
 async def list_protections(workspace: Path, sandbox: Sandbox | None = None) -> list[Protection]:
-    """Try every protection for commands in a workspace. Hides the memory of the calling process on the way."""
+    """Try every protection for commands in a workspace.
+
+    The memory of this process is hidden after.
+    """
     found = await asyncio.to_thread(_confinement, sandbox or find_sandbox(), workspace)
     return [*found, *await _process_protections(sandbox or find_sandbox())]
 
@@ -54,9 +57,10 @@ async def _process_protections(sandbox: Sandbox) -> list[Protection]:
     reason = "a process of root can read every other" if root else "needs Linux"
     ended = sandbox.program is not None or await _ends_daemons()
     return [
-        Protection("agent memory hidden", hidden, "its keys cannot be read from /proc" if hidden else reason, ordinary),
-        Protection("descendants ended", ended, "daemons do not outlive their command" if ended else "needs Linux",
-                   _INSTALL),
+        Protection("agent memory hidden", hidden,
+                   "its keys cannot be read from /proc" if hidden else reason, ordinary),
+        Protection("descendants ended", ended,
+                   "daemons do not outlive their command" if ended else "needs Linux", _INSTALL),
         Protection("ordinary user", not root, "root" if root else "not root", ordinary),
     ]  # fmt: skip
 
@@ -87,9 +91,10 @@ def is_socket(place):
     except OSError: return False
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({
-    "read_only": not any(os.access(place, os.W_OK) for place in ("/etc", "/usr", "/var")),
+    "read_only": all(os.statvfs(place).f_flag & os.ST_RDONLY for place in ("/", "/etc", "/usr")),
     "homes": {home: names(home) for home in homes},
-    "sockets": [place for base, _, files in os.walk("/run") for name in files if is_socket(place := base + "/" + name)],
+    "sockets": [name for base, _, found in os.walk("/run") for name in found
+                if is_socket(base + "/" + name)],
     "repositories": [place for place in repositories if os.access(place, os.W_OK)],
     "interfaces": [name for _, name in socket.if_nameindex()],
     "processes": len([name for name in names("/proc") if name.isdigit()]),
@@ -101,22 +106,25 @@ print(json.dumps({
 
 def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
     workspace = workspace.resolve()
-    names = ["disk read-only", "home hidden", "services hidden", "version control read-only", "no network",
-             "other processes hidden", "user namespaces off", "system calls filtered"]  # fmt: skip
+    names = ["disk read-only", "home hidden", "services hidden", "version control read-only",
+             "no network", "other processes hidden", "user namespaces off",
+             "system calls filtered"]  # fmt: skip
     found = _probe(sandbox, workspace) if sandbox.program is not None else sandbox.reason
     if isinstance(found, str):
         return [Protection(name, False, found, _INSTALL) for name in ["commands confined", *names]]
     outside = [name for name in found["interfaces"] if name != "lo"]
-    homes = _visible(found["homes"], workspace)
+    homes, bug = _visible(found["homes"], workspace), "report this as a bug"
     facts: list[tuple[bool, str, str]] = [
-        (found["read_only"], "but for the workspace", "check the mount options of /etc, /usr and /var"),
-        (not homes, f"visible: {', '.join(homes)}" if homes else "but for the workspace and the interpreter",
+        (found["read_only"], "but for the workspace",
+         "check the mount options of /, /etc and /usr"),
+        (not homes,
+         f"visible: {', '.join(homes)}" if homes else "but for the workspace and the interpreter",
          "choose a workspace below the home, not the home itself"),
-        (not found["sockets"], f"{len(found['sockets'])} sockets below /run", "report this as a bug"),
-        (not found["repositories"], f"writable: {', '.join(found['repositories']) or 'none'}", "report this as a bug"),
+        (not found["sockets"], f"{len(found['sockets'])} sockets below /run", bug), (not
+        found["repositories"], f"writable: {', '.join(found['repositories']) or 'none'}", bug),
         (not outside, f"interfaces: {', '.join(outside) or 'only lo'}", "do not use --network"),
-        (found["processes"] < 10, f"{found['processes']} processes visible", "report this as a bug"),
-        (not found["namespaces"], "a command cannot become root in a namespace of its own",
+        (found["processes"] < 10, f"{found['processes']} processes visible", bug), (not
+        found["namespaces"], "a command cannot become root in a namespace of its own",
          "install bubblewrap 0.8 or later"),
         (found["seccomp"], "ptrace, mount, keyctl, bpf and others return EPERM" if found["seccomp"]
          else "no filter for this kernel or architecture", "use Linux on x86_64 or aarch64"),
@@ -127,7 +135,7 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
 
 
 def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
-    """Return what is in a home besides the folders that lead to the workspace and the interpreter."""
+    """Return what is in a home besides the ways to the workspace and the interpreter."""
     kept = [workspace, Path(sys.prefix), Path(sys.base_prefix)]
     return [
         f"{home}/{name}"
@@ -139,7 +147,8 @@ def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
 
 def _probe(sandbox: Sandbox, workspace: Path) -> dict[str, Any] | str:
     """Return what a command in the sandbox can reach, or why that cannot be found out."""
-    places = [[str(home) for home in list_homes()], [str(each) for each in find_version_control(workspace)]]
+    looked_at = list_homes(), find_version_control(workspace)
+    places = [[str(each) for each in found] for found in looked_at]
     argv = [sys.executable, "-I", "-S", "-c", _PROBE, msgspec.json.encode(places).decode()]
     with sandbox.open_filter() as descriptor:
         command = sandbox.wrap(argv, workspace, seccomp_fd=descriptor)

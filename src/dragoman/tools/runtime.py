@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -90,6 +91,11 @@ class ExecutableTool(ABC):
     def name(self) -> str:
         """The name it is called by."""
         return self.description.name
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the definition that the model receives: name, description and schema."""
+        return hashlib.sha256(msgspec.json.encode(self.description, order="sorted")).hexdigest()
 
     def check(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with arguments that fit the schema, or ``None``."""

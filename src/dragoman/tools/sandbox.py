@@ -1,8 +1,9 @@
-"""Bubblewrap, where it is installed: a command can write the workspace, and neither read the home nor use the network.
+"""Confine commands with bubblewrap: they write the workspace, and read no home and no network.
 
-Inside, the rest of the disk is read-only. The home, ``/run`` (where services listen on sockets) and the
-temporary folders are empty and thrown away; other processes, user namespaces and the system calls of
-``seccomp`` are not available; ``.git`` is read-only, because its hooks and settings run programs later.
+Inside, the rest of the disk is read-only. The home, ``/run`` (where services listen on sockets)
+and the temporary folders are empty and thrown away; other processes, user namespaces and the
+system calls of ``seccomp`` are not available; ``.git`` is read-only, because its hooks and
+settings run programs later.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from .seccomp import build_filter
 
 _PROGRAM = "bwrap"
-_NO_USERNS = ("--unshare-user", "--disable-userns")  # bubblewrap 0.8 and later, where it is not setuid
+_NO_USERNS = ("--unshare-user", "--disable-userns")  # bubblewrap 0.8 and later, not setuid
 _EMPTY = ("/tmp", "/var/tmp", "/run", "/var/run")  # noqa: S108 - replaced by empty ones
-# Where the workspace is the home itself, or holds it, the home cannot be hidden; these parts of it still are.
-_PRIVATE = (".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc", ".pgpass",
-            ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store", ".vault-token",
-            ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex")  # fmt: skip
+# Where the workspace is the home itself, or holds it, the home cannot be hidden; these parts of it
+# still are.
+_PRIVATE = (
+    ".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc",
+    ".pgpass", ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store",
+    ".vault-token", ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex",
+)  # fmt: skip
 _MAX_FOLDERS = 1000  # how many folders are searched for .git before a command
 _MAX_DEPTH = 3
 
@@ -34,8 +39,8 @@ _MAX_DEPTH = 3
 class Sandbox(Struct, frozen=True):
     """How commands are confined. Without ``program`` they are not, and ``reason`` is why.
 
-    ``options`` are further options of bubblewrap that work on this machine; ``seccomp`` is whether the
-    system call filter does.
+    ``options`` are further options of bubblewrap that work on this machine; ``seccomp`` is whether
+    the system call filter does.
     """
 
     program: str | None
@@ -59,24 +64,26 @@ class Sandbox(Struct, frozen=True):
     ) -> list[str]:
         """Return the command that runs ``argv`` confined, or ``argv`` itself without a sandbox.
 
-        ``readable`` are folders of the home that a command may read. ``seccomp_fd`` is a descriptor that
-        the new process inherits and from which bubblewrap reads the filter; see ``open_filter``.
+        ``readable`` are folders of the home that a command may read. ``seccomp_fd`` is a
+        descriptor that the new process inherits and from which bubblewrap reads the filter; see
+        ``open_filter``.
         """
         if self.program is None:
             return list(argv)
-        mounts = _list_mounts(workspace, [Path(sys.base_prefix), Path(sys.prefix), *readable], network=network)
+        kept = [Path(sys.base_prefix), Path(sys.prefix), *readable]
+        mounts = _list_mounts(workspace, kept, network=network)
         # A mount hides what is below it, so parents come first.
         ordered = sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts))
         return [
             self.program, "--ro-bind", "/", "/", *[part for mount in ordered for part in mount],
-            "--chdir", str(workspace), "--unshare-all", *(["--share-net"] if network else []), *self.options,
-            *(["--seccomp", str(seccomp_fd)] if seccomp_fd is not None else []),
+            "--chdir", str(workspace), "--unshare-all", *(["--share-net"] if network else []),
+            *self.options, *(["--seccomp", str(seccomp_fd)] if seccomp_fd is not None else []),
             "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--", *argv,
         ]  # fmt: skip
 
     @contextlib.contextmanager
     def open_filter(self) -> Iterator[int | None]:
-        """Open a descriptor with the system call filter, for one command; ``None`` where it does not work."""
+        """Open a descriptor with the filter, for one command; ``None`` where it does not work."""
         program = build_filter() if self.seccomp else None
         if program is None:
             yield None
@@ -96,11 +103,14 @@ _Mount = tuple[str, ...]  # options of bubblewrap; the last is the place
 def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) -> list[_Mount]:
     homes = list_homes()
     covered = [home for home in homes if home.is_relative_to(workspace)]
-    hidden = [Path(place) for place in _EMPTY if Path(place).is_dir() and not Path(place).is_symlink()]
+    empty = [Path(place) for place in _EMPTY]
+    hidden = [place for place in empty if place.is_dir() and not place.is_symlink()]
     hidden += [home for home in homes if home not in covered]
     private = [home / name for home in covered for name in _PRIVATE]
-    # Name resolution needs a file that is often below /run; on NixOS every program is found through a link there.
-    kept = [*readable, Path("/run/current-system"), *([Path("/etc/resolv.conf").resolve()] if network else [])]
+    # Name resolution needs a file that is often below /run; on NixOS every program is found
+    # through a link there.
+    kept = [*readable, Path("/run/current-system")]
+    kept += [Path("/etc/resolv.conf").resolve()] if network else []
     return [
         ("--dev", "/dev"),
         ("--proc", "/proc"),
@@ -108,8 +118,9 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
         *[("--ro-bind", str(place), str(place)) for place in kept
           if place.exists() and any(place.is_relative_to(each) for each in hidden)],
         ("--bind", str(workspace), str(workspace)),
-        *[("--tmpfs", str(place)) if place.is_dir() else ("--ro-bind", "/dev/null", str(place)) for place in private
-          if place.exists() and not place.is_symlink() and not workspace.is_relative_to(place)],
+        *[("--tmpfs", str(place)) if place.is_dir() else ("--ro-bind", "/dev/null", str(place))
+          for place in private if place.exists() and not place.is_symlink()
+          and not workspace.is_relative_to(place)],
         *[("--ro-bind", str(place), str(place)) for place in find_version_control(workspace)],
     ]  # fmt: skip
 
@@ -117,7 +128,7 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
 def list_homes() -> list[Path]:
     """Return the home by the environment and the one by the user database, if they are folders."""
     found = [Path.home().resolve()]
-    with contextlib.suppress(ImportError, KeyError):  # a user without an entry, as in some containers
+    with contextlib.suppress(ImportError, KeyError):  # in some containers a user has no entry
         import pwd  # not everywhere
 
         found.append(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
@@ -125,7 +136,7 @@ def list_homes() -> list[Path]:
 
 
 def find_version_control(workspace: Path) -> list[Path]:
-    """Return every ``.git``, file or folder, in any letter case, in the workspace and a few folders down."""
+    """Return every ``.git``, file or folder, in any letter case, up to a few folders down."""
     found: list[Path] = []
     level = [workspace]
     looked = 0
@@ -137,14 +148,16 @@ def find_version_control(workspace: Path) -> list[Path]:
                 entries = list(os.scandir(folder))
             except OSError:
                 continue
-            found += [Path(entry.path).resolve() for entry in entries if entry.name.casefold() == ".git"]
+            named = [entry for entry in entries if entry.name.casefold() == ".git"]
+            found += [Path(entry.path).resolve() for entry in named]
             below += [Path(entry.path) for entry in entries if _may_hold_repositories(entry)]
         level = below
     return [place for place in found if place.is_relative_to(workspace) and place.exists()]
 
 
 def _may_hold_repositories(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=False) and entry.name.casefold() not in (".git", "node_modules", ".venv")
+    other = entry.name.casefold() not in (".git", "node_modules", ".venv")
+    return other and entry.is_dir(follow_symlinks=False)
 
 
 @cache
@@ -154,7 +167,8 @@ def find_sandbox() -> Sandbox:
     if program is None:
         return Sandbox(None, "bubblewrap is not installed")
     reason = ""
-    # The strongest first. Each is tried, because a version number does not tell what the kernel allows.
+    # The strongest first. Each is tried, because a version number does not tell what the kernel
+    # allows.
     for options, seccomp in ((_NO_USERNS, True), (_NO_USERNS, False), ((), True), ((), False)):
         sandbox = Sandbox(program, "", options, seccomp)
         if not (problem := _try(sandbox)):
@@ -171,7 +185,8 @@ def _try(sandbox: Sandbox) -> str | None:
         if sandbox.seccomp and not passed:
             return "there is no filter for this architecture"
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=10, check=False, pass_fds=passed)  # noqa: S603
+            settings: dict[str, Any] = {"capture_output": True, "timeout": 10, "pass_fds": passed}
+            done = subprocess.run(argv, check=False, **settings)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired) as error:
             return type(error).__name__
     said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]

@@ -1,12 +1,14 @@
-"""A seccomp filter for commands in the sandbox: system calls that a build or a test never needs return EPERM.
+"""A seccomp filter: system calls that no build or test needs return EPERM in the sandbox.
 
-The filter is a program for the kernel's packet filter machine (classic BPF), as ``bwrap --seccomp`` reads
-it: a list of instructions of eight bytes each. It runs at every system call on a ``struct seccomp_data``::
+The filter is a program for the kernel's packet filter machine (classic BPF), as ``bwrap
+--seccomp`` reads it: a list of instructions of eight bytes each. It runs at every system call on a
+``struct seccomp_data``::
 
     offset  0: number of the system call      offset 16: first argument, low 32 bits
     offset  4: architecture                   offset 24: second argument, low 32 bits
 
-libseccomp would build the same program; its Python module is not on PyPI, and the program is short.
+libseccomp would build the same program; its Python module is not on PyPI, and the program is
+short.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import NamedTuple
 # Numbers on (x86_64, aarch64), from the kernel's asm/unistd_64.h and asm-generic/unistd.h.
 BLOCKED: dict[str, tuple[int, int]] = {
     # memory and descriptors of other processes
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
-    "pidfd_getfd": (438, 438), "perf_event_open": (298, 241),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "kcmp": (312, 272), "pidfd_getfd": (438, 438), "perf_event_open": (298, 241),
     # the file system's layout, which is the sandbox itself, and files by handle instead of path
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "move_mount": (429, 429),
     "open_tree": (428, 428), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
@@ -30,14 +32,15 @@ BLOCKED: dict[str, tuple[int, int]] = {
     # the user's keyring, which no namespace separates
     "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
     # parts of the kernel that have been ways to root again and again
-    "bpf": (321, 280), "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "kexec_load": (246, 104), "kexec_file_load": (320, 294),
+    "bpf": (321, 280), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
 }  # fmt: skip
 
 
 class _Architecture(NamedTuple):
-    """What differs: the audit architecture, the column of ``BLOCKED``, and the numbers of other calls."""
+    """The audit architecture, the column of ``BLOCKED``, and the numbers of other calls."""
 
     audit: int
     column: int
@@ -58,11 +61,11 @@ _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _EPERM, _ENOSYS = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
 
-_Instruction = tuple[int, int, int, int]  # operation, instructions to skip if true, if false, operand
+_Instruction = tuple[int, int, int, int]  # operation, skip if true, skip if false, operand
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Return the filter for an architecture, this machine's by default; ``None`` if it is not known."""
+    """Return the filter for an architecture, by default this machine's, or ``None``."""
     known = _ARCHITECTURES.get(machine or platform.machine())
     if known is None:
         return None
@@ -82,8 +85,8 @@ def _assemble(here: _Architecture) -> list[_Instruction]:
         program += [(_IF_EQUAL, 0, 1, numbers[here.column]), (_RETURN, 0, 0, _EPERM)]
     return [
         *program,
-        # The flags of clone3 are behind a pointer, which a filter cannot follow. Where clone3 is "not
-        # implemented", the C library uses clone, whose flags are its first argument.
+        # The flags of clone3 are behind a pointer, which a filter cannot follow. Where clone3 is
+        # "not implemented", the C library uses clone, whose flags are its first argument.
         (_IF_EQUAL, 0, 1, here.clone3), (_RETURN, 0, 0, _ENOSYS),
         (_IF_EQUAL, 0, 4, here.clone), (_LOAD, 0, 0, 16),
         (_IF_BITS, 0, 1, _CLONE_NEWUSER), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW),

@@ -1,0 +1,107 @@
+"""MCP servers that pass one tool for another, change their tools, flood standard error, or leave daemons behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dragoman.log import SessionResumed, SessionStarted, SqliteLog
+from dragoman.replay import describe
+from dragoman.session import Session
+from dragoman.tools import McpServer, ToolFailure
+
+from ..listed import Listed
+from .evil_mcp import NAMES
+
+pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+
+
+def evil(*mode: str, **settings: Any) -> McpServer:
+    return McpServer([sys.executable, str(Path(__file__).with_name("evil_mcp.py")), *mode], **settings)
+
+
+async def test_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.tools.mcp._MAX_REASONS", 3)
+    async with evil("names") as server:
+        assert len(server.refused) == 4
+        assert server.refused[-1].endswith(f": {len(NAMES) - 4} more tools are refused for their names")
+
+
+async def test_odd_names_are_refused_with_a_reason() -> None:
+    async with evil("names") as server:
+        assert [tool.name for tool in server.tools] == ["ok-name_1.x"]
+        assert len(server.refused) == len(NAMES) - 1
+        for reason in server.refused:
+            assert "a name must be 1 to 64 of A-Z, a-z, 0-9" in reason
+            assert reason.isascii()
+            assert reason.isprintable()
+            assert len(reason) < 400
+        assert "the tool 'b\\u0430sh' is refused" in "\n".join(server.refused)
+    async with evil("names", prefix="p" * 60) as server:  # the prefix counts
+        assert server.tools == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at its own files through /proc")
+async def test_standard_error_is_bounded() -> None:
+    async with evil("flood", start_timeout=60) as server:
+        assert len(server.tools) == 2
+        files = []
+        for place in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+                files.append(place.stat())
+        deleted = [each.st_size for each in files if stat.S_ISREG(each.st_mode) and each.st_nlink == 0]
+        assert sum(deleted) < 1_000_000
+    with pytest.raises(ToolFailure, match=r"Its standard error ends with: x+ ?the last words$") as caught:
+        await evil("flood-and-die", start_timeout=60).open()
+    assert len(caught.value.message) < 1000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+async def test_daemons_of_a_server_do_not_outlive_it() -> None:
+    seconds = f"4{os.getpid()}"
+    async with evil("daemon", seconds):
+        assert len(_sleeping(seconds)) == 1
+    for _ in range(100):
+        if not _sleeping(seconds):
+            return
+        await asyncio.sleep(0.02)
+    for process in _sleeping(seconds):
+        process.kill()
+    raise AssertionError("the daemon still runs")
+
+
+def _sleeping(seconds: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", seconds]]
+
+
+async def test_a_changed_definition_is_on_record(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        async with evil("plain") as server:
+            session = Session(Listed("Hi.", "Hi."), server.tools, None, log)
+            await session.run("Hello.")
+            await session.run("Hello again.")
+        async with evil("changed") as server:
+            other = Session(Listed("Hi."), server.tools, None, log)
+            await other.run("Hello.")
+            resumed = await Session.resume(Listed("Hi.", "Hi."), server.tools, None, log, session.id)
+            await resumed.run("Go on.")
+            await resumed.run("And on.")
+        first, second = [next(iter(log.read(each))).payload for each in (session.id, other.id)]
+        assert isinstance(first, SessionStarted)
+        assert isinstance(second, SessionStarted)
+        assert set(first.tool_digests) == {"echo", "other"}
+        assert all(len(digest) == 64 for digest in first.tool_digests.values())
+        assert first.tool_digests["echo"] != second.tool_digests["echo"]
+        assert first.tool_digests["other"] == second.tool_digests["other"]
+        ends = [record for record in log.read(session.id) if isinstance(record.payload, SessionResumed)]
+        changes = [record.payload.changed_tools for record in ends]  # type: ignore[union-attr]
+        assert changes == [{}, {"echo": second.tool_digests["echo"]}, {}]
+        assert "changed tools: echo" in describe(ends[1])
