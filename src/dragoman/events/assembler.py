@@ -111,7 +111,7 @@ class Block:
                     self.signatures.pop()
         text = self.text
         text = text[: len(text) - hidden]
-        self.buffer.clear()
+        self.buffer, self.waiting = bytearray(), None
         self.write(text)
         self.ended = False
         if self.kind is Thinking and self.continuity is not None:
@@ -132,6 +132,7 @@ class Block:
         if self.kind is ToolCall:
             return ToolCall(self.call_id, self.name, self.value, self.continuity)
         text = self.text
+        self.buffer, self.waiting = bytearray(), [text]  # one copy is enough
         return Thinking(text, self.continuity) if self.kind is Thinking else Text(text, self.continuity)
 
 
