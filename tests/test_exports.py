@@ -145,16 +145,6 @@ def test_the_package_lists_what_is_visible() -> None:
     assert all(getattr(dragoman, name) is not None for name in dragoman.__all__)
 
 
-def test_type_checkers_read_the_names_that_programs_load() -> None:
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
-    imported = {
-        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    assert imported == dragoman._PLACES
-    assert set(imported) == set(dragoman.__all__)
-
-
 @pytest.mark.parametrize("name", DEMANDED)
 def test_everyday_names_come_from_the_package(name: str) -> None:
     assert name in dragoman.__all__

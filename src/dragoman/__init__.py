@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 # fmt: off
 # isort: off
 if TYPE_CHECKING:
+    from . import sync as sync
     from .capabilities import Capabilities
     from .errors import (
         AuthenticationError, CallCancelledError, ContextOverflowError, InvalidModelError,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from .replay import ReplayProvider
     from .session import Budget, Session
     from .transport import HttpTransport, Timeouts
-    from .validate import parse_messages
+    from .validate import Messages, Settings, Tools, parse_messages
     from .wire import SwapPlan
 
 _NAMES = {
@@ -72,7 +73,7 @@ _NAMES = {
     "replay": "ReplayProvider",
     "session": "Budget Session",
     "transport": "HttpTransport Timeouts",
-    "validate": "parse_messages",
+    "validate": "Messages Settings Tools parse_messages",
     "wire": "SwapPlan",
 }
 __all__ = [
@@ -80,13 +81,14 @@ __all__ = [
     "ContextOverflowError", "Continuity", "Cost", "Document", "Event", "EventStream", "Fallback",
     "ForceTool", "HttpTransport", "Image", "Inline", "InvalidModelError", "InvalidRequestError",
     "InvalidResponseError", "Issuer", "LocalProvider", "LossWarning", "MalformedToolCallError",
-    "Message", "MessageComplete", "MessageStart", "ModelNotLoadedError", "NetworkError", "Observe",
+    "Message", "MessageComplete", "MessageStart", "Messages", "ModelNotLoadedError", "NetworkError", "Observe",
     "Opaque", "OverloadedError", "Policy", "PriceTable", "Provider", "ProviderError",
     "QuotaExceededError", "RateLimit", "RateLimitError", "Record", "RedactedThinking", "Registry",
-    "ReplayProvider", "Request", "Response", "Retry", "Rule", "RuntimeConfig", "Session",
+    "ReplayProvider", "Request", "Response", "Retry", "Rule", "RuntimeConfig", "Session", "Settings",
     "StreamContractError", "StreamInterruptedError", "StructuredOutputError", "SwapPlan", "System",
     "Text", "TextDelta", "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool",
     "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart",
+    "Tools",
     "UnavailableError", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage",
     "User", "check_events", "connect", "cost", "decode_event", "describe", "encode_event", "fold",
     "parse_messages", "plan", "reprice", "to_model_events",

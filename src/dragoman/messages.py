@@ -109,11 +109,31 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """A picture for the model to see. ``media_type`` is required when the source is inline."""
+    """A picture for the model to see.
+
+    ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to an address
+    that is never fetched here, and ``Image(data)`` takes bytes. ``media_type`` is taken from the file's name or
+    its first bytes; it is required with ``Inline``.
+    """
 
     source: Url | Inline
     media_type: str | None = None
     detail: Literal["auto", "low", "high"] | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            source: Url | Inline | str | Path | bytes,
+            media_type: str | None = None,
+            detail: Literal["auto", "low", "high"] | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str | Path | bytes):
+            source, media_type = _read_source(self.source)
+            force_setattr(self, "source", source)
+            force_setattr(self, "media_type", self.media_type or media_type)
 
     @classmethod
     def from_file(cls, path: str | Path, *, detail: Literal["auto", "low", "high"] | None = None) -> Image:
@@ -134,6 +154,25 @@ class Document(Struct, frozen=True, tag="document", omit_defaults=True):
         """Read a document from disk."""
         source, media_type = _read_media(path)
         return cls(source, media_type or "application/pdf", Path(path).name)
+
+
+_ADDRESSES = ("http://", "https://", "data:", "gs://", "file://")
+# The first bytes of the formats that providers take.
+_SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+
+
+def _read_source(source: str | Path | bytes) -> tuple[Url | Inline, str | None]:
+    if isinstance(source, bytes):
+        is_webp = source[:4] == b"RIFF" and source[8:12] == b"WEBP"
+        found = (
+            "image/webp"
+            if is_webp
+            else next((_SIGNATURES[sign] for sign in _SIGNATURES if source.startswith(sign)), None)
+        )
+        return Inline(base64.b64encode(source).decode("ascii")), found
+    if isinstance(source, str) and source.startswith(_ADDRESSES):
+        return Url(source), None
+    return _read_media(source)
 
 
 def _read_media(path: str | Path) -> tuple[Inline, str | None]:

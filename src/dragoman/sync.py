@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, Self, TypeVar
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any, Generic, Self, TypeVar, Unpack
 
-from .events import Event, Response
+from .events import Event, Parsed, Response, TextDelta
+from .messages import RuntimeConfig
 from .provider import EventStream, Provider
 from .provider import connect as connect_async
+from .validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
 from .wire import SwapPlan
 
 __all__ = ["SyncEventStream", "SyncProvider", "connect"]
@@ -52,17 +54,28 @@ class _Portal:
 _portal = _Portal()
 
 
-class SyncEventStream:
+class SyncEventStream(Generic[Parsed]):
     """A stream to iterate with ``for``."""
 
-    def __init__(self, stream: EventStream) -> None:
+    def __init__(self, stream: EventStream[Parsed]) -> None:
         self._stream = stream
         self.request_id = stream.request_id
 
     @property
-    def response(self) -> Response | None:
-        """The whole reply, once the stream has ended."""
+    def ended(self) -> bool:
+        """See ``EventStream.ended``."""
+        return self._stream.ended
+
+    @property
+    def response(self) -> Response[Parsed]:
+        """See ``EventStream.response``."""
         return self._stream.response
+
+    def text(self) -> Iterator[str]:
+        """Iterate over the text of the reply as it arrives."""
+        for event in self:
+            if type(event) is TextDelta:
+                yield event.text
 
     def __iter__(self) -> Self:
         return self
@@ -105,23 +118,60 @@ class SyncProvider:
         """See ``Provider.ready``."""
         _portal.run(self._provider.ready())
 
-    def complete(self, *args: Any, **settings: Any) -> Response:
+    def complete(
+        self,
+        messages: Messages,
+        tools: Tools | None = None,
+        config: RuntimeConfig | ConfigRecord | None = None,
+        response_schema: ResponseSchema[Parsed] | None = None,
+        tool_choice: ToolChoices | None = None,
+        *,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **settings: Unpack[Settings],
+    ) -> Response[Parsed]:
         """See ``Provider.complete``."""
-        return _portal.run(self._provider.complete(*args, **settings))
+        call = self._provider.complete(
+            messages, tools, config, response_schema, tool_choice,
+            request_id=request_id, session_id=session_id, metadata=metadata, **settings,
+        )  # fmt: skip
+        return _portal.run(call)
 
-    def stream(self, *args: Any, **settings: Any) -> SyncEventStream:
+    def stream(
+        self,
+        messages: Messages,
+        tools: Tools | None = None,
+        config: RuntimeConfig | ConfigRecord | None = None,
+        response_schema: ResponseSchema[Parsed] | None = None,
+        tool_choice: ToolChoices | None = None,
+        *,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **settings: Unpack[Settings],
+    ) -> SyncEventStream[Parsed]:
         """See ``Provider.stream``."""
-        return SyncEventStream(_portal.run(_open_stream(self._provider, args, settings)))
+
+        async def open_stream() -> EventStream[Parsed]:
+            return self._provider.stream(
+                messages, tools, config, response_schema, tool_choice,
+                request_id=request_id, session_id=session_id, metadata=metadata, **settings,
+            )  # fmt: skip
+
+        return SyncEventStream(_portal.run(open_stream()))
 
     def cancel(self, request_id: str) -> bool:
         """See ``Provider.cancel``; meant to be called from another thread."""
         return _portal.run(self._provider.cancel(request_id))
 
-    def estimate_input_tokens(self, *args: Any, **settings: Any) -> int:
+    def estimate_input_tokens(
+        self, messages: Messages, tools: Tools | None = None, system_prompt: str | None = None
+    ) -> int:
         """See ``Provider.estimate_input_tokens``."""
-        return self._provider.estimate_input_tokens(*args, **settings)
+        return self._provider.estimate_input_tokens(messages, tools, system_prompt)
 
-    def plan(self, messages: Any) -> SwapPlan:
+    def plan(self, messages: Messages) -> SwapPlan:
         """See ``Provider.plan``."""
         return self._provider.plan(messages)
 
@@ -137,10 +187,6 @@ class SyncProvider:
 
     def __repr__(self) -> str:
         return f"<sync {self._provider!r}>"
-
-
-async def _open_stream(provider: Provider, args: Any, settings: Any) -> EventStream:
-    return provider.stream(*args, **settings)
 
 
 def connect(model: str, **settings: Any) -> SyncProvider:

@@ -83,7 +83,7 @@ async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[st
     await stream.aclose()
     return {
         "events": [encode_event(event).decode() for event in events],
-        "response": show_response(stream.response),
+        "response": show_response(stream.response if stream.ended else None),
         "error": None if error is None else (type(error).__name__, str(error), show_response(error.response)),
         "reply": show_reply(stream.reply),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -138,7 +139,15 @@ async def test_no_provider_fires_an_armed_tool(kind: str, tmp_path: Path) -> Non
         assert fired == []
 
 
-@pytest.mark.parametrize("offered", [list(ARMED), [bash], [FunctionTool(bash)], ARMED])
+async def test_a_function_is_described_to_a_provider_and_never_called() -> None:
+    fired.clear()
+    for model in (listed(), simulated(), over_http()):
+        with contextlib.suppress(dragoman.ProviderError):  # they propose a second tool, which is not offered
+            await model.complete("Go.", [bash])
+    assert fired == []
+
+
+@pytest.mark.parametrize("offered", [list(ARMED), [FunctionTool(bash)], ARMED])
 async def test_a_provider_takes_no_tool_that_can_run(offered: Any) -> None:
     fired.clear()
     for model in (listed(), simulated(), over_http()):

@@ -457,7 +457,7 @@ TOOLS_REFUSED: list[tuple[Any, str]] = [
     (Tool("t"), "tools must be a list of tools, not Tool"),
     ({"name": "t"}, "tools must be a list of tools, not dict"),
     ({"t"}, "tools must be a list of tools, not set"),
-    ([search], "tools[0] is a callable; describe it with Tool.from_function"),
+    ([lambda: 0], "tools[0] cannot be described as a tool: a lambda has no name"),
     ([5], "tools[0] must be a mapping, not int"),
     ([{"name": "t"}, {}], "tools[1].name must be text"),
     ([{"name": 5}], "tools[0].name must be text"),

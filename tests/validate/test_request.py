@@ -106,7 +106,7 @@ REFUSED: list[tuple[Request, str]] = [
     (req(User([Text("a"), Thinking("t")])), "messages[0].content[1]: Thinking cannot be said by this role"),  # type: ignore[list-item]
     (req(User(["a"])), "messages[0].content[0]: str cannot be said by this role"),  # type: ignore[list-item]
     (req(User([Image(Url(""))])), "messages[0].content[0].source must be a Url or Inline with content"),
-    (req(User([Image("u")])), "messages[0].content[0].source must be a Url or Inline with content"),  # type: ignore[arg-type]
+    (req(User([Image(5)])), "messages[0].content[0].source must be a Url or Inline with content"),  # type: ignore[arg-type]
     (req(User([Document(Url(""))])), "messages[0].content[0].source must be a Url or Inline with content"),
     (req(User([Image(Inline(""), "image/png")])), "messages[0].content[0].source.base64_data is empty"),
     (req(User([Image(Inline("aGk="))])), "messages[0].content[0].media_type is required for inline content"),

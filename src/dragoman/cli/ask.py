@@ -183,7 +183,7 @@ def _stream(
                     screen.show(event)
         finally:
             screen.close()
-    return stream.response
+    return stream.response if stream.ended else None
 
 
 def _show(response: Response) -> None:

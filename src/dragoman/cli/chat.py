@@ -144,7 +144,7 @@ class _Answer:
             with _no_echo(), working(f"waiting for {talk.provider.model}") as heard:
                 with talk.provider.stream(talk.messages, talk.tools or None) as stream, _interrupts(stream):
                     self._show(stream, heard)
-                reply = stream.response
+                reply = stream.response if stream.ended else None
         except ProviderError as error:  # a reply that cannot be used is billed all the same
             if reply is None and (failed := getattr(error, "response", None)) is not None:
                 talk.count(failed.usage)

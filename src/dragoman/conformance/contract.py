@@ -50,6 +50,7 @@ from ..messages import (
     new_ulid,
 )
 from ..provider import EventStream, Provider
+from ..validate.arguments import ConfigRecord
 from ..validate.schema import compile_schema, first_error
 from .provider import Factory, Kit, ProviderCase, Spy
 from .violation import Violation, demand, demand_same
@@ -174,7 +175,7 @@ async def _takes_every_form(kit: Kit) -> None:
 
 async def _leaves_arguments_alone(kit: Kit) -> None:
     messages: list[Any] = [{"role": "user", "content": kit.prompt}]
-    config = {"max_tokens": kit.config.max_tokens or 64, "extras": {}}
+    config: ConfigRecord = {"max_tokens": kit.config.max_tokens or 64, "extras": {}}
     kept = copy.deepcopy((messages, config))
     async with kit.open() as provider:
         await provider.complete(messages, config=config)
@@ -283,11 +284,10 @@ async def _streams_keep_the_rules(kit: Kit) -> None:
 async def _a_stream_folds_to_its_response(kit: Kit) -> None:
     async with kit.open() as provider:
         async with provider.stream(kit.prompt, config=kit.config) as stream:
-            demand(stream.response is None, "response is there before the reply is")
+            demand(not stream.ended, "response is there before the reply is")
             heard = await _listen(stream)
+        demand(stream.ended, "response is not there after the end")
         reply = stream.response
-        if reply is None:
-            raise Violation("response is not there after the end")
         _demand_response(reply)
         demand_same(reply.message, fold(heard).message, "the stream's response and the fold of its events")
         demand_same(reply.usage, fold(heard).usage, "their usage")

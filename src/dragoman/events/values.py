@@ -8,13 +8,22 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import cache
-from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..messages import Assistant, AssistantBlock, LossWarning, ToolCall
+
+if TYPE_CHECKING:  # type checkers bundle typing_extensions; programs need not install it
+    from typing_extensions import TypeVar
+
+    Parsed = TypeVar("Parsed", default=Any)
+else:
+    from typing import TypeVar
+
+    Parsed = TypeVar("Parsed")
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
 Problem: TypeAlias = Literal["cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"]
@@ -124,15 +133,19 @@ class Raw:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Response(Struct, frozen=True):
-    """A whole reply: the message, why it ended, what it used, and the provider's own JSON."""
+class Response(Struct, Generic[Parsed], frozen=True):
+    """A complete reply: the message, why it ended, what it used, and the provider's own JSON.
+
+    ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or plain data
+    for a JSON Schema.
+    """
 
     message: Assistant
     finish_reason: FinishReason
     usage: Usage = Usage()
     finish_raw: str | None = None
     stop_sequence: str | None = None
-    parsed: Any = None
+    parsed: Parsed = None  # type: ignore[assignment]
     model: str | None = None
     provider: str | None = None
     request_id: str | None = None
@@ -150,6 +163,11 @@ class Response(Struct, frozen=True):
     def text(self) -> str:
         """The message's text."""
         return self.message.text
+
+    @property
+    def thinking(self) -> str:
+        """The message's thinking."""
+        return self.message.thinking
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:

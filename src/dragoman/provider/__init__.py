@@ -9,8 +9,9 @@
 ==============  ==================================================================================
 """
 
+from ..validate import Messages
 from .connect import SCHEMES, connect
-from .contract import Messages, Provider, ReplyProvider, plan
+from .contract import Provider, ReplyProvider, plan
 from .http import HttpProvider
 from .reply import AssembledReply, EventsReply, Reply, Served, WrappedReply, read_events
 from .stream import EventStream

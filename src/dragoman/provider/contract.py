@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -25,19 +25,17 @@ from ..errors import (
     UnsupportedFeatureError,
     quote,
 )
-from ..events import Event, MessageComplete, Response, fold
-from ..messages import Request, RuntimeConfig, ToolChoice
+from ..events import Event, MessageComplete, Parsed, Response, fold
+from ..messages import Request, RuntimeConfig
 from ..prices import PricedAs, PriceRow
 from ..tokens import estimate_input_tokens
-from ..validate import build_request, check_request, find_refusal, parse_messages, parse_tools
+from ..validate import build_request, check_request, find_refusal, parse_messages, parse_tools, to_instance
+from ..validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
 from ..wire import Codec, SwapPlan, make_plan
 from .reply import EventsReply, Reply, read_events
-from .stream import CallsInFlight, EventStream, WaitingCall, as_instance
+from .stream import CallsInFlight, EventStream, WaitingCall
 
 _NOTHING_KNOWN = Capabilities()
-
-Messages = Any
-"""Text, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
 
 
 class Provider(ABC):
@@ -79,15 +77,25 @@ class Provider(ABC):
     async def complete(
         self,
         messages: Messages,
-        tools: Any = None,
-        config: RuntimeConfig | Mapping[str, Any] | None = None,
-        response_schema: Any = None,
-        tool_choice: ToolChoice | Mapping[str, Any] | None = None,
+        tools: Tools | None = None,
+        config: RuntimeConfig | ConfigRecord | None = None,
+        response_schema: ResponseSchema[Parsed] | None = None,
+        tool_choice: ToolChoices | None = None,
         *,
         request_id: str | None = None,
-    ) -> Response:
-        """Call the model once and return its complete reply. Nothing is executed."""
-        request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=False)
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **settings: Unpack[Settings],
+    ) -> Response[Parsed]:
+        """Call the model once and return its complete reply. Nothing is executed.
+
+        ``settings`` are the fields of ``RuntimeConfig`` (``temperature=0``, ``max_tokens=50``, ...) and
+        ``system``, a system prompt. Functions among ``tools`` are described, never called.
+        """
+        request = self._request(
+            messages, tools, config, response_schema, tool_choice,
+            request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
+        )  # fmt: skip
         began = time.perf_counter()
         reply, first, last = self.open(request), None, None
         waiting = WaitingCall()
@@ -105,23 +113,29 @@ class Provider(ABC):
             self._calls.remove(request.request_id)
         if first is None or type(last) is not MessageComplete:
             raise StreamInterruptedError("the provider's events ended before the message did")
-        response = fold((first, last), (time.perf_counter() - began) * 1000)
+        response: Response[Any] = fold((first, last), (time.perf_counter() - began) * 1000)
         if response_schema is None:
             return response
-        return replace(response, parsed=as_instance(response, response_schema, request))
+        return replace(response, parsed=to_instance(response, response_schema, request))
 
     def stream(
         self,
         messages: Messages,
-        tools: Any = None,
-        config: RuntimeConfig | Mapping[str, Any] | None = None,
-        response_schema: Any = None,
-        tool_choice: ToolChoice | Mapping[str, Any] | None = None,
+        tools: Tools | None = None,
+        config: RuntimeConfig | ConfigRecord | None = None,
+        response_schema: ResponseSchema[Parsed] | None = None,
+        tool_choice: ToolChoices | None = None,
         *,
         request_id: str | None = None,
-    ) -> EventStream:
-        """Call the model and return its reply as a stream of events."""
-        request = self._request(messages, tools, config, response_schema, tool_choice, request_id, stream=True)
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **settings: Unpack[Settings],
+    ) -> EventStream[Parsed]:
+        """Call the model and return its reply as a stream of events. Arguments as for ``complete``."""
+        request = self._request(
+            messages, tools, config, response_schema, tool_choice, stream=True,
+            request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
+        )  # fmt: skip
         return EventStream(self.open(request), request, response_schema, self._calls)
 
     async def cancel(self, request_id: str) -> bool:
@@ -144,7 +158,9 @@ class Provider(ABC):
         if request.stream and self.capabilities.known("supports_streaming") is False:
             raise UnsupportedFeatureError("this model is known not to stream; use complete()")
 
-    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+    def estimate_input_tokens(
+        self, messages: Messages, tools: Tools | None = None, system_prompt: str | None = None
+    ) -> int:
         """Estimate how many tokens this is, without a call."""
         family = self.token_family
         return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt, family=family)
@@ -173,12 +189,8 @@ class Provider(ABC):
     def _calls(self) -> CallsInFlight:
         return CallsInFlight()  # made on first use: subclasses need not call our __init__
 
-    def _request(
-        self, messages: Any, tools: Any, config: Any, schema: Any, choice: Any, request_id: str | None, *, stream: bool
-    ) -> Request:
-        request = build_request(
-            messages, tools, config, schema, choice, model=self.model, request_id=request_id, stream=stream
-        )
+    def _request(self, *arguments: Any, request_id: str | None, **more: Any) -> Request:
+        request = build_request(*arguments, model=self.model, request_id=request_id, **more)
         try:
             check_request(request)
             self.check(request)

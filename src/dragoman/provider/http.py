@@ -16,9 +16,9 @@ from ..events import Assembler, Event
 from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
 from ..prices import PricedAs, find_seller
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
-from ..validate import Expectation
+from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan
-from .contract import Messages, ReplyProvider
+from .contract import ReplyProvider
 from .reply import AssembledReply, Reply
 
 log = logging.getLogger("dragoman")

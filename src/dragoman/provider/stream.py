@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator
+from typing import Any, Generic, Self
 from weakref import ref
 
-import msgspec
 from msgspec.structs import replace
 
 from ..errors import StreamInterruptedError, StructuredOutputError
-from ..events import Event, MessageComplete, MessageStart, Response, fold
+from ..events import Event, MessageComplete, MessageStart, Parsed, Response, TextDelta, fold
 from ..messages import Request
+from ..validate import to_instance
 from .reply import Reply
 
 
@@ -21,12 +21,12 @@ class CallsInFlight:
     """Calls by request id. It holds them weakly: a stream that was dropped is not in flight."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, ref[EventStream | WaitingCall]] = {}
+        self._calls: dict[str, ref[EventStream[Any] | WaitingCall]] = {}
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._calls
 
-    def add(self, request_id: str, call: EventStream | WaitingCall) -> None:
+    def add(self, request_id: str, call: EventStream[Any] | WaitingCall) -> None:
         """Register a call."""
         calls = self._calls
         calls[request_id] = ref(call, lambda _: calls.pop(request_id, None))
@@ -89,18 +89,18 @@ class WaitingCall(_Interruptible):
         return True
 
 
-class EventStream(_Interruptible):
+class EventStream(_Interruptible, Generic[Parsed]):
     """A reply as it comes: iterate over it, or use it as a context manager to be sure that it is closed.
 
-    ``response`` is the whole reply once the stream has ended, in whatever way. ``cancel()`` ends it early:
-    open calls are closed, the last event is ``message.complete`` with ``cancelled``. ``reply`` is what it
-    reads: usage so far, the number of the attempt, who serves it.
+    ``text()`` iterates over the text alone. ``response`` is the complete reply once the stream has ended, in
+    whatever way. ``cancel()`` ends it early: open calls are closed, the last event is ``message.complete``
+    with ``cancelled``. ``reply`` is what it reads: usage so far, the number of the attempt, who serves it.
     """
 
     def __init__(self, reply: Reply, request: Request, schema: Any = None, calls: CallsInFlight | None = None) -> None:
         self.reply = reply
         self.request_id = request.request_id
-        self.response: Response | None = None
+        self._response: Response[Parsed] | None = None
         self._request = request
         self._schema = schema
         self._start: MessageStart | None = None
@@ -112,6 +112,24 @@ class EventStream(_Interruptible):
         self._calls = calls if calls is not None else CallsInFlight()
         self._calls.add(self.request_id, self)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the message is complete, so that ``response`` is there."""
+        return self._response is not None
+
+    @property
+    def response(self) -> Response[Parsed]:
+        """The complete reply. ``RuntimeError`` before the stream has ended."""
+        if self._response is None:
+            raise RuntimeError("the stream has not ended: read it to its end, or cancel it, before using response")
+        return self._response
+
+    async def text(self) -> AsyncIterator[str]:
+        """Iterate over the text of the reply as it arrives."""
+        async for event in self:
+            if type(event) is TextDelta:
+                yield event.text
+
     def __aiter__(self) -> Self:
         return self
 
@@ -122,7 +140,7 @@ class EventStream(_Interruptible):
             at = 0
         self._at = at + 1
         event = self._batch[at]
-        if type(event) is MessageComplete and self.response is None:
+        if type(event) is MessageComplete and self._response is None:
             self._finish(event)
         return event
 
@@ -151,7 +169,7 @@ class EventStream(_Interruptible):
 
     def _at_end(self) -> None:
         self._end()
-        if self.response is None:
+        if self._response is None:
             raise StreamInterruptedError("the provider's events ended before the message did")
         if self._unfit is not None:  # as complete() does: the message is complete, and does not fit the schema
             raise self._unfit from self._unfit.__cause__
@@ -159,7 +177,7 @@ class EventStream(_Interruptible):
 
     async def cancel(self) -> bool:
         """End the stream as cancelled; return ``False`` if it had ended."""
-        if self._ended or self._interrupting or self.response is not None:
+        if self._ended or self._interrupting or self._response is not None:
             return False
         if self._task is not None:
             self._interrupt()
@@ -184,19 +202,19 @@ class EventStream(_Interruptible):
 
     def _finish(self, complete: MessageComplete) -> None:
         latency = (time.perf_counter() - self._began) * 1000
-        response = fold([complete] if self._start is None else [self._start, complete], latency)
+        response: Response[Any] = fold([complete] if self._start is None else [self._start, complete], latency)
         try:
-            response = replace(response, parsed=as_instance(response, self._schema, self._request))
+            response = replace(response, parsed=to_instance(response, self._schema, self._request))
         except StructuredOutputError as error:
             self._unfit = error
             response = replace(response, parsed=None)
-        self.response = response
+        self._response = response
         self._calls.remove(self.request_id)
 
     async def _cancel_reply(self) -> None:
         """Close the message where the caller is, then the connection."""
         self._end()
-        if self.response is None:
+        if self._response is None:
             self._batch, self._at = self.reply.cancel(self._batch[self._at :]), 0
             self._start = find_start(self._batch) or self._start
             if self._batch and type(last := self._batch[-1]) is MessageComplete:
@@ -211,25 +229,3 @@ class EventStream(_Interruptible):
 def find_start(batch: list[Event]) -> MessageStart | None:
     """Return the event that begins the message, if this batch has it."""
     return next((event for event in batch if type(event) is MessageStart), None)
-
-
-def as_instance(response: Response, schema: Any, request: Request) -> Any:
-    """Return the structured value as the type the caller asked for, if it asked by type."""
-    value = response.parsed
-    if value is None or schema is None or isinstance(schema, Mapping):
-        return value
-    try:
-        if hasattr(schema, "model_validate"):  # Pydantic, by its shape
-            return schema.model_validate(value)
-        return msgspec.convert(value, schema)
-    except ValueError as error:  # both libraries' validation errors
-        raise StructuredOutputError(
-            f"the reply does not fit {getattr(schema, '__name__', schema)}",
-            response_schema=request.response_schema,
-            output_content=response.text,
-            error_message=str(error),
-            finish_reason=response.finish_reason,
-            usage=response.usage,
-            response=response,
-            request_id=request.request_id,
-        ) from error

@@ -111,7 +111,6 @@ class Turn:
         except ProviderError as error:
             await self._record_failure(started, call, stream, error)
             raise
-        assert stream.response is not None
         await self._record_reply(started, call, stream.response)
         return stream.response
 
@@ -171,7 +170,8 @@ class Turn:
         self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
     ) -> None:
         """Keep what had arrived as evidence, and record how the call ended."""
-        partial = (stream.response if stream is not None else None) or getattr(error, "response", None)
+        arrived = stream.response if stream is not None and stream.ended else None
+        partial = arrived or getattr(error, "response", None)
         await self._write_notes(call.id)
         reply = None
         if partial is not None:

@@ -5,13 +5,20 @@ and against what the model is known not to do; ``schema`` compiles JSON Schemas,
 reference out of the document; ``reply`` judges tool calls and structured text.
 """
 
+from .arguments import Messages, ResponseSchema, Settings, ToolChoices, Tools
 from .parse import build_request, parse_config, parse_messages, parse_tool_choice, parse_tools
 from .reply import Expectation
 from .request import check_request, find_refusal
 from .schema import compile_schema
+from .structured import to_instance
 
 __all__ = [
     "Expectation",
+    "Messages",
+    "ResponseSchema",
+    "Settings",
+    "ToolChoices",
+    "Tools",
     "build_request",
     "check_request",
     "compile_schema",
@@ -20,4 +27,5 @@ __all__ = [
     "parse_messages",
     "parse_tool_choice",
     "parse_tools",
+    "to_instance",
 ]

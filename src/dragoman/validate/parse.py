@@ -6,6 +6,7 @@ is ``None`` or an empty list (SDKs dump every field they have).
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,8 +40,8 @@ from ..messages import (
     User,
     UserBlock,
     new_ulid,
-    schema_of,
 )
+from .structured import response_schema_of
 
 _MESSAGES = frozenset({System, User, Assistant, ToolResult})
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
@@ -56,29 +57,45 @@ def build_request(
     model: str = "",
     request_id: str | None = None,
     stream: bool = False,
+    session_id: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Read the arguments of a call into one ``Request``."""
-    if response_schema is not None and not isinstance(response_schema, Mapping):
-        response_schema = _schema_of_type(response_schema)
+    """Read the arguments of a call into one ``Request``. ``settings`` go over ``config``."""
+    if response_schema is not None:
+        is_plain = isinstance(response_schema, Mapping)
+        response_schema = dict(response_schema) if is_plain else response_schema_of(response_schema)
+    said, asked = parse_messages(messages), parse_config(config)
+    if settings:
+        system, asked = _apply_settings(asked, settings)
+        said = said if system is None else (System(system), *said)
     return Request(
-        parse_messages(messages),
+        said,
         parse_tools(tools),
-        parse_config(config),
-        None if response_schema is None else dict(response_schema),
+        asked,
+        response_schema,
         parse_tool_choice(tool_choice),
         model,
         request_id or new_ulid(),
         stream,
+        session_id,
+        {} if metadata is None else dict(metadata),
     )
 
 
-def _schema_of_type(kind: Any) -> dict[str, Any]:
-    try:
-        return schema_of(kind)
-    except TypeError as error:
-        raise InvalidRequestError(
-            f"response_schema must be a JSON Schema or a type that has one, not {kind!r}"
-        ) from error
+def _apply_settings(config: RuntimeConfig, settings: Mapping[str, Any]) -> tuple[str | None, RuntimeConfig]:
+    """Return the system prompt and the settings with the keywords of a call over them."""
+    known = ("system", *RuntimeConfig.__struct_fields__)
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*known, "tools", "config", "response_schema", "tool_choice"], 1)
+            hint = f"; did you mean {near[0]}?" if near else "; provider-specific settings go into extras="
+            raise TypeError(f"{name!r} is not a setting{hint}")
+    given = dict(settings)
+    system = given.pop("system", None)
+    if system is not None and not isinstance(system, str):
+        raise InvalidRequestError(f"system must be a string, not {type(system).__name__}")
+    return system, parse_config({**msgspec.structs.asdict(config), **given}) if given else config
 
 
 def parse_messages(messages: Any) -> Sequence[Message]:
@@ -110,8 +127,11 @@ def parse_tools(tools: Any) -> tuple[Tool, ...]:
 
 
 def _parse_tool(tool: Any, path: str) -> Tool:
-    if callable(tool):
-        raise InvalidRequestError(f"{path} is a callable; describe it with Tool.from_function")
+    if callable(tool) and not isinstance(tool, Mapping):
+        try:
+            return Tool.from_model(tool) if isinstance(tool, type) else Tool.from_function(tool)
+        except (TypeError, NameError) as error:
+            raise InvalidRequestError(f"{path} cannot be described as a tool: {error}") from error
     record = _Record(tool, path)
     if record.word("type", "function") == "function" and "function" in record.data:
         record.done("type", "function")

@@ -1,0 +1,81 @@
+"""The types of what a caller may pass: messages, tools, settings and schemas, as values or as plain records.
+
+Type checkers read these; at run time ``parse`` reads the arguments and names the path of what is wrong. Records
+that are not known before run time, such as decoded JSON, go through ``parse_messages``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict
+
+from ..events import Parsed
+from ..messages import Effort, Message, Tool, ToolChoice
+
+if TYPE_CHECKING:  # mypy sees Literal[...] as a special form
+    from typing import _SpecialForm
+
+_Content: TypeAlias = str | Sequence[Mapping[str, Any]]
+
+
+class SystemRecord(TypedDict):
+    """A system prompt as a plain record."""
+
+    role: Literal["system", "developer"]
+    content: str
+
+
+class UserRecord(TypedDict):
+    """A user's message as a plain record."""
+
+    role: Literal["user"]
+    content: _Content
+
+
+class AssistantRecord(TypedDict, total=False):
+    """A model's message as a plain record."""
+
+    role: Required[Literal["assistant"]]
+    content: _Content | None
+    tool_calls: Sequence[Mapping[str, Any]] | None
+
+
+class ToolRecord(TypedDict, total=False):
+    """A tool's result as a plain record."""
+
+    role: Required[Literal["tool"]]
+    tool_call_id: Required[str]
+    content: Required[_Content]
+    is_error: bool
+
+
+MessageRecord: TypeAlias = SystemRecord | UserRecord | AssistantRecord | ToolRecord
+Messages: TypeAlias = str | Message | Sequence[Message | MessageRecord]
+"""A string, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
+
+Tools: TypeAlias = Sequence[Tool | Mapping[str, Any] | Callable[..., Any]]
+"""Tools as values, as records, or as functions and types to be described; nothing is ever executed."""
+
+ToolChoices: TypeAlias = ToolChoice | Mapping[str, Any]
+ResponseSchema: TypeAlias = "type[Parsed] | UnionType | _SpecialForm | Mapping[str, Any]"
+
+
+class ConfigRecord(TypedDict, total=False):
+    """The fields of ``RuntimeConfig`` as a plain record."""
+
+    temperature: float | None
+    max_tokens: int | None
+    top_p: float | None
+    seed: int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    stop_sequences: Sequence[str] | None
+    reasoning: Effort | int | None
+    extras: Mapping[str, Any]
+
+
+class Settings(ConfigRecord, total=False):
+    """What ``complete`` and ``stream`` take as keywords: the fields of ``RuntimeConfig``, and ``system``."""
+
+    system: str | None

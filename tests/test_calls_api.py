@@ -1,0 +1,232 @@
+"""What callers type: settings as keywords, functions as tools, types as schemas, text streams, pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pydantic
+import pytest
+
+import dragoman
+from dragoman import Image, Inline, System, Url, User
+from dragoman.errors import InvalidRequestError, StructuredOutputError
+from dragoman.sim import ScriptedProvider
+
+
+class Recorder(ScriptedProvider):
+    """A scripted provider that keeps the requests it was sent."""
+
+    def __init__(self, *script: Any) -> None:
+        super().__init__(*script)
+        self.sent: list[dragoman.Request] = []
+
+    def open(self, request: dragoman.Request) -> Any:
+        self.sent.append(request)
+        return super().open(request)
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+async def test_settings_are_keywords() -> None:
+    model = Recorder("Hello.", "Hello.")
+    await model.complete("Hi", system="Be brief.", temperature=0, max_tokens=50, reasoning="low", extras={"top_k": 3})
+    async with model.stream("Hi", stop_sequences=["END"], seed=7) as stream:
+        assert [event async for event in stream]
+    first, second = model.sent
+    assert first.messages == (System("Be brief."), User("Hi"))
+    assert first.config == dragoman.RuntimeConfig(temperature=0, max_tokens=50, reasoning="low", extras={"top_k": 3})
+    assert (second.config.stop_sequences, second.config.seed) == (("END",), 7)
+
+
+async def test_keywords_go_over_config() -> None:
+    model = Recorder("Hello.")
+    await model.complete("Hi", config={"temperature": 1, "seed": 3}, temperature=0)
+    (request,) = model.sent
+    assert (request.config.temperature, request.config.seed) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"temprature": 0}, "'temprature' is not a setting; did you mean temperature?"),
+        ({"max_token": 0}, "did you mean max_tokens?"),
+        ({"toolz": []}, "did you mean tools?"),
+        ({"zzz": 0}, "go into extras="),
+    ],
+)
+async def test_an_unknown_setting_names_the_near_one(settings: dict[str, Any], complaint: str) -> None:
+    model = Recorder("Hello.")
+    with pytest.raises(TypeError) as caught:
+        await model.complete("Hi", **settings)
+    assert complaint in str(caught.value)
+    with pytest.raises(TypeError):
+        model.stream("Hi", **settings)
+    assert model.sent == []
+
+
+@pytest.mark.parametrize("settings", [{"system": 5}, {"temperature": "hot"}, {"max_tokens": 1.5}])
+async def test_a_setting_of_the_wrong_type_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        await Recorder("Hello.").complete("Hi", **settings)
+
+
+async def test_session_and_metadata_reach_the_request() -> None:
+    model = Recorder("Hello.", "Hello.")
+    await model.complete("Hi", session_id="s1", metadata={"team": "rivers"})
+    async with model.stream("Hi", session_id="s2") as stream:
+        assert [event async for event in stream]
+    first, second = model.sent
+    assert (first.session_id, first.metadata) == ("s1", {"team": "rivers"})
+    assert (second.session_id, second.metadata) == ("s2", {})
+
+
+# --- tools ------------------------------------------------------------------------------------------
+
+
+def search(query: Annotated[str, "what to look for"], limit: int = 3) -> str:
+    """Search the archive."""
+    raise AssertionError("a described function is never called")
+
+
+class Weather(msgspec.Struct):
+    """Look up the weather."""
+
+    city: str
+
+
+async def test_functions_and_types_are_described_as_tools() -> None:
+    model = Recorder("Hello.")
+    await model.complete("Hi", tools=[search, Weather, {"name": "plain"}])
+    (request,) = model.sent
+    assert [tool.name for tool in request.tools] == ["search", "Weather", "plain"]
+    assert request.tools[0].parameters["properties"]["query"]["description"] == "what to look for"
+    assert request.tools[0].parameters["required"] == ["query"]
+
+
+# --- structured output ------------------------------------------------------------------------------
+
+
+class Item(msgspec.Struct):
+    """A msgspec type."""
+
+    name: str
+
+
+class Entry(pydantic.BaseModel):
+    """A Pydantic type with a validator of its own."""
+
+    count: int
+
+    @pydantic.field_validator("count")
+    @classmethod
+    def check(cls, count: int) -> int:
+        """Refuse odd numbers."""
+        if count % 2:
+            raise ValueError("an odd count was given")
+        return count
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "value"),
+    [
+        (Item, '{"name": "x"}', Item("x")),
+        (list[Item], '{"value": [{"name": "x"}]}', [Item("x")]),
+        (list[Entry], '{"value": [{"count": 2}]}', [Entry(count=2)]),
+        (Item | None, '{"value": null}', None),
+        (Entry | Literal["none"], '{"value": "none"}', "none"),
+        (Literal["yes", "no"], '{"value": "no"}', "no"),
+        (int, '{"value": 5}', 5),
+        (dict[str, int], '{"a": 1}', {"a": 1}),
+        (list[Annotated[int, {"unhashable": []}]], '{"value": [1]}', [1]),
+    ],
+)
+async def test_any_type_can_be_asked_for(kind: Any, reply: str, value: Any) -> None:
+    model = Recorder(reply, reply)
+    assert (await model.complete("Hi", response_schema=kind)).parsed == value
+    async with model.stream("Hi", response_schema=kind) as stream:
+        assert [event async for event in stream]
+    assert stream.response.parsed == value
+    schema = model.sent[0].response_schema
+    assert schema is not None
+    assert schema["type"] == "object"
+
+
+async def test_the_validators_own_message_is_in_the_error() -> None:
+    with pytest.raises(StructuredOutputError) as caught:
+        await Recorder('{"count": 3}').complete("Hi", response_schema=Entry)
+    assert "an odd count was given" in str(caught.value)
+    assert "Entry" in str(caught.value)
+
+
+async def test_what_has_no_schema_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="response_schema must be a JSON Schema or a type"):
+        await Recorder("x").complete("Hi", response_schema=lambda: 0)  # type: ignore[arg-type]
+
+
+# --- streams ----------------------------------------------------------------------------------------
+
+
+async def test_the_text_of_a_stream() -> None:
+    stream = Recorder("Hello there, this is a reply.").stream("Hi")
+    assert "".join([text async for text in stream.text()]) == "Hello there, this is a reply."
+    assert stream.response.text == "Hello there, this is a reply."
+
+
+async def test_there_is_no_response_before_the_end() -> None:
+    stream = Recorder("Hello.").stream("Hi")
+    assert not stream.ended
+    with pytest.raises(RuntimeError, match="has not ended"):
+        _ = stream.response
+    await stream.cancel()
+    assert stream.ended
+    assert stream.response.finish_reason == "cancelled"
+
+
+def test_the_text_of_a_stream_without_an_event_loop() -> None:
+    with dragoman.sync.SyncProvider(Recorder("Hello there.")) as model:
+        stream = model.stream("Hi", temperature=0)
+        assert "".join(stream.text()) == "Hello there."
+        assert (stream.ended, stream.response.text) == (True, "Hello there.")
+
+
+async def test_thinking_is_a_property_of_the_reply() -> None:
+    from dragoman.sim import Answer
+
+    reply = await Recorder(Answer(thinking="Hm.", text="Yes.")).complete("Hi")
+    assert (reply.thinking, reply.text) == ("Hm.", "Yes.")
+
+
+# --- pictures ---------------------------------------------------------------------------------------
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_pictures_from_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photo.png").write_bytes(PNG)
+    monkeypatch.chdir(tmp_path)
+    inline = Image(Inline("iVBORw0KGgo="), "image/png")
+    assert Image("photo.png") == Image(tmp_path / "photo.png") == Image(PNG) == inline
+    assert Image("https://example.org/a.png") == Image(Url("https://example.org/a.png"))
+    assert json.loads(msgspec.json.encode(Image(PNG)))["media_type"] == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+        (b"unknown", None),
+    ],
+)
+def test_the_media_type_of_bytes(data: bytes, kind: str | None) -> None:
+    assert Image(data).media_type == kind
+
+
+def test_a_missing_picture_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        Image("nowhere.png")

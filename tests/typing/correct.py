@@ -1,0 +1,48 @@
+"""Correct programs that a type checker must accept, with the types it must infer. Nothing here is run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, assert_type
+
+import dragoman
+from dragoman import Assistant, EventStream, Response, Tool, ToolResult, User
+
+
+class Invoice:
+    """A type to be filled in."""
+
+    total: int
+
+
+def search(query: str) -> str:
+    """Search."""
+    return query
+
+
+async def every_form(model: dragoman.Provider) -> None:
+    assert_type(await model.complete("Hi"), Response[Any])
+    assert_type(await model.complete("Hi", response_schema=Invoice), Response[Invoice])
+    assert_type((await model.complete("Hi", response_schema=Invoice)).parsed, Invoice)
+    assert_type((await model.complete("Hi", response_schema=list[Invoice])).parsed, list[Invoice])
+    await model.complete("Hi", response_schema={"type": "object"})
+    await model.complete("Hi", response_schema=Literal["yes", "no"])
+    await model.complete("Hi", response_schema=int | None)
+    await model.complete("Hi", system="Be brief.", temperature=0, max_tokens=50, reasoning="low")
+    await model.complete("Hi", config={"temperature": 0.5, "stop_sequences": ["END"]})
+    await model.complete(User("Hi"), tools=[search, Tool("f"), {"name": "g", "parameters": {}}, Invoice])
+    await model.complete([User("Hi"), Assistant("Ho"), ToolResult("1", "x"), {"role": "user", "content": "Hi"}])
+    await model.complete([{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text"}]}])
+    await model.complete("Hi", session_id="s", metadata={"team": "rivers"})
+    stream = model.stream("Hi", response_schema=Invoice)
+    assert_type(stream, EventStream[Invoice])
+    async for text in stream.text():
+        assert_type(text, str)
+    assert_type(stream.response.parsed, Invoice)
+    assert_type(stream.response.thinking, str)
+
+
+def without_an_event_loop() -> None:
+    model = dragoman.sync.connect("llama3", base_url="http://127.0.0.1:8080/v1")
+    assert_type(model.complete("Hi", response_schema=Invoice).parsed, Invoice)
+    for text in model.stream("Hi", temperature=0).text():
+        assert_type(text, str)

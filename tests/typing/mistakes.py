@@ -1,0 +1,49 @@
+"""Ten mistakes that a type checker must find. Each is on the line after its number; nothing here is run."""
+
+from __future__ import annotations
+
+import dragoman
+from dragoman import TextDelta
+from dragoman.middleware import Observe
+
+
+class Invoice:
+    """A type to be filled in."""
+
+    total: int
+
+
+async def ten_mistakes(model: dragoman.Provider) -> None:
+    # 1: a wrong role
+    await model.complete([{"role": "usr", "content": "Hi"}])
+    # 2: a misspelt setting
+    await model.complete("Hi", temprature=0)
+    # 3: a tool of the wrong type
+    await model.complete("Hi", tools=["search"])
+    # 4: a field that a reply does not have
+    print((await model.complete("Hi")).txt)
+    # 5: a parsed value of another type
+    text: str = (await model.complete("Hi", response_schema=Invoice)).parsed
+    # 6: a missing await
+    print(model.complete("Hi").text)
+    # 7: a tool choice that does not exist
+    await model.complete("Hi", tool_choice="always")
+    # 8: a schema that is neither a type nor a mapping
+    await model.complete("Hi", response_schema="Invoice")
+    async for event in model.stream("Hi"):
+        if isinstance(event, TextDelta):
+            # 9: a field that an event does not have
+            print(event.txt, text)
+    # 10: a subscriber that is not callable with an event
+    Observe(model, len("x"))
+
+
+def the_same_without_an_event_loop() -> None:
+    model = dragoman.sync.connect("llama3", base_url="http://127.0.0.1:8080/v1")
+    # 11: a misspelt setting
+    model.complete("Hi", max_token=5)
+    # 12: a misspelt field of config
+    model.complete("Hi", config={"max_token": 5})
+    # 13: a wrong type of a parsed value
+    number: int = model.stream("Hi", response_schema=Invoice).response.parsed
+    print(number)
