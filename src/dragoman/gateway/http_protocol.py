@@ -34,7 +34,7 @@ _LINGER_STEP = 0.02
 _LINGER_READING = 32
 _LEAST_TAKEN = 64 * 1024  # bytes of a reply that a client must take within ``write_seconds``
 # What the kernel buffers of a reply. By default it takes megabytes, before backpressure reaches the provider.
-_SEND_BUFFER = 128 * 1024
+_SEND_BUFFER = 64 * 1024
 _PROBE_SECONDS = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
