@@ -8,10 +8,11 @@ circuit breaker. Each record has its ``type`` as JSON, and the log stores it und
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from .errors import ErrorClass, scrub
@@ -22,8 +23,10 @@ from .prices import Cost, Unpriced
 __all__ = [
     "IS_WORKER",
     "STOP_REASONS",
+    "TURN",
     "CallCompleted",
     "CallFailed",
+    "CallRecord",
     "CallStarted",
     "ProviderRecovered",
     "ProviderUnavailable",
@@ -34,8 +37,12 @@ __all__ = [
     "count_usage",
     "find_stop_reason",
     "price_usage",
+    "read_headers",
     "redact",
 ]
+
+TURN = "dragoman.turn"
+"""The key of ``Request.metadata`` for the turn of a session that a call belongs to."""
 
 IS_WORKER = "dragoman.is_worker"
 """The key of ``Request.metadata`` whose value ``"true"`` marks a call by a worker, not by the main agent."""
@@ -77,6 +84,7 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     retry_reason: str | None = None
     session_id: str | None = None
+    turn_id: str | None = None
     stream: bool = False
     config: RuntimeConfig = RuntimeConfig()
     request: Request | None = None
@@ -97,6 +105,8 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     the provider did not report. ``cost_usd`` is ours, by the price of ``priced_as`` (``"vendor:model"``);
     ``cost_unknown`` is why there is none, ``stated_cost_usd`` what the provider says it charges. In the log
     a cost is an exact decimal number. ``first_event_ms`` and ``latency_ms`` count from ``at``.
+    ``response_model`` is the model that served, as the provider names it, ``provider_request_id`` the
+    provider's own id of the request, ``rate_limits`` the headers about its limits.
     """
 
     finish_reason: FinishReason | None = None
@@ -113,6 +123,8 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     stated_cost_usd: Decimal | None = None
     first_event_ms: float | None = None
     response_model: str | None = None
+    provider_request_id: str | None = None
+    rate_limits: dict[str, str] = field(default_factory=dict)
 
     @property
     def usage(self) -> Usage:
@@ -135,7 +147,8 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
     """An attempt failed or was cancelled. ``retry_count`` is the number of attempts before it.
 
     Tokens and cost are set when a reply had begun: it is billed although it failed. An attempt that was
-    refused has neither. Keys in the message are hidden.
+    refused has neither. ``wait_seconds`` is the pause before the next attempt, if there was one. Keys in the
+    message are hidden.
     """
 
     error_class: ErrorClass
@@ -143,6 +156,7 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
     retry_count: int = 0
     latency_ms: float | None = None
     status: int | None = None
+    wait_seconds: float | None = None
     type: ClassVar[str] = "llm.call_failed"
 
     def __post_init__(self) -> None:
@@ -159,6 +173,13 @@ _USAGE = (
 def count_usage(usage: Usage) -> dict[str, Any]:
     """Return the fields of a record that hold a usage."""
     return {name: getattr(usage, name) for name in _USAGE}
+
+
+def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a record that the headers of a reply hold: its id, and the state of the limits."""
+    found = next((headers[name] for name in ("request-id", "x-request-id") if name in headers), None)
+    limits = {name: value for name, value in headers.items() if "ratelimit" in name or name.startswith("retry-after")}
+    return {"provider_request_id": found, "rate_limits": limits}
 
 
 def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> dict[str, Any]:
@@ -208,6 +229,10 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", o
     downtime_seconds: float
     models_recovered: tuple[str, ...] = ()
     type: ClassVar[str] = "routing.provider_recovered"
+
+
+CallRecord: TypeAlias = CallStarted | CallFailed | RoutingSwitched | ProviderUnavailable | ProviderRecovered
+"""What a reply can have behind it: attempts that failed, and changes of route."""
 
 
 # --- redaction --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 import dragoman
 from dragoman import Assistant, Tool, ToolCall, ToolResult, User
+from dragoman.calls import CallFailed
 from dragoman.log import MessageRecorded, RoutingSwitched, SqliteLog
 from dragoman.permission import Policy, Rule
 from dragoman.session import Session
@@ -96,9 +97,11 @@ async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> 
     records = list(log.read(session.id))
     [switched] = [record.payload for record in records if isinstance(record.payload, RoutingSwitched)]
     replies = [record.payload for record in records if isinstance(record.payload, MessageRecorded)]
-    assert switched.to == "free:m"
     assert replies[-1].provider == "free"
-    assert notes == [RoutingSwitched("full:m", "free:m", "rate_limit", "rate_limit", switched.request_id)]
+    assert notes == [switched]
+    assert switched == RoutingSwitched("full:m", "free:m", "rate_limit", "rate_limit", switched.request_id)
+    [failed] = [record.payload for record in records if isinstance(record.payload, CallFailed)]
+    assert (failed.provider, failed.status) == ("full", 429)
 
 
 def test_7_no_private_field_of_a_provider_reaches_core_or_command() -> None:

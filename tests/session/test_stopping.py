@@ -63,7 +63,7 @@ async def count_records(log: SqliteLog) -> int:
     return len(list(log.read("s1")))
 
 
-TOTAL = 43
+TOTAL = 40
 
 
 async def test_the_run_that_is_stopped_below_is_this_long(log: SqliteLog) -> None:

@@ -332,9 +332,9 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 }
 _SPEAKERS: dict[type, Actor] = {System: "system", User: "user", Assistant: "agent", ToolResult: "tool"}
 _OBSERVED = (CallStarted, CallCompleted, CallFailed, RoutingSwitched, ProviderUnavailable, ProviderRecovered)
-# The envelope of a record has the type and the session. Messages are records of their own: what a call
+# The envelope of a record has the type, the session and the turn. Messages are records of their own: what a call
 # record may carry of them would bypass the sensitivity of its type.
-_NOT_STORED = ("type", "session_id", "request", "content")
+_NOT_STORED = ("type", "session_id", "turn_id", "request", "content")
 # Keys in order make the bytes a function of the value; a cost stays a number and stays exact.
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="number")
 

@@ -27,6 +27,7 @@ from ..prices import PricedAs
 from ..provider import AssembledReply, Messages, Provider, Reply, ReplyProvider, Served
 from ..validate import find_refusal
 from ..wire import SwapPlan
+from .attempts import record_failed, record_started
 from .availability import Admission, Availability
 from .layer import Wrapper, walk
 
@@ -124,12 +125,16 @@ class Fallback(Wrapper):
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         passed: list[tuple[Provider, str, ProviderError]] = []
         for candidate in self._candidates:
-            if passed:
-                self._notify(_switch(passed[-1], candidate, request))
             asked = replace(request, model=candidate.model) if candidate.model else request
+            if passed:
+                switch = _switch(passed[-1], candidate, request)
+                self._notify(switch)
+                served.record(None, switch)
             refusal, admission = self._admit(candidate, asked)
             if refusal is None and admission is not None:
                 visible = False
+                if served.history:
+                    served.record(None, record_started(candidate, asked))
                 try:
                     async with aclosing(candidate.open(asked)) as reply:
                         served.reply = reply
@@ -144,6 +149,8 @@ class Fallback(Wrapper):
                         _add_notes(error, passed)
                         raise
                     refusal = _error_name(error), error
+                    if candidate is not self._candidates[-1]:
+                        served.record(reply, record_failed(candidate, asked, reply, error))
                 finally:
                     admission.release()
             assert refusal is not None

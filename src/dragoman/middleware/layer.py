@@ -128,9 +128,9 @@ def walk(provider: Provider) -> Iterator[Provider]:
 
 
 def find_served(provider: Provider, name: str, model: str) -> Provider:
-    """Return the provider inside that has this name and model; the outermost one if there is none."""
-    inside = [each for each in walk(provider) if not isinstance(each, Layer)]
-    return next((each for each in inside if (each.name, each.model) == (name, model)), provider)
+    """Return the provider inside that has this name and model, else this model, else the outermost one."""
+    inside = [each for each in walk(provider) if not isinstance(each, Layer) and each.model == model]
+    return next((each for each in inside if each.name == name), inside[0] if inside else provider)
 
 
 def describe(provider: Provider) -> str:

@@ -21,22 +21,24 @@ from msgspec.structs import replace
 from ..calls import (
     IS_WORKER,
     STOP_REASONS,
+    TURN,
     CallCompleted,
     CallFailed,
     CallStarted,
     find_stop_reason,
     price_usage,
+    read_headers,
     redact,
 )
 from ..errors import ErrorClass, ProviderError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request, Thinking, ToolCall
 from ..provider import Provider, Served
-from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, find_served
+from .attempts import MAX_MESSAGE, read_attempt
+from .layer import RETRY_REASON, Middleware, Wrapper, check_number, find_served
 
 log = logging.getLogger("dragoman")
 
-MAX_MESSAGE = 2000
 BATCH = 100
 FLUSH_SECONDS = 5.0
 
@@ -174,7 +176,8 @@ class _Call:
             return
         reason = complete.finish_reason if complete is not None else "error"
         word: ErrorClass = "cancelled" if reason == "cancelled" else "other"
-        self._put(partial(self._failed_event, word, f"the reply ended with finish_reason {reason!r}", None, latency))
+        problem = f"the reply ended with finish_reason {reason!r}"
+        self._put(partial(self._failed_event, word, problem, None, {}, latency))
 
     def failed(self, error: BaseException) -> None:
         latency = self._since_start(self.owner._clock())
@@ -184,11 +187,12 @@ class _Call:
             return
         word: ErrorClass = "other"
         message, status = f"{type(error).__name__}: {error}", None
+        headers = error.headers if isinstance(error, ProviderError) else {}
         if left:
             word, message = "cancelled", "the call was cancelled"
         elif isinstance(error, ProviderError):
             word, message, status = error.error_class, str(error), error.status
-        self._put(partial(self._failed_event, word, message, status, latency))
+        self._put(partial(self._failed_event, word, message, status, headers, latency))
 
     def _put(self, build: Callable[[], CallEvent]) -> None:
         self._feed.put(build, self._context)
@@ -205,9 +209,10 @@ class _Call:
             "model": (reply.model if reply is not None else request.model) or provider.model,
             "request_id": request.request_id,
             "at": self._at,
-            "attempt": _read_attempt(request),
+            "attempt": read_attempt(request),
             "retry_reason": request.metadata.get(RETRY_REASON),
             "session_id": request.session_id,
+            "turn_id": request.metadata.get(TURN),
             "stream": request.stream,
             "config": replace(request.config, extras={}),
             "request": request if self.owner._include_content else None,
@@ -234,9 +239,12 @@ class _Call:
             content=complete.final_content if self.owner._include_content else None,
             **facts,
             **self._use(complete.usage, facts),
+            **(read_headers(self.served.reply.headers) if self.served.reply is not None else {}),
         )
 
-    def _failed_event(self, word: ErrorClass, message: str, status: int | None, latency: float) -> CallFailed:
+    def _failed_event(
+        self, word: ErrorClass, message: str, status: int | None, headers: Mapping[str, str], latency: float
+    ) -> CallFailed:
         facts, complete, reply = self._facts(), self.complete, self.served.reply
         return CallFailed(
             error_class=word,
@@ -249,6 +257,7 @@ class _Call:
             response_model=complete.model if complete is not None else None,
             **facts,
             **(self._use(reply.usage, facts) if reply is not None else {}),
+            **read_headers(headers),
         )
 
     def _first_event_ms(self) -> float | None:
@@ -271,11 +280,6 @@ def _try(function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception:
         log.warning("%s failed while a call was observed", getattr(function, "__name__", "it"), exc_info=True)
         return None
-
-
-def _read_attempt(request: Request) -> int:
-    number = str(request.metadata.get(ATTEMPT, "0"))
-    return int(number) if number.isdecimal() else 0
 
 
 # --- delivery -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..events import Event
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
 from ..provider import Provider, Served
 from ..validate import parse_config
+from .attempts import record_failed, record_started
 from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, walk
 
 log = logging.getLogger("dragoman")
@@ -103,8 +104,11 @@ class Retry(Wrapper, Middleware):
             failure: ProviderError | None = None
             wait: float | None = None
             served.attempt = call.attempt
+            attempt = self._attempt(call)
+            if call.attempt:
+                served.record(None, record_started(self.inner, attempt))
             try:
-                async with aclosing(self.inner.open(self._attempt(call))) as reply:
+                async with aclosing(self.inner.open(attempt)) as reply:
                     served.reply, served.held = reply, []
                     while batch := await reply.next():
                         if hold:
@@ -123,6 +127,7 @@ class Retry(Wrapper, Middleware):
                 if failure is None:
                     return
                 raise failure
+            served.record(reply, record_failed(self.inner, attempt, reply, failure, wait))
             await self._prepare(failure, call, wait)
 
     # inside

@@ -90,7 +90,8 @@ class Provider(ABC):
         """Call the model once and return its complete reply. Nothing is executed.
 
         ``settings`` are the fields of ``RuntimeConfig`` (``temperature=0``, ``max_tokens=50``, ...) and
-        ``system``, a system prompt. Functions among ``tools`` are described, never called.
+        ``system``, a system prompt. Functions among ``tools`` are described, never called. ``session_id`` and
+        ``metadata`` go to the records of the call, not to the provider.
         """
         request = self._request(
             messages, tools, config, response_schema, tool_choice,

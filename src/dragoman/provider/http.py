@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, NoReturn, final
 
 from ..capabilities import Capabilities
-from ..errors import ProviderError, UnsupportedContentError, UnsupportedFeatureError, without_frames
+from ..errors import ProviderError, UnsupportedContentError, UnsupportedFeatureError, keep_headers, without_frames
 from ..events import Assembler, Event
 from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
 from ..prices import PricedAs, find_seller
@@ -96,7 +96,8 @@ class HttpProvider(ReplyProvider):
             if self._on_loss == "reject":
                 raise _rejected(encoded.warnings)
             for warning in encoded.warnings:
-                log.warning("%s/%s %s: %s", self.name, self.model, request.request_id, warning)
+                call = f"{request.session_id} {request.request_id}" if request.session_id else request.request_id
+                log.warning("%s/%s %s: %s", self.name, self.model, call, warning)
         return encoded
 
     def _send(self, encoded: Encoded, *, stream: bool) -> AbstractAsyncContextManager[HttpStream]:
@@ -140,6 +141,10 @@ class WireReply(AssembledReply):
         self._http: HttpStream | None = None
         self._decoder: Decoder | None = None
         self._ended = False
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return keep_headers(self._http.headers) if self._http is not None else {}
 
     async def next(self) -> list[Event]:
         if self._ended:

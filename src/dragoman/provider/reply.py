@@ -8,10 +8,11 @@ bytes, warnings and state, however many layers there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
+from ..calls import CallRecord
 from ..events import Assembler, Event, Follower, MessageStart, Usage
 from ..messages import Issuer, LossWarning, Request
 
@@ -43,6 +44,16 @@ class Reply(ABC):
     @abstractmethod
     def usage(self) -> Usage:
         """The token counts that were reported so far."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the reply that are kept: the provider's id of the request, its rate limits."""
+        return {}
+
+    @property
+    def history(self) -> Sequence[CallRecord]:
+        """What happened before this attempt: attempts that failed, and changes of route, in order."""
+        return ()
 
     @property
     @abstractmethod
@@ -164,13 +175,29 @@ class EventsReply(AssembledReply):
 class Served:
     """What a layer tells of the call it serves: the inner reply of the moment, and the events it holds back."""
 
-    __slots__ = ("attempt", "cancelled", "held", "reply")
+    __slots__ = ("_recorded", "attempt", "cancelled", "held", "history", "reply")
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
         self.attempt: int | None = None
         self.held: list[Event] = []
         self.cancelled = False
+        self.history: list[CallRecord] = []
+        self._recorded: Reply | None = None
+
+    def record(self, reply: Reply | None, *records: CallRecord) -> None:
+        """Add what is behind a reply that failed, and its failure, to the history of the call."""
+        if reply is not None:
+            self.history += reply.history
+            self._recorded = reply
+        self.history += records
+
+    @property
+    def behind(self) -> Sequence[CallRecord]:
+        """The history of the call, with that of the present reply."""
+        if self.reply is None or self.reply is self._recorded:
+            return self.history
+        return [*self.history, *self.reply.history]
 
 
 Serve: TypeAlias = Callable[[Request, Served], AsyncGenerator[list[Event], None]]
@@ -212,6 +239,14 @@ class WrappedReply(Reply):
     @property
     def usage(self) -> Usage:
         return self.inner.usage
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.inner.headers
+
+    @property
+    def history(self) -> Sequence[CallRecord]:
+        return self._served.behind
 
     @property
     def raw(self) -> Any:

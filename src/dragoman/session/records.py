@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
-from ..calls import CallCompleted, CallFailed, CallStarted, count_usage, find_stop_reason, redact
+from ..calls import CallCompleted, CallFailed, CallStarted, count_usage, find_stop_reason, read_headers, redact
 from ..errors import ErrorClass, ProviderError
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
 from ..messages import Assistant, Thinking, ToolCall, new_ulid
 from ..prices import Cost, Unpriced
+from ..provider import Reply
 
 Price: TypeAlias = Callable[[Usage, str], "Cost | Unpriced"]
 
@@ -56,10 +57,12 @@ def is_repeatable(response: Response) -> bool:
     return bool(response.tool_calls) and all(isinstance(call.arguments, dict) for call in response.tool_calls)
 
 
-def record_completed(said: MessageRecorded, response: Response | None = None, attempt: int = 0) -> CallCompleted:
-    """Return the record of a call that ended, from the message it returned in its last ``attempt``.
+def record_completed(
+    said: MessageRecorded, response: Response | None = None, reply: Reply | None = None
+) -> CallCompleted:
+    """Return the record of a call that ended, from the message it returned.
 
-    ``response`` is ``None`` when the message is all that is left of it, after a crash.
+    ``response`` and ``reply`` are ``None`` when the message is all that is left of it, after a crash.
     """
     kinds = [type(block) for block in cast("Assistant", said.message).content]
     stop_sequence = response.stop_sequence if response is not None else None
@@ -68,11 +71,12 @@ def record_completed(said: MessageRecorded, response: Response | None = None, at
         model=said.model or "",
         provider=said.provider or "",
         request_id=said.request_id or "",
-        attempt=attempt,
+        attempt=reply.attempt if reply is not None else 0,
         stop_reason=find_stop_reason(said.finish_reason, stop_sequence),
         latency_ms=round(said.latency_ms or 0.0, 3),
         produced_tool_calls=kinds.count(ToolCall),
         produced_thinking_blocks=kinds.count(Thinking),
+        **(read_headers(reply.headers) if reply is not None else {}),
     )
 
 
@@ -81,21 +85,24 @@ def record_failed(
     error: ProviderError | str | None,
     said: MessageRecorded | None = None,
     response: Response | None = None,
-    attempt: int = 0,
+    reply: Reply | None = None,
 ) -> CallFailed:
-    """Return the record of a call that failed in this ``attempt``; without an error, it was cancelled.
+    """Return the record of a call that failed in its last attempt; without an error, it was cancelled.
 
-    ``said`` and ``response`` are what had arrived. It is billed, although the call failed.
+    ``said``, ``response`` and ``reply`` are what had arrived. It is billed, although the call failed.
     """
     error_class: ErrorClass = "cancelled" if error is None else "other"
     message, status = error or "the call was cancelled", None
     if isinstance(error, ProviderError):
         error_class, message, status = error.error_class, str(error), error.status
     latency = said.latency_ms if said is not None else None
+    attempt = reply.attempt if reply is not None else 0
+    headers = error.headers if isinstance(error, ProviderError) else {}
     return CallFailed(
         **(_end_fields(said, response) if said is not None else {}),
-        model=(said.model if said is not None else None) or call.model,
-        provider=(said.provider if said is not None else None) or call.provider,
+        model=(reply.model if reply is not None else None) or call.model,
+        provider=(reply.provider if reply is not None else None) or call.provider,
+        **read_headers(headers),
         request_id=call.request_id,
         attempt=attempt,
         retry_count=attempt,

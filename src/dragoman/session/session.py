@@ -95,7 +95,9 @@ class Session:
         self._owned = open_log(log) if isinstance(log, str | Path) else None
         self.log: EventLog = log if self._owned is None else self._owned  # type: ignore[assignment]
         self._system = system
-        self._settings = TurnSettings(config or RuntimeConfig(), tool_choice, price, keep_raw, on_event)
+        self._settings = TurnSettings(config or RuntimeConfig(), tool_choice, price, keep_raw, on_event,
+            {key: value for key, value in (metadata or {}).items() if isinstance(value, str)},
+        )  # fmt: skip
         self._metadata = dict(metadata or {})
         self._journal = Journal(self.log, self.id, State(), on_record)
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
@@ -189,10 +191,14 @@ class Session:
         return await close_open(self._journal, reason)
 
     def note(self, event: Struct) -> None:
-        """Take down a change of route that a middleware told of: ``Fallback(..., on_event=session.note)``."""
+        """Record a change of availability, from a listener of ``Availability``, with the next call.
+
+        A switch is ignored: the session records those of its own calls.
+        """
         if not isinstance(event, RoutingSwitched | ProviderUnavailable | ProviderRecovered):
             raise ValueError(f"event: {type(event).__name__} is no change of route; the session records its own calls")
-        self._notes.append(event)
+        if not isinstance(event, RoutingSwitched):
+            self._notes.append(event)
 
     async def close(self) -> None:
         """Close the log, if the session opened it."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, CallStarted, RoutingSwitched, price_usage
+from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, price_usage
 from ..errors import MalformedToolCallError, ProviderError
-from ..events import Event, Response, ToolIntent, ToolUseEnd
+from ..events import Event, MessageStart, Response, ToolIntent, ToolUseEnd
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
 from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
 from ..middleware.layer import find_served
-from ..provider import EventStream, Provider
+from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
 from .closing import answer_calls, close_intents
 from .execution import Pipeline
@@ -36,6 +36,7 @@ class TurnSettings(Struct, frozen=True):
     price: Price | None = None
     keep_raw: bool = False
     on_event: Callable[[Event], object] | None = None
+    metadata: dict[str, str] = {}
 
 
 class Turn:
@@ -60,6 +61,7 @@ class Turn:
         self._settings = settings
         self._notes = notes  # changes of route that were reported since the last call
         self._ends: list[ToolUseEnd] = []
+        self._recorded = 0  # how much of the history of the call is recorded
         self._attempt = 0  # the number that the reply has now
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
@@ -101,22 +103,25 @@ class Turn:
         stream: EventStream | None = None
         try:
             stream = provider.stream(
-                messages, tools, config, None, self._settings.tool_choice, request_id=started.request_id
-            )
+                messages, tools, config, None, self._settings.tool_choice, request_id=started.request_id,
+                session_id=self._journal.session, metadata={**self._settings.metadata, TURN: self._id},
+            )  # fmt: skip
             async with stream:
-                await self._read(stream, call.id)
+                await self._read(stream, started, call.id)
         except asyncio.CancelledError:
             await self._record_failure(started, call, stream, None)
             raise
         except ProviderError as error:
             await self._record_failure(started, call, stream, error)
             raise
-        await self._record_reply(started, call, stream.response)
+        await self._record_reply(started, call, stream, stream.response)
         return stream.response
 
-    async def _read(self, stream: EventStream, parent: str) -> None:
+    async def _read(self, stream: EventStream, started: CallStarted, parent: str) -> None:
         try:
             async for event in stream:
+                if isinstance(event, MessageStart):
+                    await self._write_history(stream, started, parent)
                 self._report(event)
                 if isinstance(event, ToolUseEnd):
                     await self._record_end(event, parent)
@@ -126,8 +131,6 @@ class Turn:
             async for _ in stream:
                 pass
             raise
-        finally:
-            self._attempt = stream.reply.attempt
 
     async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
         """Record the intent of a call. An id that was used before, as a replayed one is, is replaced."""
@@ -147,24 +150,20 @@ class Turn:
 
     # --- its end ------------------------------------------------------------------------------------
 
-    async def _record_reply(self, started: CallStarted, call: LogRecord, response: Response) -> None:
+    async def _record_reply(
+        self, started: CallStarted, call: LogRecord, stream: EventStream, response: Response
+    ) -> None:
         # An empty reply, and one that its provider calls an error, cannot be sent to a model again.
         usable = bool(response.message.content) and response.finish_reason in STOP_REASONS
-        reply = self._message(response, in_context=usable)
-        switched = await self._write_notes(call.id)
-        if reply.provider != self._provider.name and not switched:
-            switch = RoutingSwitched(
-                f"{self._provider.name}:{self._provider.model}", f"{reply.provider}:{reply.model}",
-                "the reply came from another provider", request_id=response.request_id,
-            )  # fmt: skip
-            await self._write(switch, call.id)
+        reply = self._message(stream.reply, response, in_context=usable)
+        await self._write_history(stream, started, call.id)
         await self._write(reply, call.id)
         await self._keep_raw(response, call.id)
         if reply.finish_reason in STOP_REASONS:
-            await self._write(record_completed(reply, response, self._attempt), call.id)
+            await self._write(record_completed(reply, response, stream.reply), call.id)
             return
         problem = f"the reply ended with {response.finish_reason}"
-        await self._write(record_failed(started, problem, reply, response, self._attempt), call.id)
+        await self._write(record_failed(started, problem, reply, response, stream.reply), call.id)
 
     async def _record_failure(
         self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
@@ -172,20 +171,20 @@ class Turn:
         """Keep what had arrived as evidence, and record how the call ended."""
         arrived = stream.response if stream is not None and stream.ended else None
         partial = arrived or getattr(error, "response", None)
-        await self._write_notes(call.id)
+        if stream is not None:
+            await self._write_history(stream, started, call.id)
         reply = None
-        if partial is not None:
+        if partial is not None and stream is not None:
             again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
-            reply = self._message(partial, in_context=again)
+            reply = self._message(stream.reply, partial, in_context=again)
             if partial.message.content:
                 await self._write(reply, call.id)
             await self._keep_raw(partial, call.id)
-        await self._write(record_failed(started, error, reply, partial, self._attempt), call.id)
+        sent = stream.reply if stream is not None else None
+        await self._write(record_failed(started, error, reply, partial, sent), call.id)
 
-    def _message(self, response: Response, *, in_context: bool) -> MessageRecorded:
-        name, model = self._provider.name, self._provider.model
-        if response.provider is not None and response.provider != name:
-            name, model = response.provider, response.model or model
+    def _message(self, reply: Reply, response: Response, *, in_context: bool) -> MessageRecorded:
+        name, model = reply.provider or self._provider.name, reply.model or self._provider.model
         sold_as = find_served(self._provider, name, model).priced_as
         price = self._settings.price
         bill = price(response.usage, f"{name}:{model}") if price is not None else sold_as.cost(response.usage)
@@ -202,13 +201,16 @@ class Turn:
         except InvalidRecordError as error:
             await self._write(LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent)
 
-    async def _write_notes(self, parent: str) -> bool:
-        """Record the changes of route during the call; return whether it went to another provider."""
-        notes: Sequence[Payload] = tuple(self._notes)
-        self._notes.clear()
-        for payload in notes:
-            await self._write(payload, parent)
-        return any(isinstance(payload, RoutingSwitched) for payload in notes)
+    async def _write_history(self, stream: EventStream, started: CallStarted, parent: str) -> None:
+        """Record the attempts that failed, the changes of route, and the notes since the last call."""
+        records: list[CallRecord] = [*stream.reply.history[self._recorded :]]
+        self._recorded += len(records)
+        for record in records:
+            if isinstance(record, CallStarted):
+                record = replace(record, estimated_input_tokens=started.estimated_input_tokens)
+            await self._write(record, parent)
+        while self._notes:
+            await self._write(self._notes.pop(0), parent)
 
     async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:
         return await self._journal.write(payload, parent=parent, turn=self._id, **place)
