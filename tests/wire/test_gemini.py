@@ -1425,3 +1425,11 @@ def test_recorded_refusals_are_read() -> None:
         "404 InvalidRequestError": 1,
         "429 RateLimitError": 3,
     }
+
+
+def test_an_event_may_hold_an_array_of_chunks() -> None:
+    parts = [{"candidates": [{"content": {"parts": [{"text": text}]}}]} for text in ("Bon", "jour")]
+    parts[-1]["candidates"][0]["finishReason"] = "STOP"  # type: ignore[assignment]
+    heard = decode(CODEC, Request([User("Hi")], stream=True), [b"data: " + json.dumps(parts).encode() + b"\n\n"])
+    assert heard.response is not None
+    assert heard.response.text == "Bonjour"
