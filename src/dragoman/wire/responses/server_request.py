@@ -178,7 +178,8 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
     if kind == "function_call_output":
         return _read_result(record)
     if kind == "reasoning":
-        parts = [*(item.get("summary") or []), *(item.get("content") or [])]
+        channels = [item.get("summary"), item.get("content")]
+        parts = [part for channel in channels if isinstance(channel, list) for part in channel]
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         return [Thinking("\n\n".join(texts), Continuity(opaque=item, issuer=_ISSUER))]
     if kind == "item_reference":

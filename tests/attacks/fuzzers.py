@@ -1,0 +1,335 @@
+"""Fuzzers: each makes one hostile input from a seed, runs it, and raises if a promise is broken."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman import Capabilities, ProviderError, Response, check_events
+from dragoman.conformance.cases import CodecCase as Case
+from dragoman.conformance.cases import find_cases
+from dragoman.errors import StreamInterruptedError, TimedOutError
+from dragoman.events import MessageComplete, encode_event, fold
+from dragoman.gateway.app import create_app
+from dragoman.log import LogError, open_log
+from dragoman.permission import Policy, Proposal
+from dragoman.provider import HttpProvider
+from dragoman.registry import ConfigError, Registry
+from dragoman.replay import ReplayProvider, count_totals, read_steps
+from dragoman.sim import ScriptedProvider
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
+
+from .gateway_app import post
+from .mutations import Rng, cut_up, mutate_bytes, mutate_events, mutate_json, mutate_lines
+
+CORPUS = Path(__file__).parent / "corpus"
+CANARY = "CANARY-of-no-shape-12345678"
+
+
+class Broken(AssertionError):
+    """A promise that an input broke; ``data`` is the input."""
+
+    def __init__(self, message: str, data: bytes) -> None:
+        super().__init__(f"{message}\ninput: {data[:1500]!r}")
+        self.data = data
+
+
+# --- requests: five wires, through the application ----------------------------------------------------
+
+ROUTES = {
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "responses": "/v1/responses",
+    "gemini": "/v1beta/models/fast:generateContent",
+    "ollama": "/api/chat",
+}
+APP = create_app({"fast": ScriptedProvider("Hello.")})
+SEEDS: dict[str, list[bytes]] = {}
+
+
+def request_seeds(wire: str) -> list[bytes]:
+    """Return the bodies that our own codec sends, addressed to the model of the application."""
+    if wire not in SEEDS:
+        found = []
+        for case in find_cases(wire):
+            with contextlib.suppress(ProviderError):
+                body = json.loads(case.codec().encode(case.request).http.body)
+                found.append(json.dumps({**body, "model": "fast"} if wire != "gemini" else body).encode())
+        SEEDS[wire] = found
+    return SEEDS[wire]
+
+
+class _Failures(logging.Handler):
+    """Collects the tracebacks that the gateway logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else record.getMessage())
+
+
+FAILURES = _Failures()
+logging.getLogger("dragoman").addHandler(FAILURES)
+
+
+async def fuzz_request(rng: Rng) -> str:
+    """Send one mutated request; return the wire and the status."""
+    wire = rng.choice(list(ROUTES))
+    seed = rng.choice(request_seeds(wire))
+    body = mutate_bytes(seed, rng, rng.choice([1, 2, 8])) if rng.random() < 0.15 else mutate_json(seed, rng)
+    await send_request(wire, body, counting=wire == "anthropic" and rng.random() < 0.05)
+    return wire
+
+
+async def send_request(wire: str, body: bytes, *, counting: bool = False) -> None:
+    """Send a body and check what comes back."""
+    FAILURES.seen.clear()
+    path = ROUTES[wire] + ("/count_tokens" if counting else "")
+    try:
+        answer = await post(APP, wire, body, path=path)
+    except Exception as error:
+        raise Broken(f"{wire}: {type(error).__name__} left the application: {error}", body) from error
+    if FAILURES.seen:
+        raise Broken(f"{wire}: the gateway logged a failure: {FAILURES.seen}", body)
+    if answer.status >= 500:
+        raise Broken(f"{wire}: status {answer.status}: {answer.body[:200]!r}", body)
+    if b"Traceback" in answer.body or b'File "' in answer.body:
+        raise Broken(f"{wire}: a traceback in the reply", body)
+    if "application/json" in answer.headers.get("content-type", ""):
+        json.loads(answer.body)
+
+
+# --- replies: five wires, through a provider ----------------------------------------------------------
+
+CASES = {wire: [case for case in find_cases(wire) if case.reply] for wire in CODECS}
+OTHERS = [case.reply or b"" for cases in CASES.values() for case in cases]
+STATUSES = [
+    *([200] * 60),
+    *(201, 202, 204, 206, 299, 300, 301, 302, 304, 307, 308, 400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415),
+    *(
+        418,
+        422,
+        424,
+        425,
+        429,
+        431,
+        451,
+        498,
+        499,
+        500,
+        501,
+        502,
+        503,
+        504,
+        507,
+        520,
+        522,
+        524,
+        529,
+        530,
+        599,
+        600,
+        999,
+    ),
+]
+HEADERS: dict[str, list[str]] = {
+    "content-type": [
+        "application/json",
+        "text/event-stream",
+        "text/html",
+        "",
+        "application/json; charset=utf-16",
+        "\x00",
+    ],
+    "retry-after": [
+        "1",
+        "-1",
+        "soon",
+        "1e9",
+        "9" * 20,
+        "Wed, 21 Oct 2015 07:28:00 GMT",
+        "Wed, 99 Oct 99999 07:28:00 GMT",
+    ],
+    "retry-after-ms": ["1", "-5", "inf", "x" * 4000, "１２"],
+    "x-ratelimit-reset": ["1700000000000", "-1", "x", "9999999999999", "-eyJaaaaaaaaaa" * 500],
+    "date": ["Wed, 21 Oct 2015 07:28:00 GMT", "junk", "Thu, 31 Dec 9999 23:59:59 -2359"],
+    "x-should-retry": ["true", "false", "maybe"],
+    "x-request-id": ["é", "a" * 8000, CANARY],
+}
+ODD_BODIES = [
+    *(
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"0",
+        b'""',
+        b"[DONE]",
+        b"data: [DONE]\n\n",
+        b"data:\n\n",
+        b"\x00" * 100,
+        b"{" * 3000,
+    ),
+    *(
+        b"[" * 60_000,
+        b'{"error":' * 3000,
+        b"data: {\n\n",
+        b"event: error\n\n",
+        b'{"error":{"code":1' + b"0" * 5000 + b"}}",
+    ),
+    *(
+        b'{"error":"\\ud800"}',
+        b'{"detail":[{"msg":"x","loc":["\\ud800"]}]}',
+        b'{"error":{"code":"' + b"-eyJaaaaaaaaaa" * 9999,
+    ),
+]
+
+
+def make_reply(case: Case, rng: Rng) -> bytes:
+    """Return a mutated copy of a case's reply."""
+    data, how = case.reply or b"", rng.random()
+    if how < 0.25:
+        return mutate_bytes(data, rng, rng.choice([1, 1, 2, 3, 8]))
+    if how < 0.85:
+        if b"data:" in data[:2000]:
+            return mutate_events(data, OTHERS, rng)
+        return mutate_lines(data, rng) if b"\n{" in data else mutate_json(data, rng)
+    if how < 0.92:
+        return rng.choice(OTHERS)
+    return rng.choice(ODD_BODIES)
+
+
+async def fuzz_reply(rng: Rng) -> str:
+    """Answer one request with a mutated reply; return the name of what the caller got."""
+    case = rng.choice(CASES[rng.choice(list(CASES))])
+    body, status = make_reply(case, rng), rng.choice(STATUSES)
+    headers = {name: rng.choice(values) for name, values in HEADERS.items() if rng.random() < 0.35}
+    pieces: list[Any] = list(cut_up(body, rng))
+    if rng.random() < 0.05:
+        pieces[rng.randrange(len(pieces) + 1) :] = [StreamInterruptedError("cut")]
+    elif rng.random() < 0.05:
+        pieces[rng.randrange(len(pieces) + 1) :] = [TimedOutError("late", which="idle")]
+    return await read_reply(case, status, headers, pieces, stream=rng.random() < 0.6)
+
+
+async def read_reply(case: Case, status: int, headers: dict[str, str], pieces: list[Any], *, stream: bool) -> str:
+    """Read a reply as a caller does and check what the caller gets."""
+    data = b"".join([piece for piece in pieces if isinstance(piece, bytes)])
+    again = (status, headers, [data])
+    provider = HttpProvider(
+        case.codec(),
+        FixtureTransport((status, headers, pieces), again, again, again),
+        name="n",
+        model=case.options.model,
+        api_key=CANARY,
+        capabilities=Capabilities.of(case.options.capabilities),
+    )
+    events, error = [], None
+    place = f"{case.wire}/{case.name} status {status} {headers}"
+    try:
+        async for event in provider.events(msgspec.structs.replace(case.request, stream=stream)):
+            events.append(event)
+    except ProviderError as raised:
+        error = raised
+    except Exception as stray:
+        raise Broken(f"{place}: {type(stray).__name__} is not of our tree: {stray}", data) from stray
+    try:
+        _check_outcome(events, error, status)
+    except Exception as wrong:
+        raise Broken(f"{place}: {wrong!r}", data) from wrong
+    return type(error).__name__ if error is not None else "ok"
+
+
+def _check_outcome(events: list[Any], error: ProviderError | None, status: int) -> None:
+    assert events or error is not None, "neither events nor an error"
+    assert status < 300 or error is not None, "a failing status became a success"
+    if events:
+        check_events(events)
+        assert isinstance(events[-1], MessageComplete), "no terminal event"
+        response: Response = fold(events)
+        for event in events:
+            encode_event(event)
+        msgspec.json.encode(response.raw)
+        msgspec.json.encode(msgspec.to_builtins(response.message))
+    if error is not None:
+        text = str(error) + repr(error) + str(error.headers) + str(error.provider_message) + str(error.provider_code)
+        assert CANARY not in text, "the key is in the error"
+        assert len(text) < 40_000, "the error is too long"
+        assert error.retry_after is None or 0 <= error.retry_after < 1e13
+
+
+# --- logs, policies, configuration --------------------------------------------------------------------
+
+
+def fuzz_log(rng: Rng, exported: bytes, folder: Path) -> str:
+    """Read a mutated export; only the log's own errors may come."""
+    data = mutate_lines(exported, rng) if rng.random() < 0.8 else mutate_bytes(exported, rng, 3)
+    path = folder / "log.jsonl"
+    path.write_bytes(data)
+    try:
+        with open_log(path, readonly=True) as log:
+            report = log.verify()
+            for entry in log.sessions():
+                _read_session(log, entry.session)
+            return "sound" if report.ok else "broken"
+    except LogError as error:
+        return type(error).__name__
+    except Exception as stray:
+        raise Broken(f"log: {type(stray).__name__}: {stray}", data) from stray
+
+
+def _read_session(log: Any, session: str) -> None:
+    for read in (lambda: [step.title for step in read_steps(log, session)], lambda: count_totals(log, session)):
+        with contextlib.suppress(LogError):
+            read()
+    with contextlib.suppress(LogError, ValueError):
+        ReplayProvider(log, session)
+
+
+POLICY = (
+    b"default: ask\nrules:\n  - {action: allow, tool: bash, arguments: {command: 'pytest*'}, path: 'src/**', name: x}\n"
+    b"  - {action: deny, side_effect: [write, read]}\n  - {action: ask, path: '**/a/**/b*', reason: looked at}\n"
+)
+MODELS = (
+    b"adapters:\n  up: {type: openai, api_key: k, base_url: 'http://127.0.0.1:1/v1', max_retries: 2}\n"
+    b"models:\n  up:m: {wire_name: m, aliases: [a], capabilities: {max_context_tokens: 5}, tokens: default}\n"
+)
+PROPOSAL = Proposal("bash", {"command": "pytest -x" * 200}, "execute", ("a/b/" * 300 + "x",))
+
+
+def fuzz_policy(rng: Rng, folder: Path) -> str:
+    """Load a mutated policy, and use it if it loads."""
+    return _load(rng, POLICY, folder / "policy.yaml", lambda path: Policy.load(path).judge(PROPOSAL))
+
+
+def fuzz_configuration(rng: Rng, folder: Path) -> str:
+    """Load a mutated ``models.yaml``, and make a provider from it if it loads."""
+    return _load(rng, MODELS, folder / "models.yaml", lambda path: Registry.load(path).provider("up:m"))
+
+
+def _load(rng: Rng, text: bytes, path: Path, load: Callable[[Path], object]) -> str:
+    data = mutate_bytes(text, rng, rng.choice([1, 1, 2, 3]))
+    path.write_bytes(data)
+    try:
+        load(path)
+    except (ConfigError, ProviderError) as error:
+        return type(error).__name__
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise Broken(f"{path.name}: {type(error).__name__}: {error}", data) from error
+        return "ValueError"
+    except Exception as stray:
+        raise Broken(f"{path.name}: {type(stray).__name__}: {stray}", data) from stray
+    return "loaded"
+
+
+Fuzzer = Callable[[Rng], Awaitable[str]]

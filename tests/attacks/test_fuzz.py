@@ -1,0 +1,151 @@
+"""Mutated requests, replies, logs, policies and configuration: no traceback, no stray error, no held event loop.
+
+``make test`` runs a few thousand cases; ``DRAGOMAN_FUZZ=1000000`` with the marker ``exhaustive`` runs as many
+of requests and of replies. A case that was found is kept in ``corpus/`` and run each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.log import SqliteLog
+from tests.log.samples import WRITABLE
+
+from . import fuzzers
+from .fuzzers import CASES, CORPUS, Broken, Fuzzer
+from .hold import MOST, HeldError, run_watched
+
+FUZZ = int(os.environ.get("DRAGOMAN_FUZZ", "0"))
+SEED = int(os.environ.get("DRAGOMAN_FUZZ_SEED", "1"))
+BATCH = 200  # cases in one run of the event loop
+
+
+async def run_cases(fuzzer: Fuzzer, seeds: range) -> Counter[str]:
+    ends: Counter[str] = Counter()
+    for seed in seeds:
+        rng = random.Random(seed)
+        began = time.thread_time()
+        ends[await fuzzer(rng)] += 1
+        took = time.thread_time() - began
+        if took > MOST:
+            raise HeldError(f"{fuzzer.__name__}, seed {seed}: {took:.3f} s of CPU")
+    return ends
+
+
+def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
+    ends: Counter[str] = Counter()
+    for start in range(first, first + cases, BATCH):
+        seeds = range(start, min(start + BATCH, first + cases))
+        try:
+            ends += run_watched(run_cases(fuzzer, seeds))
+        except HeldError:
+            ends += run_watched(run_cases(fuzzer, seeds))  # a collection of garbage falls on somebody: not twice
+    return ends
+
+
+@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"])
+def test_a_sample(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
+    ends = fuzz(fuzzer, 1000, SEED * 10**9 + part * 1000)
+    assert sum(ends.values()) == 1000
+    assert len(ends) >= 5
+    count(f"cases of {fuzzer.__name__}", 1000)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not FUZZ, reason="a long run, whose length DRAGOMAN_FUZZ gives")
+@pytest.mark.parametrize("part", range(16))
+@pytest.mark.parametrize("fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"])
+def test_a_long_run(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
+    share = FUZZ // 16
+    assert sum(fuzz(fuzzer, share, SEED * 10**9 + 10**6 + part * share).values()) == share
+    count(f"cases of {fuzzer.__name__}", share)
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+FILES = max(FUZZ // 20, 150)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An export of a log with every kind of record."""
+    folder = tmp_path_factory.mktemp("log")
+
+    async def write() -> None:
+        with SqliteLog(folder / "log.db") as log:
+            for number, payload in enumerate(WRITABLE[:60]):
+                await log.append(f"session-{number % 3}", payload)
+            log.export(folder / "log.jsonl")
+
+    asyncio.run(write())
+    return (folder / "log.jsonl").read_bytes()
+
+
+def test_logs(exported: bytes, tmp_path: Path) -> None:
+    ends = Counter([fuzzers.fuzz_log(random.Random(SEED * 10**6 + seed), exported, tmp_path) for seed in range(FILES)])
+    assert len(ends) >= 2
+
+
+def test_policies(tmp_path: Path) -> None:
+    ends = Counter([fuzzers.fuzz_policy(random.Random(SEED * 10**6 + seed), tmp_path) for seed in range(FILES)])
+    assert ends["loaded"]
+    assert ends["ConfigError"]
+
+
+def test_configuration(tmp_path: Path) -> None:
+    ends = Counter([fuzzers.fuzz_configuration(random.Random(SEED * 10**6 + seed), tmp_path) for seed in range(FILES)])
+    assert ends["loaded"]
+    assert ends["ConfigError"]
+
+
+# --- what was found -----------------------------------------------------------------------------------
+
+FOUND: list[dict[str, Any]] = [
+    json.loads(line)
+    for path in sorted(CORPUS.glob("*.jsonl"))
+    for line in path.read_text().splitlines()
+    if line.strip()
+]
+
+
+@pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
+def test_a_case_that_was_found(case: dict[str, Any]) -> None:
+    """``body`` is text, in which ``times`` repeats ``unit`` where ``@@`` stands."""
+    body = case["body"].replace("@@", case.get("unit", "") * case.get("times", 1)).encode("utf-8", "surrogatepass")
+    if case["kind"] == "request":
+        run_watched(fuzzers.send_request(case["wire"], body))
+        return
+    like = next(one for one in CASES[case["wire"]] if one.options.status == 200)
+    status = case.get("status", 200)
+    for stream in (False, True):
+        run_watched(fuzzers.read_reply(like, status, {}, [body], stream=stream))
+
+
+def test_a_held_loop_is_noticed() -> None:
+    async def spin() -> None:
+        until = time.thread_time() + 0.3
+        while time.thread_time() < until:
+            pass
+
+    with pytest.raises(HeldError):
+        run_watched(spin())
+
+
+def test_a_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise KeyError("x")
+
+    monkeypatch.setattr(fuzzers, "post", fail)
+    with pytest.raises(Broken, match="KeyError left the application"):
+        run_watched(fuzzers.fuzz_request(random.Random(1)))
