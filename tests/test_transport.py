@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import dragoman
 from dragoman import (
     AuthenticationError,
     HttpTransport,
@@ -563,3 +564,15 @@ async def test_the_fixture_transport() -> None:
         with pytest.raises(NetworkError, match="no more replies"):
             await model.complete("Hi")
     assert len(transport.requests) == 2
+
+
+async def test_a_proxy_that_does_not_speak_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="proxy: the proxy is a socks5 URL"):
+        HttpTransport(proxy="socks5://127.0.0.1:1")
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1")
+    provider = dragoman.connect("m", base_url="http://example.invalid/v1", api_key="k")
+    with pytest.raises(NetworkError, match="the proxy is a socks5h URL"):
+        await provider.complete("Hi")
+    await provider.close()

@@ -140,7 +140,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
             if name not in proposal.input:
                 return False
             text = _as_text(proposal.input[name])
-            if wary and pattern.startswith("re:") and _SEPARATOR.search(text):
+            if wary and pattern.startswith("re:") and not set(_SEPARATORS).isdisjoint(text):
                 return False
             if not _compile_text(f"arguments.{name}", pattern, wary=wary).fullmatch(text):
                 return False
@@ -150,7 +150,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
         """Return whether this rule can apply to calls of a tool, whatever their arguments and paths."""
         if self.side_effect is not None and side_effect not in self.side_effect:
             return False
-        return _compile_text("tool", self.tool, wary=False).fullmatch(tool_name) is not None
+        return bool(_compile_text("tool", self.tool, wary=False).fullmatch(tool_name))
 
     def _matches_paths(self, pattern: str, paths: tuple[str, ...]) -> bool:
         if self.action == "allow":
@@ -161,12 +161,66 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 _EMPTY = "is empty; leave it out to match everything"
-_BEGINS_MORE = r";&|<>$`\\(){}\r\n"  # with these, one command line becomes two in some shell
-_SEPARATOR = re.compile(f"[{_BEGINS_MORE}]")
+_SEPARATORS = ";&|<>$`\\(){}\r\n"  # with these, one command line becomes two in some shell
+
+
+class _Wildcards:
+    """A pattern with wildcards, matched in one pass over the text.
+
+    A regular expression with two stars takes quadratic time, and the model writes the text. Here the
+    set of places in the pattern that the text so far leads to is one integer, a bit for each place.
+    """
+
+    def __init__(self, tokens: list[str], excluded: str) -> None:
+        self._excluded = frozenset(excluded)  # what ``*`` and ``?`` do not stand for
+        self._last = 1 << len(tokens)
+        self._literals: dict[str, int] = {}
+        self._some = self._loops_any = self._loops_some = self._skips = self._skips_two = 0
+        for at, sign in enumerate(tokens):
+            bit = 1 << at
+            if sign == "*":
+                self._loops_some |= bit
+                self._skips |= bit
+            elif sign == "**":
+                self._loops_any |= bit
+                self._skips |= bit
+            elif sign == "?":
+                self._some |= bit
+            elif sign == _OPTIONAL:  # the two tokens that follow may be left out together
+                self._skips |= bit
+                self._skips_two |= bit
+            else:
+                self._literals[sign] = self._literals.get(sign, 0) | bit
+
+    def fullmatch(self, text: str) -> bool:
+        """Return whether the pattern matches the complete text."""
+        places = self._close(1)
+        for character in text:
+            moved = places & self._literals.get(character, 0)
+            stayed = places & self._loops_any
+            if character not in self._excluded:
+                moved |= places & self._some
+                stayed |= places & self._loops_some
+            places = self._close(moved << 1 | stayed)
+            if not places:
+                return False
+        return bool(places & self._last)
+
+    def _close(self, places: int) -> int:
+        """Add the places that are reached without a further character."""
+        while True:
+            further = places | (places & self._skips) << 1 | (places & self._skips_two) << 3
+            if further == places:
+                return places
+            places = further
+
+
+_OPTIONAL = "(?"
+_Pattern: TypeAlias = "re.Pattern[str] | _Wildcards"
 
 
 @lru_cache(maxsize=1024)
-def _compile_text(name: str, pattern: str, *, wary: bool) -> re.Pattern[str]:
+def _compile_text(name: str, pattern: str, *, wary: bool) -> _Pattern:
     if not isinstance(pattern, str):
         raise ValueError(f"{name}: must be text, not {type(pattern).__name__}")
     if pattern in ("", "re:"):
@@ -176,20 +230,22 @@ def _compile_text(name: str, pattern: str, *, wary: bool) -> re.Pattern[str]:
             return re.compile(pattern[3:], re.DOTALL)
         except re.error as error:
             raise ValueError(f"{name}: {pattern!r} is not a regular expression: {error}") from None
-    other = f"[^{_BEGINS_MORE}]" if wary else "."
-    pieces = {"*": other + "*", "?": other}
     # "pytest *" is the program with or without further words, and not "pytest-other".
-    word, rest = (pattern[:-2], f"(?: {other}*)?") if pattern.endswith(" *") else (pattern, "")
-    return re.compile("".join([pieces.get(char) or re.escape(char) for char in word]) + rest, re.DOTALL)
+    tokens = [*pattern[:-2], _OPTIONAL, " ", "*"] if pattern.endswith(" *") else list(pattern)
+    return _Wildcards(tokens, _SEPARATORS if wary else "")
 
 
 @lru_cache(maxsize=1024)
-def _compile_path(pattern: str) -> re.Pattern[str]:
+def _compile_path(pattern: str) -> _Wildcards:
     if not isinstance(pattern, str) or not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
         raise ValueError(f"path: must be a pattern below the workspace, without '..', not {pattern!r}")
-    pieces = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
-    return re.compile("".join([pieces.get(part) or re.escape(part) for part in parts]), re.DOTALL)
+    tokens: list[str] = []
+    for part in re.split(r"(\*\*/|\*\*)", pattern):
+        if part == "**/":
+            tokens += [_OPTIONAL, "**", "/"]
+        else:
+            tokens += ["**"] if part == "**" else list(part)
+    return _Wildcards(tokens, "/")
 
 
 def _as_text(value: Any) -> str:

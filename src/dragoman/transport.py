@@ -147,6 +147,11 @@ class HttpTransport(Transport):
 
         self._aiohttp = aiohttp
         self._proxy = proxy
+        if proxy is not None and proxy != "env":
+            try:
+                _check_proxy(proxy)
+            except NetworkError as error:
+                raise ValueError(f"proxy: {error.message}") from None
         self._ssl: ssl.SSLContext | bool = True
         if ca is not None:
             self._ssl = ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
@@ -227,7 +232,10 @@ class HttpTransport(Transport):
         parts = urlsplit(url)
         host = parts.hostname or ""
         proxies = getproxies_environment()
-        return None if proxy_bypass_environment(host, proxies) else proxies.get(parts.scheme) or proxies.get("all")
+        proxy = None if proxy_bypass_environment(host, proxies) else proxies.get(parts.scheme) or proxies.get("all")
+        if proxy is not None:
+            _check_proxy(proxy)
+        return proxy
 
     def _translate(self, error: BaseException, clock: _Clock) -> ProviderError:
         """What a failure below HTTP means, without the URL's query or any header in its words."""
@@ -271,6 +279,13 @@ class _ReadAhead:
 def _is_loopback(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
+def _check_proxy(url: str) -> None:
+    """Refuse a proxy that does not speak HTTP: sent in plain text, the key would go to a server that is not meant."""
+    scheme, found, _ = url.partition("://")
+    if found and scheme.lower() not in ("http", "https"):
+        raise NetworkError(f"the proxy is a {scheme[:20]} URL; only http and https proxies are supported")
 
 
 def _lose(content: aiohttp.StreamReader, error: type[Exception], _: asyncio.Future[None] | None) -> None:
@@ -319,6 +334,7 @@ class _Exchange(HttpStream):
     async def __aenter__(self) -> HttpStream:
         transport, request, clock = self._transport, self._request, self._clock
         aiohttp = transport._aiohttp
+        proxy = transport._proxy_for(request.url)
         session = transport._open(request.url, single=self._single)
         if self._stream:
             transport._ahead.streams += 1
@@ -336,7 +352,7 @@ class _Exchange(HttpStream):
                     **{name: key.reveal() or "" for name, key in self._credentials.items()},
                 },
                 allow_redirects=False,
-                proxy=transport._proxy_for(request.url),
+                proxy=proxy,
                 timeout=transport._connecting(clock.timeouts.connect),
                 read_bufsize=transport._ahead.share() if self._stream else None,
             )

@@ -149,3 +149,13 @@ def test_a_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzzers, "post", fail)
     with pytest.raises(Broken, match="KeyError left the application"):
         run_watched(fuzzers.fuzz_request(random.Random(1)))
+
+
+@pytest.mark.parametrize("wire", sorted(CASES))
+def test_no_conformance_case_holds_the_loop(wire: str) -> None:
+    async def run(case: Any) -> None:
+        for stream in (False, True):
+            await fuzzers.read_reply(case, case.options.status, case.options.headers, [case.reply], stream=stream)
+
+    for case in CASES[wire]:
+        run_watched(run(case))

@@ -90,3 +90,11 @@ DATA_URLS = [
 @pytest.mark.parametrize(("url", "percent_encoded", "expected"), DATA_URLS)
 def test_read_data_url(url: str, percent_encoded: bool, expected: object) -> None:
     assert read_data_url(url, percent_encoded=percent_encoded) == expected
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x\r\n/v1", "http://x/v1\n", " http://x", "http://x /v1", "http://x\x00", "http://x/\x7f"]
+)
+def test_spaces_and_controls_in_a_base_url_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="must not contain spaces or control characters"):
+        join_url(url, "/chat")

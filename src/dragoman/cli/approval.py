@@ -13,6 +13,7 @@ import click
 from ..permission import Approver, Decision, Proposal, Verdict
 from .agent_view import AgentView, describe_action
 
+_COMPARED = 2_000  # lines
 _QUESTION = "allow? [y]es, [n]o, [a]lways this tool, or why not: "
 
 
@@ -48,14 +49,26 @@ def _read_answer(answer: str) -> Decision:
 
 
 def _show_whole(proposal: Proposal) -> str:
-    """All of what is asked about: nobody should allow what they could not read."""
-    given = proposal.input
+    """Return everything that is asked about, complete: the located paths, every argument, and what changes."""
+    given = dict(proposal.input)
     if set(given) == {"command"}:
         return str(given["command"])
+    shown = [f"path: {path}" for path in proposal.paths]
+    changes: list[str] = []
     if {"old", "new"} <= set(given):
-        diff = difflib.ndiff(str(given["old"]).splitlines(), str(given["new"]).splitlines())
-        return "\n".join([line for line in diff if not line.startswith("?")])
-    return json.dumps(given, ensure_ascii=False, indent=2)
+        changes = _show_changes(str(given.pop("old")), str(given.pop("new")))
+    if given:
+        shown.append(json.dumps(given, ensure_ascii=False, indent=2))
+    return "\n".join([*shown, *changes])
+
+
+def _show_changes(old: str, new: str) -> list[str]:
+    """Return the lines that go and come. Long texts are not compared, for that takes quadratic time."""
+    before, after = old.splitlines(), new.splitlines()
+    if len(before) + len(after) > _COMPARED:
+        return [*[f"- {line}" for line in before], *[f"+ {line}" for line in after]]
+    diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))[3:]
+    return [f"{line[:1]} {line[1:]}" for line in diff]  # without the names of files and the place
 
 
 class _Lines:

@@ -14,6 +14,7 @@ import click
 
 from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
 from ..wire import CODECS
+from .console import legible
 from .errors import EXIT_CODES, report_errors
 
 _COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
@@ -80,7 +81,7 @@ def command(
         except ValueError as error:
             raise click.UsageError(str(error)) from error
     _write(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts})
-    click.echo(report.to_json().decode() if as_json else write_text(report, paint=_paint))
+    click.echo(report.to_json().decode() if as_json else _show(report))
     if report.failed:
         sys.exit(EXIT_CODES["check_failed"])
 
@@ -98,8 +99,14 @@ def _write(report: Report, forms: dict[Path | None, Callable[[Report], str]]) ->
                 raise click.UsageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _paint(text: str, status: str) -> str:
-    return click.style(text, fg=_COLOURS[status]) if _wants_colour() else text
+def _show(report: Report) -> str:
+    """Return the report for a terminal: what servers wrote is made legible before colours are added."""
+    marks = {status: chr(0xE000 + at) for at, status in enumerate(_COLOURS)}
+    text = legible(write_text(report, paint=lambda text, status: f"{marks[status]}{text}\ue0ff"))
+    for status, mark in marks.items():
+        start, end = click.style("|", fg=_COLOURS[status]).split("|") if _wants_colour() else ("", "")
+        text = text.replace(mark, start)
+    return text.replace("\ue0ff", end)
 
 
 def _wants_colour() -> bool:

@@ -70,9 +70,18 @@ def legible(text: str, *, err: bool = False) -> str:
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
     return "".join(
-        character if character in "\n\t" or unicodedata.category(character) != "Cc" else f"\\x{ord(character):02x}"
+        character if character in "\n\t" or not _is_hidden(character) else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+# Signs that change the direction of text: what is shown would not be what is there.
+_DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def _is_hidden(character: str) -> bool:
+    """Return whether a terminal would act on a character instead of showing it: C0, C1 and direction signs."""
+    return unicodedata.category(character) == "Cc" or character in _DIRECTIONS
 
 
 @contextlib.contextmanager

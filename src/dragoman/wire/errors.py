@@ -19,6 +19,7 @@ from ..errors import (
     AuthenticationError,
     InvalidModelError,
     InvalidRequestError,
+    InvalidResponseError,
     OverloadedError,
     ProviderError,
     QuotaExceededError,
@@ -167,6 +168,7 @@ def build_error(
 
 
 _SUMMARIES: dict[type[ProviderError], str] = {
+    InvalidResponseError: "the server answered with a redirect, which is not followed",
     AuthenticationError: "the provider refused the credentials",
     InvalidModelError: "the provider does not serve this model",
     RateLimitError: "the provider's rate limit is reached",
@@ -187,6 +189,8 @@ def _by_status(status: int) -> type[ProviderError]:
         return RateLimitError
     if status == 529:
         return OverloadedError
+    if 300 <= status < 400:
+        return InvalidResponseError  # a redirect, which is not followed: the address is wrong, not the request
     return UnavailableError if status >= 500 else InvalidRequestError
 
 

@@ -11,6 +11,8 @@ from ..messages import Document, Image, Inline
 
 def join_url(base_url: str, path: str, default: str = "") -> str:
     """Append ``path`` to a base URL; a base without a path of its own gets ``default`` first."""
+    if any(character <= " " or character == "\x7f" for character in base_url):
+        raise ValueError("base_url must not contain spaces or control characters")
     try:
         parts = urlsplit(base_url)
         _ = parts.port  # which is read when it is asked for

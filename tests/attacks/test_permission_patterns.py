@@ -1,0 +1,62 @@
+"""Patterns of rules take linear time, and mean what the regular expressions meant that they replace."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.permission import Policy, Proposal, Rule, _compile_path, _compile_text
+
+from .patterns import grows
+
+SEPARATORS = r";&|<>$`\\(){}\r\n"
+
+
+def as_expression(pattern: str, *, wary: bool) -> re.Pattern[str]:
+    other = f"[^{SEPARATORS}]" if wary else "."
+    pieces = {"*": other + "*", "?": other}
+    word, rest = (pattern[:-2], f"(?: {other}*)?") if pattern.endswith(" *") else (pattern, "")
+    return re.compile("".join([pieces.get(char) or re.escape(char) for char in word]) + rest, re.DOTALL)
+
+
+def as_path_expression(pattern: str) -> re.Pattern[str]:
+    pieces = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    return re.compile("".join([pieces.get(part) or re.escape(part) for part in parts]), re.DOTALL)
+
+
+@given(st.text("ab *?;.", min_size=1, max_size=8), st.text("ab ;\n.*", max_size=12), st.booleans())
+def test_patterns_of_text_match_what_they_did(pattern: str, text: str, wary: bool) -> None:
+    expected = as_expression(pattern, wary=wary).fullmatch(text) is not None
+    assert _compile_text("x", pattern, wary=wary).fullmatch(text) is expected
+
+
+@given(st.text("ab/*?.", min_size=1, max_size=9), st.text("ab/.*", max_size=12))
+def test_patterns_of_paths_match_what_they_did(pattern: str, path: str) -> None:
+    if pattern.startswith("/") or ".." in pattern.split("/"):
+        return
+    assert _compile_path(pattern).fullmatch(path) is (as_path_expression(pattern).fullmatch(path) is not None)
+
+
+@pytest.mark.parametrize(("pattern", "unit"), [("git * -m *", " -m"), ("pytest * -k * -x *", " -k"), ("*a*a*a*b", "a")])
+def test_commands_are_matched_in_linear_time(pattern: str, unit: str) -> None:
+    policy = Policy([Rule("allow", tool="bash", arguments={"command": pattern})])
+    start = pattern.partition("*")[0]
+
+    def run(text: str) -> None:
+        policy.judge(Proposal("bash", {"command": text}, "execute"))
+
+    assert grows(run, lambda size: start + unit * (size // len(unit)) + "\n") is None
+
+
+@pytest.mark.parametrize("pattern", ["**/a/**/b/**/c", "**/.git/**", "**a**b**c", "*/*/**/*x"])
+def test_paths_are_matched_in_linear_time(pattern: str) -> None:
+    policy = Policy([Rule("deny", path=pattern)])
+
+    def run(text: str) -> None:
+        policy.judge(Proposal("t", {}, "write", (text,)))
+
+    assert grows(run, lambda size: "a/b/" * (size // 4) + "x") is None
