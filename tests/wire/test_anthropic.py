@@ -114,6 +114,7 @@ LOSSES = {
     ],
     "id-of-a-dangling-call-again": [("dangling_call_dropped", "messages[1].content[1]")],
     "late-result": [("order_lost", "messages[5]")],
+    "quirk-result-media-omitted": [("image_omitted", "messages[2].content[1]")],
     "result-after-text": [("order_lost", "messages[3]")],
     "server-tool-round-trip": [
         ("dangling_call_dropped", "messages[1].content[3]"),
