@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,38 @@ async def test_a_refused_call_costs_nothing_and_is_not_unknown(log: SqliteLog) -
         await session.run("Go.")
     assert (session.state.spent.cost_usd, session.state.spent.cost_unknown) == (0, None)
     assert (await session.run()).spent.cost_usd == PRICE
+
+
+STARTED = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
+    b'"model":"m","content":[],"usage":{"input_tokens":100000,"output_tokens":1}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    b'"content_block":{"type":"text","text":""}}\n\n'
+)
+WORDS = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"' + b"word " * 200 + b'"}}\n\n'
+)
+
+
+@pytest.mark.parametrize("wrap", [lambda bare: bare, lambda bare: Retry(Observe(bare))], ids=["bare", "wrapped"])
+async def test_a_cancelled_reply_costs_what_had_arrived(wrap: Any, log: SqliteLog) -> None:
+    transport = FixtureTransport((200, {"content-type": "text/event-stream"}, [STARTED, WORDS, STARTED]))
+    model = wrap(dragoman.connect(SONNET, wire="anthropic", base_url="https://api.anthropic.com", transport=transport))
+    running: list[Session] = []
+
+    def stop(event: Any) -> None:
+        if isinstance(event, dragoman.TextDelta):
+            asyncio.get_running_loop().create_task(running[0].cancel())
+
+    session = Session(model, (), ALL, log, config=dragoman.RuntimeConfig(max_tokens=9000), on_event=stop)
+    running.append(session)
+    outcome = await session.run("Go.")
+    [failed] = of(list(log.read(session.id)), "llm.call_failed")
+    assert (outcome.outcome, failed.error_class, failed.estimated) == ("cancelled", "cancelled", True)
+    assert failed.input_tokens == 100_000
+    assert 150 < failed.output_tokens < 300
+    assert outcome.spent.cost_usd == cost(failed.usage, f"anthropic:{SONNET}").total
 
 
 async def test_an_unknown_cost_is_not_shown_as_zero(log: SqliteLog) -> None:

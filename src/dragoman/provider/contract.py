@@ -66,7 +66,9 @@ class Provider(ABC):
         Every call goes through this method: ``complete``, ``stream``, a layer around this provider, the
         gateway. The default reads ``events``.
         """
-        return EventsReply(request, self.name, self.model, self.events)
+        reply = EventsReply(request, self.name, self.model, self.events)
+        reply.token_family = self.token_family
+        return reply
 
     async def ready(self) -> None:  # noqa: B027
         """Return if the next call can be expected to succeed; raise what prevents it."""

@@ -136,6 +136,7 @@ class WireReply(AssembledReply):
 
     def __init__(self, provider: HttpProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
+        self.token_family = provider.token_family
         self._provider = provider
         self._exchange: AbstractAsyncContextManager[HttpStream] | None = None
         self._http: HttpStream | None = None

@@ -12,9 +12,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from ..calls import CallRecord
-from ..events import Assembler, Event, Follower, MessageStart, Usage
-from ..messages import Issuer, LossWarning, Request
+from ..events import Assembler, Event, Follower, MessageComplete, MessageStart, Usage
+from ..messages import Assistant, Issuer, LossWarning, Request
+from ..tokens import estimate_input_tokens
 
 
 class Reply(ABC):
@@ -99,6 +102,7 @@ class AssembledReply(Reply):
     provider: str = ""
     model: str = ""
     attempt: int = 0
+    token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
 
     def __init__(self, request: Request, provider: str, model: str) -> None:
         self.request = request
@@ -125,7 +129,24 @@ class AssembledReply(Reply):
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         if self.out is None:
             self.out = Assembler(request_id=self.request.request_id, model=self.model, provider=self.provider)
-        return self.out.cut(undelivered)
+        closing = self.out.cut(undelivered)
+        if closing and type(closing[-1]) is MessageComplete and closing[-1].final_content:
+            self.out.reported = self._estimate(closing[-1])
+            closing[-1] = replace(closing[-1], usage=self.out.reported)
+        return closing
+
+    def _estimate(self, complete: MessageComplete) -> Usage:
+        """Return the usage of a message that was cut off: the provider bills what it had written.
+
+        The counts of a stream come at its end, or begin with one output token, so they are too low here.
+        """
+        usage, request = complete.usage, self.request
+        written = estimate_input_tokens((Assistant(complete.final_content),), family=self.token_family)
+        asked = usage.input_tokens
+        if asked is None:
+            asked = estimate_input_tokens(request.messages, request.tools, family=self.token_family)
+        output = max(usage.output_tokens or 0, written)
+        return replace(usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True)
 
 
 class EventsReply(AssembledReply):

@@ -1,0 +1,67 @@
+"""The records of calls: every field of theirs is written by some run."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import dragoman
+from dragoman import Session, Usage
+from dragoman.calls import IS_WORKER, CallCompleted, CallFailed, CallStarted, RoutingSwitched
+from dragoman.log import SqliteLog
+from dragoman.middleware import Fallback, Observe, Retry
+from dragoman.transport import FixtureTransport
+
+from .listed import Clock, Listed, speak
+
+HEADERS = {"content-type": "application/json", "x-request-id": "req", "x-ratelimit-remaining-requests": "9"}
+FULL = Usage(10, 5, 1, 1, 1, stated_cost_usd=Decimal("0.1"), estimated=True)
+
+
+def completed(**facts: Any) -> Any:
+    return speak(lambda out: (out.thinking("hm"), out.text("Done.")), usage=FULL, **facts)
+
+
+async def collect(folder: Path) -> list[Any]:
+    """Run calls of every kind and return their records, from an observer and from a log."""
+    seen: list[Any] = []
+    busy = dragoman.RateLimitError("no", status=429, headers=HEADERS)
+    clock = Clock()
+    priced: dict[str, Any] = {"name": "anthropic", "model": "claude-sonnet-4-6"}
+    late = [*completed(finish="stop")(dragoman.Request((), model="m")), dragoman.StreamInterruptedError("cut")]
+    inner = Observe(Listed(busy, busy, completed(), late, **priced), seen.append, include_content=True)
+    call = speak(lambda out: (out.tool_start(0, "c", "add"), out.tool_input(0, "{}")), finish="tool_calls")
+    first = Retry(inner, sleep=clock.sleep, clock=clock, max_retries=1)
+    second = Observe(Listed(completed(), call), seen.append)
+    provider = Fallback([first, second])
+    third = Observe(Listed(busy, completed(), late), seen.append)
+    retried = Retry(third, sleep=clock.sleep, clock=clock)
+    body = b'{"model":"m","choices":[{"message":{"content":"Hi."},"finish_reason":"stop"}]}'
+    wired = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=FixtureTransport((200, HEADERS, [body])))
+    async with SqliteLog(folder / "log.db") as log:
+        for model in (provider, provider, wired, retried):
+            session = Session(model, (), None, log, metadata={"team": "red"})
+            await session.run("Go.")
+        with pytest.raises(dragoman.StreamInterruptedError):
+            await inner.complete("Hi.", config={"temperature": 0.5}, metadata={IS_WORKER: "true"})
+        with pytest.raises(dragoman.StreamInterruptedError):
+            await third.complete("Hi.")
+        await second.complete("Hi.", [dragoman.Tool("add")])
+        records = [record.payload for record in log.find("llm.call_started", "llm.call_completed", "llm.call_failed",
+                                                         "routing.switched")]  # fmt: skip
+    for observer in (inner, second, third):
+        await observer.close()
+    return seen + records
+
+
+async def test_every_field_of_a_record_is_written_by_some_run(tmp_path: Path) -> None:
+    written: dict[type, set[str]] = {}
+    for record in await collect(tmp_path):
+        names = set(msgspec.json.decode(msgspec.json.encode(record)))
+        written.setdefault(type(record), set()).update(names)
+    for kind in (CallStarted, CallCompleted, CallFailed, RoutingSwitched):
+        assert set(kind.__struct_encode_fields__) - written[kind] == set(), kind
