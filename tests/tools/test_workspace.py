@@ -7,6 +7,8 @@ import os
 import socket
 import stat
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -287,20 +289,26 @@ async def test_a_file_name_of_255_bytes_can_be_edited(root: Path) -> None:
     assert (root / name).read_text() == "new"
 
 
-async def test_files_below_a_thousand_nested_folders_are_found(root: Path) -> None:
-    here = os.open(root / "src" / "deep", os.O_RDONLY)
-    for _ in range(1010):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(os.open("bottom.txt", os.O_CREAT, dir_fd=here))
-    os.close(here)
+@pytest.fixture
+def nested() -> Iterator[Path]:
+    """A folder with 1,010 folders in each other, outside pytest's own: its cleanup would recurse too deep."""
+    top = Path(tempfile.mkdtemp())
     try:
-        listed = await call(root, "list_files", path="src/deep")
+        here = os.open(top, os.O_RDONLY)
+        for _ in range(1010):
+            os.mkdir("d", dir_fd=here)
+            below = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+        os.close(os.open("bottom.txt", os.O_CREAT, dir_fd=here))
+        os.close(here)
+        yield top
     finally:
-        subprocess.run(["rm", "-rf", str(root / "src/deep/d")], check=True)  # rmtree would recurse too deep
-    assert listed.content == f"src/deep/c.py\nsrc/deep/{'d/' * 1010}bottom.txt"
+        subprocess.run(["rm", "-rf", str(top)], check=True)
+
+
+async def test_files_below_a_thousand_nested_folders_are_found(nested: Path) -> None:
+    assert (await call(nested, "list_files")).content == f"{'d/' * 1010}bottom.txt"
 
 
 async def test_folders_beyond_the_depth_are_named_and_not_entered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
