@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dragoman.cli import main
+from dragoman.cli.ask import _first_block
 from dragoman.cli.errors import EXIT_CODES
 
 from ..server import Connection, answering
@@ -185,3 +186,21 @@ def test_each_retry_is_printed(retries: str, calls: int) -> None:
         assert len(server.requests) == calls
     assert result.stderr.count("retrying in") == calls - 1
     assert result.exit_code == EXIT_CODES["provider_unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        (FENCED, "print(1)"),
+        ("no block", "no block"),
+        ("```\nnot closed\n``\n", "```\nnot closed\n``\n"),
+        ("````md\n```py\nx\n```\n````", "```py\nx\n```"),
+        ("```md\n```py\nx\n```", "```py\nx"),
+        ("~~~\n```\na\n~~~~ \n", "```\na"),
+        ("  ```\r\n  a\n\n  ```\r\n", "  a"),
+        ("```not a fence```\n```\na\n```", "a"),
+        ("```\n```", ""),
+    ],
+)
+def test_the_first_closed_block_is_found(text: str, block: str) -> None:
+    assert _first_block(text) == block

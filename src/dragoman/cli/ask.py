@@ -21,7 +21,7 @@ from .errors import report_errors
 from .options import choose_model, is_model_name, json_option, model_options, open_model, read_json
 from .screen import PlainScreen, open_screen, show_ending
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 
 
 @click.command("ask")
@@ -196,12 +196,30 @@ def _show(response: Response) -> None:
 
 
 def _show_block(response: Response, *, as_json: bool) -> None:
-    found = _FENCE.search(response.text)
-    block = found[2].rstrip("\n") if found else response.text
+    block = _first_block(response.text)
     if as_json:
         show_json({"block": block})
     else:
         click.echo(legible(block))
+
+
+def _first_block(text: str) -> str:
+    """Return the content of the first fenced block of Markdown, or the complete text if it has none that is closed.
+
+    A line closes the block if it has nothing but at least as many of the characters that opened it.
+    """
+    opening = ""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        found = _FENCE.fullmatch(line.strip(" \t\r"))
+        if not opening:
+            if found and not (found[1][0] == "`" and "`" in found[2]):  # else code within a line
+                opening = found[1]
+        elif found and found[1].startswith(opening) and not found[2]:
+            return "\n".join(lines).rstrip("\n")
+        else:
+            lines.append(line)
+    return text
 
 
 def _to_record(response: Response) -> dict[str, Any]:
