@@ -146,7 +146,15 @@ async def test_a_head_that_never_ends_is_not_waited_for(before: bytes) -> None:
         ({"content-encoding": "gzip"}, 415),
         ({"host": "evil.test"}, 403),
         ({"host": "127.0.0.1.evil.test"}, 403),
+        ({"host": "evil.test://localhost"}, 403),
+        ({"host": "evil.test@localhost"}, 403),
+        ({"host": "localhost:80:evil.test"}, 403),
+        ({"host": "localhost/evil.test"}, 403),
+        ({"host": "[::1]evil.test"}, 403),
         ({"origin": "https://evil.test"}, 403),
+        ({"origin": "https://evil.test://localhost"}, 403),
+        ({"origin": "evil://localhost"}, 403),
+        ({"origin": "null"}, 403),
     ],
 )
 async def test_web_pages_cannot_use_a_gateway_without_keys(headers: dict[str, str], status: int) -> None:
@@ -155,6 +163,23 @@ async def test_web_pages_cannot_use_a_gateway_without_keys(headers: dict[str, st
         found, _, _ = await post(f"{url}/v1/chat/completions", BODY, headers)
     assert found == status
     assert model.requests == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "localhost"},
+        {"host": "LOCALHOST:8080"},
+        {"host": "127.0.0.2:1"},
+        {"host": "[::1]"},
+        {"host": "[::1]:8080", "origin": "http://[::1]:5173"},
+        {"host": "localhost", "origin": "https://localhost"},
+    ],
+)
+async def test_this_machine_can_use_a_gateway_without_keys(headers: dict[str, str]) -> None:
+    async with serving(create_app({"fast": Listed("Hello")})) as url:
+        status, _, _ = await post(f"{url}/v1/chat/completions", BODY, headers)
+    assert status == 200
 
 
 @pytest.mark.parametrize("field", ["base_url", "api_base", "api_key", "extra_headers", "extra_body"])

@@ -335,3 +335,43 @@ async def test_a_slash_too_many_redirects_nobody() -> None:
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+
+
+async def test_bodies_that_are_received_together_share_a_budget() -> None:
+    made = app(body_bytes=100_000, bodies_bytes=250_000, body_seconds=20)
+    service = made.state.service
+    head = POST + b"connection: close\r\n"
+    half = POST + OURS + b"content-length: 90000\r\n\r\n" + b" " * 80_000
+    async with serving(made) as url:
+        held = [await _connect(url) for _ in range(3)]
+        for _, writer in held:
+            writer.write(half)
+        async with asyncio.timeout(10):
+            while service.held_bytes < 240_000:
+                await asyncio.sleep(0.01)
+        refused = await raw(url, call(DATA + b" " * 20_000, head))
+        assert statuses(refused) == [503]
+        assert b"retry-after: 1" in refused
+        assert statuses(await raw(url, call(head=head))) == [200], "a small request still fits"
+        for _, writer in held:
+            writer.close()
+        async with asyncio.timeout(10):
+            while service.held_bytes:
+                await asyncio.sleep(0.01)
+        assert statuses(await raw(url, call(DATA + b" " * 20_000, head))) == [200]
+
+
+async def test_a_body_counts_until_it_is_decoded_and_not_while_its_reply_is_sent() -> None:
+    seen: list[int] = []
+
+    def answer(request: Any) -> str:
+        seen.append(made.state.service.held_bytes)
+        return "Hello"
+
+    made = app(Listed(answer, repeat=True), bodies_bytes=10, body_bytes=100_000)
+    head = POST + b"connection: close\r\n"
+    async with serving(made) as url:
+        assert statuses(await raw(url, call(head=head))) == [200], "one body of legal size always fits"
+        assert statuses(await raw(url, call(b"{" * 50_000, head=head))) == [400]
+        assert made.state.service.held_bytes == 0
+    assert seen == [0]

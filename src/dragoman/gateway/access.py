@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
 
-from ..errors import AuthenticationError, InvalidRequestError, UnsupportedContentError
+from ..errors import AuthenticationError, InvalidRequestError, OverloadedError, UnsupportedContentError
 from ..messages import Document, Image, Message, Request, Url
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
@@ -23,6 +24,7 @@ class Bounds(Struct, frozen=True):
 
     body_bytes: int = 8 * 1024 * 1024
     body_seconds: float = 30.0
+    bodies_bytes: int = 256 * 1024 * 1024  # of all bodies that are being received or decoded at the same time
     reply_seconds: float = 900.0
     in_flight: int = 10_000
     head_bytes: int = 64 * 1024
@@ -82,6 +84,7 @@ class Service:
         self.bounds = bounds
         self.metrics = Metrics()
         self.draining = False
+        self.held_bytes = 0  # of bodies that are being received or decoded
         self._check_host = check_host
 
     def identify(self, headers: Mapping[str, str], presented: str | None) -> Key | None:
@@ -91,21 +94,33 @@ class Service:
             if key is None:
                 raise AuthenticationError("no key, or one that is not known here")
             return key
-        # Without keys only this machine is served, and not to web pages: a page's name can be made to mean this
-        # address, and its scripts can post here, but its requests still say where they come from.
-        if self._check_host and not is_loopback(_host_of(headers.get("host", ""))):
+        # Without keys only this machine is served, and not web pages: a page's name can be made to resolve to this
+        # address, and its scripts can post here, but their requests carry the page's name in Host or Origin.
+        if self._check_host and not _is_local(headers.get("host", "")):
             raise AuthenticationError("this gateway has no keys and answers to its loopback address only", status=403)
-        if self._check_host and "origin" in headers and not is_loopback(_host_of(headers["origin"])):
+        if self._check_host and "origin" in headers and not _is_local(_ORIGIN.sub("", headers["origin"], count=1)):
             raise AuthenticationError("this gateway has no keys and answers to no web page", status=403)
         return None
 
+    def hold(self, size: int) -> None:
+        """Count bytes of a body that has to be kept, or refuse them; the caller gives them back with ``release``."""
+        if self.held_bytes + size > max(self.bounds.bodies_bytes, self.bounds.body_bytes):
+            raise OverloadedError("the gateway is receiving too many large requests", retry_after=1)
+        self.held_bytes += size
 
-def _host_of(value: str) -> str:
-    """The host in a ``Host`` or ``Origin`` header, without scheme and port."""
-    host = value.rpartition("://")[2]
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    def release(self, size: int) -> None:
+        """Give back bytes that ``hold`` counted."""
+        self.held_bytes -= size
+
+
+_ORIGIN = re.compile("^https?://")
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9.-]{1,253}))(?::[0-9]{0,5})?")
+
+
+def _is_local(authority: str) -> bool:
+    """Return whether a ``host[:port]`` means this machine; any other text does not."""
+    found = _AUTHORITY.fullmatch(authority)
+    return found is not None and is_loopback(found[1] or found[2])
 
 
 def is_loopback(host: str) -> bool:

@@ -98,6 +98,7 @@ class Exchange:
         "gone",
         "half",
         "headers",
+        "held",
         "is_complete",
         "key",
         "lease",
@@ -137,6 +138,7 @@ class Exchange:
         self.usage = Usage()
         self.is_complete = False
         self.size = 0  # of the body
+        self.held = 0  # bytes of it that count against what all bodies may take
         self.length = 0  # of what was sent
         self.status = 0
         self.error: ProviderError | None = None
@@ -168,6 +170,7 @@ class Exchange:
             await self._refuse(UnavailableError("the gateway failed; its log says why"))
         finally:
             self.service.metrics.in_flight -= 1
+            self._release_body()
             self._account()
 
     async def _run(self, action: Action) -> None:
@@ -178,6 +181,8 @@ class Exchange:
             await self._show(body)
             return
         asked = await self._work(self._read, body)
+        del body  # the reply may take minutes
+        self._release_body()
         provider = await self._admit(asked)
         if self.key is not None and self.key.is_limited:
             await self._count(self.key, provider)
@@ -229,14 +234,21 @@ class Exchange:
                     message = await self.receive()
                     if message["type"] == "http.disconnect":
                         raise _GoneError
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
+                    piece = message.get("body", b"")
+                    size += len(piece)
                     if size > bounds.body_bytes:
                         raise InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
+                    self.service.hold(len(piece))
+                    self.held += len(piece)
+                    pieces.append(piece)
                     if not message.get("more_body"):
                         return b"".join(pieces)
         except TimeoutError:
             raise InvalidRequestError(f"no whole body within {bounds.body_seconds:g} seconds", status=408) from None
+
+    def _release_body(self) -> None:
+        self.service.release(self.held)
+        self.held = 0
 
     def _read(self, body: bytes) -> Asked:
         self.service.bounds.check_body(body)
