@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     )
     from .middleware import Fallback, Observe, RateLimit, Record, Retry, describe
     from .permission import Policy, Rule
-    from .prices import Cost, PriceTable, cost, reprice
-    from .provider import EventStream, Provider, connect, plan
+    from .prices import Cost, PriceTable, Unpriced, cost, reprice
+    from .provider import EventStream, Gathered, Provider, connect, gather, plan
     from .registry import Registry
     from .replay import ReplayProvider
     from .session import Budget, Session
@@ -67,8 +67,8 @@ _NAMES = {
     ),
     "middleware": "Fallback Observe RateLimit Record Retry describe",
     "permission": "Policy Rule",
-    "prices": "Cost PriceTable cost reprice",
-    "provider": "EventStream Provider connect plan",
+    "prices": "Cost PriceTable Unpriced cost reprice",
+    "provider": "EventStream Gathered Provider connect gather plan",
     "registry": "Registry",
     "replay": "ReplayProvider",
     "session": "Budget Session",
@@ -79,7 +79,7 @@ _NAMES = {
 __all__ = [
     "Assistant", "AuthenticationError", "Budget", "CallCancelledError", "Capabilities",
     "ContextOverflowError", "Continuity", "Cost", "Document", "Event", "EventStream", "Fallback",
-    "ForceTool", "HttpTransport", "Image", "Inline", "InvalidModelError", "InvalidRequestError",
+    "ForceTool", "Gathered", "HttpTransport", "Image", "Inline", "InvalidModelError", "InvalidRequestError",
     "InvalidResponseError", "Issuer", "LocalProvider", "LossWarning", "MalformedToolCallError",
     "Message", "MessageComplete", "MessageStart", "Messages", "ModelNotLoadedError", "NetworkError", "Observe",
     "Opaque", "OverloadedError", "Policy", "PriceTable", "Provider", "ProviderError",
@@ -88,10 +88,10 @@ __all__ = [
     "StreamContractError", "StreamInterruptedError", "StructuredOutputError", "SwapPlan", "System",
     "Text", "TextDelta", "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool",
     "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart",
-    "Tools",
-    "UnavailableError", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage",
+    "Tools", "UnavailableError", "Unpriced",
+    "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage",
     "User", "check_events", "connect", "cost", "decode_event", "describe", "encode_event", "fold",
-    "parse_messages", "plan", "reprice", "to_model_events",
+    "gather", "parse_messages", "plan", "reprice", "to_model_events",
 ]
 # isort: on
 # fmt: on

@@ -39,6 +39,9 @@ async def every_form(model: dragoman.Provider) -> None:
         assert_type(text, str)
     assert_type(stream.response.parsed, Invoice)
     assert_type(stream.response.thinking, str)
+    async for item in dragoman.gather(model, ["Hi", User("Ho")], concurrency=2, response_schema=Invoice, temperature=0):
+        assert_type(item.response, Response[Invoice] | None)
+        assert_type(item.error, Exception | None)
 
 
 def without_an_event_loop() -> None:

@@ -47,3 +47,13 @@ def the_same_without_an_event_loop() -> None:
     # 13: a wrong type of a parsed value
     number: int = model.stream("Hi", response_schema=Invoice).response.parsed
     print(number)
+
+
+async def mistakes_in_many_calls(model: dragoman.Provider) -> None:
+    # 14: a misspelt setting
+    dragoman.gather(model, ["Hi"], temprature=0)
+    # 15: prompts that are not messages
+    dragoman.gather(model, [1, 2])
+    async for item in dragoman.gather(model, ["Hi"], response_schema=Invoice):
+        # 16: a response that may be missing
+        print(item.response.text)

@@ -6,12 +6,14 @@
 ``stream``      ``EventStream``: a reply as a stream of events, and the calls in flight
 ``http``        ``HttpProvider``: encode, send, decode
 ``connect``     ``connect()``: a name and an address become a provider
+``gather``      ``gather()``: many calls at once
 ==============  ==================================================================================
 """
 
 from ..validate import Messages
 from .connect import SCHEMES, connect
 from .contract import Provider, ReplyProvider, plan
+from .gather import Gathered, gather
 from .http import HttpProvider
 from .reply import AssembledReply, EventsReply, Reply, Served, WrappedReply, read_events
 from .stream import EventStream
@@ -21,6 +23,7 @@ __all__ = [
     "AssembledReply",
     "EventStream",
     "EventsReply",
+    "Gathered",
     "HttpProvider",
     "Messages",
     "Provider",
@@ -29,6 +32,7 @@ __all__ = [
     "Served",
     "WrappedReply",
     "connect",
+    "gather",
     "plan",
     "read_events",
 ]

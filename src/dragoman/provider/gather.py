@@ -1,0 +1,150 @@
+"""Many calls at once: a bounded number of prompts in flight, and an item for each as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Any, Generic, Unpack
+
+from msgspec import Struct
+
+from ..events import Parsed, Response
+from ..messages import RuntimeConfig
+from ..validate import build_request
+from ..validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
+from .contract import Provider
+
+
+class Gathered(Struct, Generic[Parsed], frozen=True):
+    """One call of ``gather``: the place of its prompt, the prompt, and the reply or the error."""
+
+    index: int
+    prompt: Messages
+    response: Response[Parsed] | None = None
+    error: Exception | None = None
+
+
+async def gather(
+    model: Provider,
+    prompts: Iterable[Messages] | AsyncIterable[Messages],
+    tools: Tools | None = None,
+    config: RuntimeConfig | ConfigRecord | None = None,
+    response_schema: ResponseSchema[Parsed] | None = None,
+    tool_choice: ToolChoices | None = None,
+    *,
+    concurrency: int = 8,
+    ordered: bool = False,
+    session_id: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    **settings: Unpack[Settings],
+) -> AsyncGenerator[Gathered[Parsed], None]:
+    """Call ``complete`` for every prompt, at most ``concurrency`` at once, and yield an item for each.
+
+    Items come as the calls end, or in the order of the prompts with ``ordered``. A call that fails is an item
+    with ``error``; the others go on. Prompts are taken only when a call can begin, and at most
+    ``2 * concurrency`` are taken and not yet delivered, so an iterator of any length needs constant memory.
+    Closing the generator, or cancelling the task that reads it, cancels the calls in flight. The other
+    arguments are those of ``complete``; a mistake in them is raised before the first call.
+    """
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency: must be a whole number of at least 1, not {concurrency!r}")
+    if isinstance(prompts, str):
+        raise TypeError("prompts: must be an iterable of prompts; for one prompt, use complete()")
+    build_request("", tools, config, response_schema, tool_choice, settings=settings)
+
+    async def call(prompt: Messages) -> Response[Parsed]:
+        return await model.complete(
+            prompt, tools, config, response_schema, tool_choice,
+            session_id=session_id, metadata=metadata, **settings,
+        )  # fmt: skip
+
+    batch: _Batch[Parsed] = _Batch(_iterate(prompts), call, concurrency)
+    try:
+        async for item in batch.items(ordered=ordered):
+            yield item
+    finally:
+        await batch.close()
+
+
+class _Batch(Generic[Parsed]):
+    """Workers that take prompts and put items into a queue.
+
+    A worker holds a slot from before it takes a prompt; the reader frees the slot when it delivers the item.
+    """
+
+    def __init__(self, prompts: AsyncIterator[Messages], call: Any, concurrency: int) -> None:
+        self._prompts = prompts
+        self._call = call
+        self._taking = asyncio.Lock()
+        self._slots = asyncio.Semaphore(2 * concurrency)
+        self._queue: asyncio.Queue[Gathered[Parsed] | Exception | None] = asyncio.Queue()
+        self._taken = 0
+        self._exhausted = False
+        self._workers = [asyncio.create_task(self._work()) for _ in range(concurrency)]
+
+    async def items(self, *, ordered: bool) -> AsyncIterator[Gathered[Parsed]]:
+        """Yield items until every worker has ended. An error of the iterator of prompts is raised."""
+        waiting: dict[int, Gathered[Parsed]] = {}
+        due = 0
+        working = len(self._workers)
+        while working:
+            item = await self._queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                working -= 1
+                continue
+            waiting[item.index] = item
+            if not ordered:
+                due = item.index
+            while due in waiting:
+                yield waiting.pop(due)
+                self._slots.release()
+                due += 1
+
+    async def close(self) -> None:
+        """Cancel the calls in flight, wait until they are closed, and close the iterator of prompts."""
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        close = getattr(self._prompts, "aclose", None)
+        if close is not None:
+            await close()
+
+    async def _work(self) -> None:
+        try:
+            while (taken := await self._take()) is not None:
+                index, prompt = taken
+                try:
+                    item: Gathered[Parsed] = Gathered(index, prompt, await self._call(prompt))
+                except Exception as error:
+                    item = Gathered(index, prompt, error=error)
+                self._queue.put_nowait(item)
+        except Exception as error:  # of the iterator of prompts
+            self._queue.put_nowait(error)
+        else:
+            self._queue.put_nowait(None)
+
+    async def _take(self) -> tuple[int, Messages] | None:
+        """Return the next prompt and its place; ``None`` if there is none left."""
+        await self._slots.acquire()
+        async with self._taking:
+            if not self._exhausted:
+                try:
+                    prompt = await anext(self._prompts)
+                except StopAsyncIteration:
+                    self._exhausted = True
+                else:
+                    self._taken += 1
+                    return self._taken - 1, prompt
+        self._slots.release()
+        return None
+
+
+async def _iterate(prompts: Iterable[Messages] | AsyncIterable[Messages]) -> AsyncIterator[Messages]:
+    if isinstance(prompts, AsyncIterable):
+        async for prompt in prompts:
+            yield prompt
+    else:
+        for prompt in prompts:
+            yield prompt

@@ -1,0 +1,184 @@
+"""``gather``: many calls at once, with bounded concurrency and memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+
+import dragoman
+from dragoman import Gathered, InvalidRequestError, RateLimitError, User, gather
+from dragoman.messages import Assistant
+from dragoman.sim import ScriptedProvider
+
+
+class Slow(ScriptedProvider):
+    """Answers every prompt, and counts the calls in flight. ``waits`` maps prompts to seconds."""
+
+    def __init__(self, waits: dict[str, float] | None = None, answer: Any = "Hello.") -> None:
+        super().__init__(answer)
+        self.waits = waits or {}
+        self.flying = self.most = self.cancelled = 0
+
+    async def complete(self, messages: Any, *more: Any, **settings: Any) -> Any:
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        try:
+            await asyncio.sleep(self.waits.get(str(messages), 0.001))
+            if messages == "fail":
+                raise RateLimitError("slow down")
+            return await super().complete(messages, *more, **settings)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.flying -= 1
+
+
+async def test_items_come_as_they_end_and_no_more_run_than_allowed() -> None:
+    model = Slow({"0": 0.2})
+    items = [item async for item in gather(model, [str(n) for n in range(20)], concurrency=4)]
+    assert sorted(item.index for item in items) == list(range(20))
+    assert all(item.prompt == str(item.index) and item.error is None for item in items)
+    assert all(item.response is not None and item.response.text == "Hello." for item in items)
+    assert items[0].index != 0
+    assert model.most == 4
+
+
+@pytest.mark.parametrize("slow", ["0", "3", "7"])
+async def test_order_is_kept_on_request(slow: str) -> None:
+    model = Slow({slow: 0.05})
+    items = [item async for item in gather(model, [str(n) for n in range(8)], concurrency=3, ordered=True)]
+    assert [item.index for item in items] == list(range(8))
+    assert model.most == 3
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_an_error_of_one_does_not_stop_the_others(ordered: bool) -> None:
+    items = [item async for item in gather(Slow(), ["a", "fail", "b", []], concurrency=2, ordered=ordered)]
+    by_place = {item.index: item for item in items}
+    assert [type(by_place[at].error) for at in range(4)] == [
+        type(None),
+        RateLimitError,
+        type(None),
+        InvalidRequestError,
+    ]
+    assert by_place[1].response is None
+    assert by_place[2].response is not None
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_prompts_are_taken_only_when_a_call_can_begin(ordered: bool) -> None:
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "0" if taken == 1 else "x"
+
+    model = Slow({"0": 0.05})
+    seen = 0
+    async with aclosing(gather(model, endless(), concurrency=3, ordered=ordered)) as items:
+        async for _ in items:
+            seen += 1
+            await asyncio.sleep(0.002)
+            assert taken <= seen + 2 * 3
+            if seen == 30:
+                break
+    assert model.flying == 0
+
+
+async def test_prompts_may_be_an_asynchronous_iterator() -> None:
+    closed = False
+
+    async def source() -> AsyncIterator[User]:
+        nonlocal closed
+        try:
+            for word in ("a", "b", "c"):
+                await asyncio.sleep(0.001)
+                yield User(word)
+        finally:
+            closed = True
+
+    items = [item async for item in gather(ScriptedProvider("Hello."), source(), concurrency=2, ordered=True)]
+    assert [item.prompt for item in items] == [User("a"), User("b"), User("c")]
+    assert closed
+
+
+async def test_an_error_of_the_prompts_is_raised_and_closes_the_calls() -> None:
+    def broken() -> Iterator[str]:
+        yield "slow"
+        raise OSError("the file is gone")
+
+    model = Slow({"slow": 60})
+    with pytest.raises(OSError, match="the file is gone"):
+        [item async for item in gather(model, broken(), concurrency=2)]
+    assert (model.flying, model.cancelled) == (0, 1)
+
+
+async def test_leaving_the_loop_cancels_what_runs() -> None:
+    model = Slow({"slow": 60})
+    async with aclosing(gather(model, ["a", "slow", "slow"], concurrency=3)) as items:
+        assert (await anext(items)).prompt == "a"
+    assert (model.flying, model.cancelled) == (0, 2)
+
+
+async def test_cancelling_the_reader_cancels_what_runs() -> None:
+    model = Slow({"slow": 60})
+
+    async def read() -> None:
+        async for _ in gather(model, ["slow"] * 3, concurrency=3):
+            pass
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0.01)
+    assert model.flying == 3
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (model.flying, model.cancelled) == (0, 3)
+
+
+class River(msgspec.Struct):
+    name: str
+
+
+async def test_settings_and_schemas_go_through() -> None:
+    model = ScriptedProvider('{"name": "Rhine"}')
+    async for item in gather(model, ["?"], response_schema=River, system="Be brief.", temperature=0, session_id="s"):
+        assert isinstance(item, Gathered)
+        assert item.response is not None
+        assert item.response.parsed == River("Rhine")
+        assert item.response.message == Assistant('{"name": "Rhine"}')
+    (request,) = model.requests
+    assert (request.messages[0], request.config.temperature, request.session_id) == (
+        dragoman.System("Be brief."), 0, "s",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "kind", "message"),
+    [
+        (["a"], {"temprature": 0}, TypeError, "did you mean temperature"),
+        (["a"], {"response_schema": 3}, InvalidRequestError, "response_schema"),
+        (["a"], {"concurrency": 0}, ValueError, "concurrency"),
+        (["a"], {"concurrency": True}, ValueError, "concurrency"),
+        ("a", {}, TypeError, "use complete"),
+    ],
+)
+async def test_mistakes_are_raised_before_the_first_call(
+    prompts: Any, settings: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    model = ScriptedProvider("Hello.")
+    with pytest.raises(kind, match=message):
+        [item async for item in gather(model, prompts, **settings)]
+    assert model.requests == []
+
+
+async def test_nothing_to_do_is_nothing_done() -> None:
+    assert [item async for item in gather(ScriptedProvider("Hello."), [])] == []
