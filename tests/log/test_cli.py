@@ -37,8 +37,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_list(path: Path) -> None:
     shown = run("list", "--log", str(path)).stdout.splitlines()
-    assert shown[0].split() == ["last", "record", "records", "outcome", "session", "goal"]
-    assert [line.split()[2:4] for line in shown[1:]] == [["8", "look"], [str(len(STORY)), "completed"]]
+    heads = ["last", "record", "kind", "model", "cost", "outcome", "session", "begins", "with"]
+    assert shown[0].split() == heads
+    assert shown[2].split()[2:7] == ["agent", "anthropic:claude-sonnet-4-6", "$0.008295+", "completed", "fix"]
     assert shown[2].endswith(f" {GOAL}")
     listed = json.loads(run("list", "--json", DRAGOMAN_LOG=str(path)).stdout)
     assert [(entry["session"], entry["goal"], entry["outcome"]) for entry in listed] == [
@@ -75,6 +76,58 @@ def test_a_record_cannot_command_the_terminal(path: Path) -> None:
 def test_a_session_that_is_not_there(path: Path, words: list[str]) -> None:
     result = run(*words, "--log", str(path))
     assert (result.exit_code, "the log has no session 'no'" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["show"], ["verify"], ["export"], ["cost"]])
+def test_a_session_is_found_by_a_prefix_and_as_the_last(path: Path, words: list[str]) -> None:
+    exact = run(*words, "look", "--log", str(path))
+    assert exact.exit_code == 0
+    for name in ("lo", "last"):
+        assert run(*words, name, "--log", str(path)).stdout == exact.stdout
+
+
+def test_the_part_after_the_kind_is_a_prefix_too_and_an_ambiguous_one_lists_the_candidates(path: Path) -> None:
+    with SqliteLog(path) as log:
+        for name in ("chat_01AB", "ask_01AC"):
+            log.append_sync(name, SessionStarted(f"question of {name}", kind="chat"))
+    assert "question of chat_01AB" in run("show", "01ab", "--log", str(path)).stdout
+    found = run("show", "01", "--log", str(path))
+    assert (found.exit_code, found.stdout) == (2, "")
+    for words in ("2 sessions", "chat_01AB", "ask_01AC", "question of ask_01AC"):
+        assert words in found.stderr
+    replayed = CliRunner().invoke(main, ["replay", "last", "--log", str(path)])
+    assert "question of ask_01AC" in replayed.stdout
+
+
+def test_the_last_session_of_an_empty_log(tmp_path: Path) -> None:
+    SqliteLog(tmp_path / "log.db").close()
+    found = run("show", "last", "--log", str(tmp_path / "log.db"))
+    assert (found.exit_code, "the log has no session yet" in found.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sessions"),
+    [
+        ("RM -rf", ["fix"]),  # in the command of a tool
+        ("only look", ["look"]),
+        ("claude-sonnet", ["look", "fix"]),
+        ("private", []),  # a column of the store
+        ("tool_name", []),  # the name of a field
+        ("assistant", []),  # a role
+    ],
+)
+def test_search(path: Path, text: str, sessions: list[str]) -> None:
+    found = json.loads(run("search", text, "--json", "--log", str(path)).stdout)
+    assert [each["session"] for each in found] == sessions
+    for each in found:
+        assert all(text.casefold() in match["excerpt"].casefold() for match in each["matches"])
+    shown = run("search", text, "--log", str(path))
+    assert all(name in shown.stdout for name in sessions)
+    assert ("no session contains" in shown.stderr) is not bool(sessions)
+
+
+def test_a_search_for_nothing_is_wrong_usage(path: Path) -> None:
+    assert run("search", " ", "--log", str(path)).exit_code == 2
 
 
 # --- verifying --------------------------------------------------------------------------------------

@@ -495,6 +495,35 @@ def test_another_log_is_taken_over_as_it_is(open_store: Open, other: SqliteLog, 
     assert log.append_sync("b", TurnStarted(2)).seq == 3
 
 
+TEXTS = ['She said: "Über 100 % of C:\\new_folder"\nand left', "plain", "日本語 text", "OVER"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hits"),
+    [
+        ("über", [0]),
+        ('"ÜBER 100 %', [0]),
+        ('folder"\nAND', [0]),
+        ("C:\\new_f", [0]),
+        ("newXf", []),
+        ("日本", [2]),
+        ("over", [3]),
+        ("PLAIN", [1]),
+        ("a", [0, 1]),
+        ("type", []),
+    ],
+)
+def test_search_finds_values_in_any_case(open_store: Open, tmp_path: Path, text: str, hits: list[int]) -> None:
+    log = open_store()
+    for number, value in enumerate(TEXTS):
+        log.append_sync(f"s{number}", SessionStarted(value))
+    export = tmp_path / "all.jsonl"
+    log.export(export)
+    for store in (log, ExportedLog(export)):
+        assert [record.session for record in store.search(text)] == [f"s{hit}" for hit in hits]
+        assert [record.session for record in store.search(text, "s0")] == [f"s{hit}" for hit in hits if hit == 0]
+
+
 def test_what_went_on_differently_is_not_taken_over(open_store: Open, other: SqliteLog) -> None:
     log = open_store()
     log.restore(other, "b")

@@ -115,7 +115,7 @@ def test_it_can_be_used_with_keys_alone(watched: Watched, log: SqliteLog, url: s
     expect(page.locator("#window-title")).to_have_text("Keys")
     page.keyboard.press("Escape")
     page.keyboard.press("/")
-    page.keyboard.type("loo")
+    page.keyboard.type("only look")
     expect(page.locator("#sessions a")).to_have_count(1)
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

@@ -27,6 +27,7 @@ from .doctor import doctor
 from .errors import EXIT_CODES, WrongFile, report_errors
 from .log import log_option, open_log_at
 from .options import model_options, open_model
+from .sessions import find_session
 
 _EFFECTS = ("none", "read", "write", "execute", "network")
 _SYSTEM = (
@@ -90,7 +91,7 @@ class _Agent(click.Command):
 @click.option("--system", metavar="TEXT", default=_SYSTEM, help="Other instructions for the model.")
 @click.option("--max-tokens", type=int, help="The longest reply.")
 @log_option
-@click.option("--resume", metavar="SESSION", help="Go on with a session of the log.")
+@click.option("--resume", metavar="SESSION", help="Go on with a session: its id, the beginning of it, or last.")
 @click.option("--takeover", is_flag=True, help="With --resume: go on even if the session still runs elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print every record, one JSON object a line.")
 def command(goal: str | None, model: str, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
@@ -125,6 +126,8 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
         "metadata": {"workspace": str(workspace.resolve()), "sandbox": find_sandbox().label},
     }
     with open_log_at(where, readonly=False) as log:
+        if options["resume"] is not None:
+            options["resume"] = find_session(log, options["resume"], kind="agent")
         view.warn_of_sandbox(find_sandbox())
         work = _run(provider, workspace, policy, log, goal, settings, options, view)
         _leave(view, asyncio.run(work))

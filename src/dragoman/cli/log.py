@@ -27,9 +27,6 @@ from ..log import (
     LogError,
     LogRecord,
     Progress,
-    SessionEntry,
-    SessionFinished,
-    SessionStarted,
     find_place,
     name_place,
     open_log,
@@ -41,6 +38,7 @@ from ..trace import TraceServer
 from .console import Bar, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import json_option, load_prices
+from .sessions import ROW, find_excerpt, find_session, make_row, sort_sessions, summarize, to_json
 
 _SHOWN = 50  # sessions in a list that is read by people
 
@@ -82,40 +80,65 @@ def write_json(value: Any) -> None:
 @command.command("list")
 @log_option
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
+@click.option("--kind", type=click.Choice(["agent", "chat", "ask"]), help="Only sessions of this kind.")
 @json_option("the sessions")
-def show_list(where: str | None, limit: int | None, *, as_json: bool) -> None:
+def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json: bool) -> None:
     """List the sessions, the newest first."""
     with open_log_at(where) as log:
-        entries = sorted(log.sessions(), key=lambda entry: entry.updated, reverse=True)
+        entries = sort_sessions(log, kind)
         chosen = entries[: limit or (None if as_json else _SHOWN)]
         with working("reading the sessions"):
-            ends = [_ends(log, entry) for entry in chosen]
+            found = [(entry, summarize(log, entry)) for entry in chosen]
         if as_json:
-            both = zip(chosen, ends, strict=True)
-            write_json([{**msgspec.structs.asdict(entry), **end} for entry, end in both])
+            write_json([to_json(*each) for each in found])
             return
-        if chosen:
-            rows = [_row(entry, end) for entry, end in zip(chosen, ends, strict=True)]
-            show_table(["last record", "records", "outcome", "session", "goal"], rows, right=[1])
+        if found:
+            show_table(ROW, [make_row(*each) for each in found], right=[3])
         if len(chosen) < len(entries):
             click.echo(f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)", err=True)
         if not entries:
             click.echo(f"{name_place(find_place(where))}: no sessions", err=True)
 
 
-def _row(entry: SessionEntry, ends: dict[str, str | None]) -> list[str]:
-    session, goal = shorten(entry.session, 60), shorten(ends["goal"] or "", 80)
-    return [f"{entry.updated:%Y-%m-%d %H:%M}", str(entry.records), ends["outcome"] or "", session, goal]
+@command.command("search")
+@click.argument("text")
+@log_option
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The N newest.")
+@json_option("the sessions and their matches")
+def search(text: str, where: str | None, limit: int, *, as_json: bool) -> None:
+    """Find sessions by what they contain: questions, answers, commands, results, model names.
+
+    Upper and lower case do not differ. Each session is shown with the first match and the number of matches.
+    """
+    if not text.strip():
+        raise click.UsageError("TEXT is empty; `dragoman log list` lists every session")
+    with open_log_at(where) as log:
+        with working("searching"):
+            found: dict[str, list[LogRecord]] = {}
+            for record in log.search(text):
+                found.setdefault(record.session, []).append(record)
+            entries = [entry for entry in sort_sessions(log) if entry.session in found]
+            shown = [(entry, summarize(log, entry)) for entry in entries[:limit]]
+        if as_json:
+            write_json([{**to_json(*each), "matches": _matches(found[each[0].session], text)} for each in shown])
+            return
+        for entry, summary in shown:
+            _show_match(make_row(entry, summary), found[entry.session], text)
+        if len(shown) < len(entries):
+            click.echo(f"and {len(entries) - len(shown)} more (--limit {len(entries)} shows all)", err=True)
+        if not entries:
+            click.echo(f"{name_place(find_place(where))}: no session contains {text!r}", err=True)
 
 
-def _ends(log: EventLog, entry: SessionEntry) -> dict[str, str | None]:
-    """What a session was for and how it ended, from its first and last record."""
-    first = next(log.read(entry.session)).payload
-    last = next(log.read(entry.session, entry.records - 1)).payload
-    return {
-        "goal": first.goal if isinstance(first, SessionStarted) else None,
-        "outcome": last.outcome if isinstance(last, SessionFinished) else None,
-    }
+def _matches(records: list[LogRecord], text: str) -> list[dict[str, Any]]:
+    return [{"seq": record.seq, "type": record.type, "excerpt": find_excerpt(record, text)} for record in records]
+
+
+def _show_match(row: list[str], records: list[LogRecord], text: str) -> None:
+    when, kind, model, _, _, session, begins = row
+    click.echo(f"{click.style(session, bold=True)}  {when}  {kind}  {model}  {begins}".rstrip())
+    more = f"  ({len(records)} records)" if len(records) > 1 else ""
+    click.echo(f"  {records[0].seq:>4}  {find_excerpt(records[0], text)}{more}")
 
 
 @command.command("show")
@@ -130,7 +153,7 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
         if name not in CATALOGUE:
             raise click.UsageError(f"--type: {name!r} is none of {', '.join(CATALOGUE)}")
     with open_log_at(where) as log:
-        check_session(log, session)
+        session = find_session(log, session)
         for record in log.find(*types, session=session) if types else log.read(session, after):
             if record.seq > after:
                 click.echo(record.line.decode() if as_json else _line(record))
@@ -138,12 +161,6 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
 
 def _line(record: LogRecord) -> str:
     return f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22}  {describe(record)}"
-
-
-def check_session(log: EventLog, session: str) -> None:
-    """Refuse a session that is not there, as wrong usage."""
-    if not any(log.read(session)):
-        raise click.UsageError(f"the log has no session {session!r}; `dragoman log list` shows which it has")
 
 
 # --- proving ----------------------------------------------------------------------------------------
@@ -163,7 +180,7 @@ def verify(session: str | None, where: str | None, known: str | None, *, as_json
     heads = _read_heads(known)
     with open_log_at(where) as log:
         if session is not None and session not in heads:
-            check_session(log, session)
+            session = find_session(log, session)
         with _progress("verifying") as progress:
             report = log.verify(session, known=heads, progress=progress)
         if as_json:
@@ -199,7 +216,7 @@ def export(session: str | None, where: str | None, output: str) -> None:
     """
     with open_log_at(where) as log:
         if session is not None:
-            check_session(log, session)
+            session = find_session(log, session)
         if output == "-":
             log.export(sys.stdout.buffer, session)
             return
@@ -224,7 +241,7 @@ def take_over(source: str, session: str | None, where: str | None, *, as_json: b
     """
     with open_log_at(source) as other:
         if session is not None:
-            check_session(other, session)
+            session = find_session(other, session)
         with open_log_at(where, readonly=False) as log, _progress("importing") as progress:
             count = log.restore(other, session, progress=progress)
     if as_json:
@@ -319,7 +336,7 @@ def show_cost(session: str | None, where: str | None, prices: str | None, *, onl
     table = load_prices(prices, only=only)
     with open_log_at(where) as log:
         if session is not None:
-            check_session(log, session)
+            session = find_session(log, session)
         bills: dict[str, _Bill] = {}
         with working("adding up"):
             for result in reprice(read_uses(log, session), table):
@@ -425,7 +442,7 @@ def view(session: str | None, where: str | None, port: int, *, browser: bool, as
     """
     with open_log_at(where) as log:
         if session is not None:
-            check_session(log, session)
+            session = find_session(log, session)
         try:
             asyncio.run(_serve(log, session, port, browser=browser, as_json=as_json))
         except OSError as error:

@@ -13,7 +13,8 @@ from ..log import ChainReport, EventLog
 from ..replay import Change, ReplayStep, Totals, compare_runs, count_totals, make_printable, read_steps
 from .console import working
 from .errors import EXIT_CODES
-from .log import check_session, log_option, open_log_at
+from .log import log_option, open_log_at
+from .sessions import find_session
 
 _COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, "worker": "blue"}
 
@@ -42,7 +43,7 @@ def command(
     says what does not follow from the evidence, such as a tool that ran without a decision.
     """
     with open_log_at(where) as log:
-        check_session(log, session)
+        session = find_session(log, session)
         if other is not None:
             _compare(log, session, diff_log or where, other, as_json=as_json)
             return
@@ -111,7 +112,7 @@ def _show_totals(totals: Totals) -> None:
 
 def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_json: bool) -> None:
     with open_log_at(where) as second:
-        check_session(second, other)
+        other = find_session(second, other)
         with working("comparing"):
             reports = [log.verify(session), second.verify(other)]
             sides = [_sound_steps(log, session, reports[0]), _sound_steps(second, other, reports[1])]

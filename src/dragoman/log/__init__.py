@@ -39,7 +39,7 @@ from .errors import (
     LogVersionError,
     UnknownTypeError,
 )
-from .eventlog import EventLog, Progress, SessionEntry
+from .eventlog import EventLog, Progress, SessionEntry, find_texts
 from .jsonl import ExportedLog
 from .location import SCHEMES, find_place, name_place
 from .payloads import (
@@ -131,6 +131,7 @@ __all__ = [
     "TurnStarted",
     "UnknownTypeError",
     "find_place",
+    "find_texts",
     "genesis",
     "hash_record",
     "name_place",

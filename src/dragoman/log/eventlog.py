@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -68,6 +69,12 @@ class LogView(Protocol):
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
         """The next rows of a session that are of one of these types, in order."""
+
+    def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
+        """The next rows of a session whose payload contains a text, in any case of its letters, in order.
+
+        The text consists of ASCII letters, digits and spaces.
+        """
 
     def ends(self) -> list[tuple[Row, Row]]:
         """The first and last row of every session, sorted by name, without their payloads."""
@@ -245,13 +252,32 @@ class EventLog(ABC):
 
         Quicker than reading everything when you want a few kinds of it: ``log.find("llm.call_completed")``.
         """
+        return self._collect(session, lambda view, name, after: view.select(name, types, after, _PAGE))
+
+    def search(self, text: str, session: str | None = None) -> Iterator[LogRecord]:
+        """Yield the records that hold a text in one of their values, in any case of its letters.
+
+        The order is by session and ``seq``. Names of fields, types and the data of attachments do not count.
+        """
+        needle = text.casefold()
+        # The store compares ASCII alone, and knows nothing of how JSON escapes quotes or line breaks: it
+        # preselects by the longest plain part of the text, and every record it finds is then decoded.
+        part = max(re.findall("[A-Za-z0-9 ]+", text), key=len, default="")
+        for record in self._collect(session, lambda view, name, after: view.search(name, part, after, _PAGE)):
+            if any(needle in value.casefold() for value in find_texts(record.data)):
+                yield record
+
+    def _collect(
+        self, session: str | None, select: Callable[[LogView, str, int], Sequence[Row]]
+    ) -> Iterator[LogRecord]:
+        """Yield what a query finds in one session or in all, page by page."""
         with self._view() as view:
             names = view.names() if session is None else [session]
         for name in names:
             after = 0
             while True:
                 with self._view() as view:
-                    rows = view.select(name, types, after, _PAGE)
+                    rows = select(view, name, after)
                 yield from map(read_row, rows)
                 if len(rows) < _PAGE:
                     break
@@ -340,6 +366,22 @@ class EventLog(ABC):
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
         """Look at what is stored; any number of threads may at once."""
+
+
+_NOT_TEXT = ("type", "role", "base64_data")
+
+
+def find_texts(value: Any) -> Iterator[str]:
+    """Yield the texts of a payload: its values, without types, roles and the data of attachments."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name not in _NOT_TEXT or not isinstance(item, str):
+                yield from find_texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from find_texts(item)
 
 
 def _count_shared(log: EventLog, source: EventLog, session: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -115,9 +115,16 @@ class _ExportView:
         return [self._read(place) for place in places[start : start + size]]
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
+        return self._filter(session, after, size, lambda row: row[5] in types)
+
+    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
+        needle = text.lower().encode()
+        return self._filter(session, after, size, lambda row: needle in row[9].lower())
+
+    def _filter(self, session: str, after: int, size: int, fits: Callable[[Row], bool]) -> list[Row]:
         found: list[Row] = []
         while len(found) < size and (rows := self.page(session, after, 500)):
-            found += [row for row in rows if row[5] in types]
+            found += [row for row in rows if fits(row)]
             after = rows[-1][1]
         return found[:size]
 

@@ -67,6 +67,7 @@ _PAGE = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, convert_to(payload, 'UTF8'), previous, hash
 FROM dragoman_log WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"""
 _SELECT = _PAGE.replace("ORDER BY", "AND type = ANY(%s::text[]) ORDER BY")
+_SEARCH = _PAGE.replace("ORDER BY", "AND payload ILIKE %s ORDER BY")
 # The next greater name, again and again: a step per session instead of a look at every record.
 _NAMES = """
 WITH RECURSIVE names (name) AS (
@@ -282,6 +283,9 @@ class _PostgresView:
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
         return cast("list[Row]", self.connection.execute(_SELECT, (session, after, list(types), size)).fetchall())
+
+    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
+        return cast("list[Row]", self.connection.execute(_SEARCH, (session, after, f"%{text}%", size)).fetchall())
 
     def ends(self) -> list[tuple[Row, Row]]:
         rows = cast("list[Row]", self.connection.execute(_ENDS, (self.names(),)).fetchall())

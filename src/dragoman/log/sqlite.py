@@ -66,6 +66,7 @@ _PAGE = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, CAST(payload AS BLOB), previous, hash
 FROM records WHERE session = CAST(? AS TEXT) AND seq > ? ORDER BY seq LIMIT ?"""
 _SELECT = _PAGE.replace("ORDER BY", "AND type IN (SELECT value FROM json_each(?)) ORDER BY")
+_SEARCH = _PAGE.replace("ORDER BY", "AND payload LIKE ? ORDER BY")
 _LENGTH = "SELECT max(seq) FROM records WHERE session = CAST(? AS TEXT)"
 # The next greater name, again and again: a step per session instead of a look at every record.
 _NAMES = """
@@ -265,6 +266,10 @@ class _SqliteView:
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
         with _explained(self.path):
             return self.connection.execute(_SELECT, (_bytes(session), after, json.dumps(types), size)).fetchall()
+
+    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
+        with _explained(self.path):
+            return self.connection.execute(_SEARCH, (_bytes(session), after, f"%{text}%", size)).fetchall()
 
     def length(self, session: str) -> int:
         return cast("int", self.connection.execute(_LENGTH, (_bytes(session),)).fetchone()[0] or 0)

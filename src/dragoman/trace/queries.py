@@ -11,6 +11,7 @@ import msgspec
 from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionFinished, SessionStarted
 from ..replay import Evidence, ReplayStep, count_totals, describe
 
+_SEARCHED = 3  # characters that a search of the content needs
 _TEXT = 4000  # characters of a text that a timeline shows
 _ITEMS = 100
 _DEEPEST = 12
@@ -29,8 +30,8 @@ class Reader:
     # --- sessions -----------------------------------------------------------------------------------
 
     def list_sessions(self, query: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
-        """Sessions whose name holds ``query``, the newest first."""
-        entries = [entry for entry in self._log.sessions() if query.lower() in entry.session.lower()]
+        """Return the sessions whose name or content holds ``query``, the newest first."""
+        entries = [entry for entry in self._log.sessions() if self._fits(entry.session, query)]
         entries.sort(key=lambda entry: entry.updated, reverse=True)
         shown = []
         for entry in entries[offset : offset + limit]:
@@ -44,6 +45,11 @@ class Reader:
                 }
             )
         return {"sessions": shown, "total": len(entries)}
+
+    def _fits(self, session: str, query: str) -> bool:
+        if query.lower() in session.lower():
+            return True
+        return len(query) >= _SEARCHED and next(self._log.search(query, session), None) is not None
 
     def count(self, session: str) -> dict[str, Any]:
         """What a session comes to."""

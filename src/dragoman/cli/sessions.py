@@ -1,0 +1,144 @@
+"""Sessions of the log as people name and read them: ids by prefix, ``last``, and one line for each."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from ..log import (
+    ADMINISTRATION,
+    EventLog,
+    LogRecord,
+    ModelSwapped,
+    SessionEntry,
+    SessionFinished,
+    SessionStarted,
+    find_texts,
+    read_uses,
+)
+from ..prices import EXACT
+from ..replay import shorten
+from .cost import write_amount
+
+_CANDIDATES = 10
+
+
+class Summary(Struct):
+    """What a list shows of a session. A cost that is not known is ``None``; ``unpriced`` counts such calls."""
+
+    kind: str | None = None
+    model: str | None = None
+    goal: str | None = None
+    outcome: str | None = None
+    calls: int = 0
+    cost_usd: Decimal | None = None
+    unpriced: int = 0
+
+
+def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:
+    """Return the sessions, the newest first."""
+    entries = [entry for entry in log.sessions() if kind is None or _find_kind(log, entry.session) == kind]
+    return sorted(entries, key=lambda entry: (entry.updated, entry.last_id), reverse=True)
+
+
+def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
+    """Return the session that a word names: its id, a unique prefix of the id, or ``last``.
+
+    The part of an id after the first underscore has prefixes too: ``01M7`` finds ``chat_01M7FV3Y``. With
+    ``kind``, ``last`` is the newest session of that kind.
+    """
+    if any(log.read(word)):
+        return word
+    if word == "last":
+        newest = [entry.session for entry in sort_sessions(log, kind) if entry.session != ADMINISTRATION]
+        if not newest:
+            raise click.UsageError(f"the log has no {kind or 'session'} yet")
+        return newest[0]
+    entries = [entry for entry in sort_sessions(log) if _has_prefix(entry.session, word)]
+    if len(entries) == 1:
+        return entries[0].session
+    if not entries:
+        raise click.UsageError(f"the log has no session {word!r}; `dragoman log list` shows which it has")
+    lines = [f"  {_describe(entry, summarize(log, entry))}" for entry in entries[:_CANDIDATES]]
+    more = [f"  and {len(entries) - _CANDIDATES} more"] if len(entries) > _CANDIDATES else []
+    found = "\n".join([*lines, *more])
+    raise click.UsageError(f"{word!r} is the beginning of {len(entries)} sessions; give more of the id:\n{found}")
+
+
+def summarize(log: EventLog, entry: SessionEntry) -> Summary:
+    """Return the line of a session, from its first and last record and the records of its calls."""
+    found = Summary()
+    first = next(log.read(entry.session)).payload
+    if isinstance(first, SessionStarted):
+        found.kind, found.goal, found.model = first.kind, first.goal, _name_model(first.provider, first.model)
+    last = next(log.read(entry.session, entry.records - 1)).payload
+    if isinstance(last, SessionFinished):
+        found.outcome = last.outcome
+    for record in log.find("model.swapped", session=entry.session):
+        if isinstance(record.payload, ModelSwapped):
+            found.model = record.payload.to
+    for use in read_uses(log, entry.session):
+        found.calls += 1
+        if not isinstance(use.old, Decimal):
+            found.unpriced += 1
+        else:
+            found.cost_usd = EXACT.add(found.cost_usd or Decimal(0), use.old)
+    return found
+
+
+def show_cost(summary: Summary) -> str:
+    """Return the cost as a cell of a table; a plus sign marks calls whose cost is not known."""
+    if not summary.calls:
+        return ""
+    if summary.cost_usd is None:
+        return "unknown"
+    return f"${write_amount(round(summary.cost_usd, 6))}{'+' if summary.unpriced else ''}"
+
+
+def make_row(entry: SessionEntry, summary: Summary) -> list[str]:
+    """Return the cells of a session: when, kind, model, cost, outcome, id, and how it begins."""
+    return [
+        f"{entry.updated:%Y-%m-%d %H:%M}", summary.kind or "", shorten(summary.model or "", 40), show_cost(summary),
+        summary.outcome or "", shorten(entry.session, 60), shorten(summary.goal or "", 60),
+    ]  # fmt: skip
+
+
+ROW = ["last record", "kind", "model", "cost", "outcome", "session", "begins with"]
+
+
+def find_excerpt(record: LogRecord, text: str, width: int = 70) -> str:
+    """Return the part of a record around the first place that has a text."""
+    for value in find_texts(record.data):
+        at = value.casefold().find(text.casefold())
+        if at >= 0:
+            begin = max(0, at - width // 3)
+            line = shorten(value[begin : begin + width], width)
+            return f"{'…' if begin else ''}{line}{'…' if begin + width < len(value) else ''}"
+    return ""
+
+
+def to_json(entry: SessionEntry, summary: Summary) -> dict[str, Any]:
+    """Return a session as the data of ``--json``."""
+    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+    return {**fields, **{name: getattr(summary, name) for name in summary.__struct_fields__}}
+
+
+def _describe(entry: SessionEntry, summary: Summary) -> str:
+    goal = shorten(summary.goal or "", 50)
+    return f"{shorten(entry.session, 60)}  {entry.updated:%Y-%m-%d %H:%M}  {summary.kind or ''}  {goal}".rstrip()
+
+
+def _find_kind(log: EventLog, session: str) -> str | None:
+    first = next(log.read(session)).payload
+    return first.kind if isinstance(first, SessionStarted) else None
+
+
+def _has_prefix(session: str, word: str) -> bool:
+    return session.startswith(word) or session.partition("_")[2].lower().startswith(word.lower())
+
+
+def _name_model(provider: str | None, model: str | None) -> str | None:
+    return f"{provider}:{model}" if provider and model else model
