@@ -854,7 +854,6 @@ async def test_events_that_end_before_the_message_are_no_reply() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "base_url is required"),
         ({"base_url": "ftp://x"}, "http"),
         ({"base_url": "http://user:pw@x"}, "credentials"),
         ({"base_url": "http://x", "wire": "morse"}, "unknown wire"),

@@ -12,7 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import AuthenticationError, Capabilities, ContextOverflowError, InvalidModelError, connect
+import dragoman.sync
+from dragoman import (
+    AuthenticationError,
+    Capabilities,
+    ContextOverflowError,
+    InvalidModelError,
+    UnavailableError,
+    connect,
+    describe,
+)
 from dragoman.errors import ProviderError
 from dragoman.messages import Image, Inline, System, Text, Tool, User
 from dragoman.provider import HttpProvider
@@ -119,17 +128,84 @@ async def test_the_contracts_own_example_answers(file: Path, monkeypatch: pytest
     assert [type(event).__name__ for event in heard] == ["CallStarted", "CallFailed", "CallStarted", "CallCompleted"]
 
 
-def test_open_composes_retry_around_observe(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "retries", "subscribers", "stack"),
+    [
+        ("sonnet", None, [], ["Retry(max_retries=5)", "HttpProvider anthropic:claude-sonnet-4-6"]),
+        ("sonnet", 0, [], ["HttpProvider anthropic:claude-sonnet-4-6"]),
+        ("sonnet", 1, [], ["Retry(max_retries=1)", "HttpProvider anthropic:claude-sonnet-4-6"]),
+        ("groq:m", None, [], ["HttpProvider groq:m"]),
+        ("groq:m", 2, [], ["Retry(max_retries=2)", "HttpProvider groq:m"]),
+        ("sonnet", None, [print], ["Retry(max_retries=5)", "Observe(", "HttpProvider anthropic:claude-sonnet-4-6"]),
+    ],
+)
+def test_the_stack_that_a_name_opens(
+    name: str,
+    retries: int | None,
+    subscribers: list[Any],
+    stack: list[str],
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     file.write_text(EXAMPLE.replace("max_retries: 2", "max_retries: 5", 1))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-    provider: Any = Registry.load(file).open("sonnet")
-    stack = []
-    while True:
-        stack.append(type(provider).__name__)
-        if not hasattr(provider, "inner"):
-            break
-        provider = provider.inner
-    assert stack == ["Retry", "Observe", "HttpProvider"]
+    monkeypatch.setenv("GROQ_API_KEY", "k")
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+    opened = describe(Registry.load(file).open(name, *subscribers, retries=retries)).splitlines()
+    assert [line.startswith(start) for line, start in zip(opened, stack, strict=True)] == [True] * len(stack)
+    if not subscribers:
+        assert describe(connect(name, retries=retries)).splitlines() == opened
+
+
+@pytest.mark.parametrize("retries", [None, 0])
+async def test_connect_sends_once_by_default(retries: int | None) -> None:
+    async def fail(connection: Connection) -> None:
+        connection.reply(500, b"{}", retry_after="0")
+
+    async with serve(fail) as server:
+        for expected, again in ((1, retries), (4, 2)):
+            async with connect("m", base_url=server.base_url, retries=again) as model:
+                with pytest.raises(UnavailableError):
+                    await model.complete("Hi")
+            assert len(server.requests) == expected
+
+
+def test_connect_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("adapters: {mine: {type: openai-compatible, base_url: 'http://127.0.0.1:9/v1'}}\n"
+                    "models: {mine:one: {aliases: [uno]}}\n")  # fmt: skip
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    for name, found in (
+        ("openai:gpt-5", ("openai", "gpt-5")),
+        ("ollama:llama3", ("ollama", "llama3")),
+        ("uno", ("mine", "one")),
+        ("mine:two", ("mine", "two")),
+    ):
+        model = connect(name)
+        assert (model.name, model.model) == found
+    assert dragoman.sync.connect("openai:gpt-5").model == "gpt-5"
+    file.write_text("models: {openai:gpt-5: {aliases: [dos]}}\n")
+    assert connect("dos").model == "gpt-5"  # a changed file is read again
+
+
+def test_connect_without_a_key(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+    file.write_text("")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(AuthenticationError, match=r"set the environment variable ANTHROPIC_API_KEY$"):
+        connect("anthropic:claude-sonnet-4-6")
+    given: Any = connect("anthropic:claude-sonnet-4-6", api_key="mine", timeouts=5, on_loss="reject")
+    assert given.model == "claude-sonnet-4-6"
+
+
+@pytest.mark.parametrize("name", ["gpt-5", "nonsense", "nobody:model"])
+def test_a_name_that_connect_does_not_know_says_what_to_do(
+    name: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("")
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+    with pytest.raises(InvalidModelError, match=r'"vendor:model", an alias of models.yaml or "local".*base_url='):
+        connect(name)
 
 
 def test_the_catalogue_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

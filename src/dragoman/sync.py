@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, Generic, Self, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import wraps
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from .events import Event, Parsed, Response, TextDelta
 from .messages import RuntimeConfig
@@ -25,6 +26,7 @@ from .wire import SwapPlan
 __all__ = ["SyncEventStream", "SyncProvider", "connect"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Portal:
@@ -189,6 +191,13 @@ class SyncProvider:
         return f"<sync {self._provider!r}>"
 
 
-def connect(model: str, **settings: Any) -> SyncProvider:
-    """See ``dragoman.connect``."""
-    return SyncProvider(connect_async(model, **settings))
+def _blocking(function: Callable[P, Provider]) -> Callable[P, SyncProvider]:
+    @wraps(function)
+    def connect(*arguments: P.args, **settings: P.kwargs) -> SyncProvider:
+        return SyncProvider(function(*arguments, **settings))
+
+    return connect
+
+
+connect = _blocking(connect_async)
+"""See ``dragoman.connect``."""

@@ -11,7 +11,7 @@
 """
 
 from ..validate import Messages
-from .connect import SCHEMES, connect
+from .connect import SCHEMES, bind, connect, open_scheme
 from .contract import Provider, ReplyProvider, plan
 from .gather import Gathered, gather
 from .http import HttpProvider
@@ -31,8 +31,10 @@ __all__ = [
     "ReplyProvider",
     "Served",
     "WrappedReply",
+    "bind",
     "connect",
     "gather",
+    "open_scheme",
     "plan",
     "read_events",
 ]

@@ -17,12 +17,77 @@ from .http import HttpProvider
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
 """Names that do not need an address, with the function that opens them, or with its place until it is needed."""
 
+# Layers above this one, loaded when a call needs them: most programs name an address and use neither.
+_REGISTRY = "dragoman.registry:open_name"
+_RETRY = "dragoman.middleware:Retry"
+
 
 def connect(
     model: str,
     *,
-    wire: str = "openai",
     base_url: str | None = None,
+    wire: str | None = None,
+    api_key: str | None = None,
+    retries: int | None = None,
+    capabilities: Capabilities | Mapping[str, Any] | None = None,
+    quirks: Any = None,
+    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
+    on_loss: Literal["warn", "reject"] = "warn",
+    transport: Transport | None = None,
+    name: str | None = None,
+    vendor: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    token_family: str | None = None,
+    keep_raw: bool = True,
+    priced_as: PricedAs | PriceRow | str | None = None,
+) -> Provider:
+    """Return a provider for a model. Nothing is sent before the first call.
+
+    ``model`` is a name such as ``"openai:gpt-5"``, an alias of ``models.yaml``, or ``"local"``, the embedded
+    model; with ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by default.
+
+    A call is sent once. ``retries=2`` adds a ``Retry`` that tries transient failures again; without it only an
+    adapter that ``models.yaml`` configures is retried, by its ``max_retries``. ``describe()`` shows the stack.
+
+    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key of a name comes from
+    the environment. ``capabilities`` is what you know the model can do, by the contract's names; ``quirks`` how
+    the server differs, as the wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines, or
+    a number for ``total``. ``name`` labels the provider in events and errors; ``vendor`` names whose opaque
+    state the endpoint understands; ``token_family`` is the vocabulary that lengths are estimated by, one of
+    ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as, if the host of ``base_url`` does not tell:
+    ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+    """
+    settings: dict[str, Any] = {
+        "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts,
+        "on_loss": on_loss, "transport": transport, "name": name, "vendor": vendor, "headers": headers,
+        "token_family": token_family, "keep_raw": keep_raw, "priced_as": priced_as,
+    }  # fmt: skip
+    if base_url is None:
+        settings |= {"on_loss": None if on_loss == "warn" else on_loss, "keep_raw": None if keep_raw else False}
+        given = {key: value for key, value in settings.items() if value is not None}
+        opened: Provider = _load(_REGISTRY)(model, retries, given)
+        return opened
+    provider = bind(model, base_url, **settings)
+    retried: Provider = _load(_RETRY)(provider, max_retries=retries) if retries else provider
+    return retried
+
+
+def open_scheme(model: str, settings: Mapping[str, Any]) -> Provider:
+    """Open a name of ``SCHEMES``, such as ``local`` or ``local:NAME``, with the settings that it understands."""
+    scheme, _, rest = model.partition(":")
+    known = {key: settings[key] for key in ("capabilities", "timeouts", "on_loss", "keep_raw") if key in settings}
+    opener = SCHEMES[scheme]
+    if isinstance(opener, str):
+        opener = SCHEMES[scheme] = _load(opener)
+    provider: Provider = opener(rest, **known)
+    return provider
+
+
+def bind(
+    model: str,
+    base_url: str,
+    *,
+    wire: str | None = None,
     api_key: str | None = None,
     capabilities: Capabilities | Mapping[str, Any] | None = None,
     quirks: Any = None,
@@ -32,26 +97,12 @@ def connect(
     name: str | None = None,
     vendor: str | None = None,
     headers: Mapping[str, str] | None = None,
-    token_family: str = "default",  # noqa: S107 - as above
+    token_family: str | None = None,
     keep_raw: bool = True,
     priced_as: PricedAs | PriceRow | str | None = None,
 ) -> Provider:
-    """Bind a model at an address. Nothing is sent before the first call.
-
-    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else. ``capabilities`` is
-    what you know the model can do, by the contract's names; ``quirks`` how the server differs, as the
-    wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines, or a number for
-    ``total``. ``name`` labels the provider in events and errors; ``vendor`` names whose opaque state
-    the endpoint understands; ``token_family`` is the vocabulary that lengths are estimated by, one of
-    ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as, if the host of ``base_url`` does not tell:
-    ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
-    """
-    scheme, _, rest = model.partition(":")
-    if base_url is None and scheme in SCHEMES:
-        given = {"capabilities": capabilities, "timeouts": timeouts, "on_loss": on_loss, "keep_raw": keep_raw}
-        return _opener(scheme)(rest, **{key: value for key, value in given.items() if value is not None})
-    if base_url is None:
-        raise ValueError(f"connect({model!r}): base_url is required, such as http://127.0.0.1:8080/v1")
+    """Bind a model at an address. ``connect`` documents the settings."""
+    wire, token_family = wire or "openai", token_family or "default"
     if wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
     if token_family not in FAMILIES:
@@ -78,13 +129,9 @@ def connect(
     return provider
 
 
-def _opener(scheme: str) -> Callable[..., Provider]:
-    opener = SCHEMES[scheme]
-    if isinstance(opener, str):
-        module, _, name = opener.partition(":")
-        opener = SCHEMES[scheme] = getattr(importlib.import_module(module), name)
-    assert not isinstance(opener, str)
-    return opener
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:

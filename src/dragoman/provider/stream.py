@@ -203,11 +203,12 @@ class EventStream(_Interruptible, Generic[Parsed]):
     def _finish(self, complete: MessageComplete) -> None:
         latency = (time.perf_counter() - self._began) * 1000
         response: Response[Any] = fold([complete] if self._start is None else [self._start, complete], latency)
-        try:
-            response = replace(response, parsed=to_instance(response, self._schema, self._request))
-        except StructuredOutputError as error:
-            self._unfit = error
-            response = replace(response, parsed=None)
+        if self._schema is not None:
+            try:
+                response = replace(response, parsed=to_instance(response, self._schema, self._request))
+            except StructuredOutputError as error:
+                self._unfit = error
+                response = replace(response, parsed=None)
         self._response = response
         self._calls.remove(self.request_id)
 

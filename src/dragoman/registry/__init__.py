@@ -2,7 +2,7 @@
 
 from .config import ConfigError
 from .entries import Adapter, File, ModelEntry, config_path, read_file
-from .names import Registry
+from .names import Registry, open_name
 from .vendors import Vendor, load_vendor, vendor_names
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Vendor",
     "config_path",
     "load_vendor",
+    "open_name",
     "read_file",
     "vendor_names",
 ]

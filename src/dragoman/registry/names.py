@@ -10,7 +10,8 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..capabilities import Capabilities
 from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import Observe, Retry
 from ..prices import PricedAs, PriceTable, find_seller
-from ..provider import SCHEMES, Provider, connect
+from ..provider import SCHEMES, Provider, bind, open_scheme
 from .config import ConfigError
 from .entries import Adapter, ModelEntry, config_path, read_file
 from .vendors import load_vendor, vendor_names
@@ -91,6 +92,11 @@ class _Names(Struct, frozen=True):
             tokens=entry.tokens or (vendor.token_family(entry.wire_name) if vendor else "default"),
             priced_as=replace(_price(entry, adapter), table=self.own_prices),
         )
+
+    def retries(self, entry: ModelEntry) -> int:
+        """Return how often a call is retried: never, unless the file configures the adapter."""
+        configured = self.adapters.get(entry.adapter)
+        return 0 if configured is None else configured.max_retries
 
     def doubt(self, entry: ModelEntry) -> str | None:
         """What to say of a model that nobody lists and that is spelt nearly like one of its vendor's."""
@@ -193,24 +199,29 @@ class Registry:
         """
         return self._provider(self._names(), name, planning, settings)
 
-    def open(self, name: str, *subscribers: Subscriber, **settings: Any) -> Provider:
-        """The provider as most want it: observed and priced at every attempt, retried as the adapter says."""
+    def open(self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any) -> Provider:
+        """Return the provider of a name, with ``subscribers`` told of every attempt.
+
+        A call is sent once, unless ``retries`` asks for more or the file configures the adapter: then by its
+        ``max_retries``, 2 unless it says otherwise.
+        """
         names = self._names()
-        inner = self._provider(names, name, False, settings)
-        observed = Observe(inner, *subscribers)
-        if _is_scheme(names, name):
-            return Retry(observed)
-        return Retry(observed, max_retries=names.adapter(names.find(name).adapter).max_retries)
+        provider = self._provider(names, name, False, settings)
+        if subscribers:
+            provider = Observe(provider, *subscribers)
+        if retries is None:
+            retries = 0 if _is_scheme(names, name) else names.retries(names.find(name))
+        return Retry(provider, max_retries=retries) if retries else provider
 
     # inside
 
     def _provider(self, names: _Names, name: str, planning: bool, settings: dict[str, Any]) -> Provider:
         if _is_scheme(names, name):
-            return connect(name, **settings)
+            return open_scheme(name, settings)
         entry = names.find(name)
         self._tell_doubt(names, entry)
         adapter = names.adapter(entry.adapter)
-        if entry.status != "configured" and not planning:
+        if entry.status != "configured" and not planning and not ("api_key" in settings and adapter.base_url):
             raise _not_configured(entry, adapter)
         given = {
             **adapter.settings(),
@@ -218,7 +229,7 @@ class Registry:
             "token_family": entry.tokens,
             "priced_as": entry.priced_as,
         }
-        return connect(entry.wire_name, **{**given, **settings})
+        return bind(entry.wire_name, **{**given, **settings})
 
     def _tell_doubt(self, names: _Names, entry: ModelEntry) -> None:
         """Any model of a vendor may be asked for, and one that is probably misspelt is said to be, once."""
@@ -239,6 +250,24 @@ class Registry:
             self.problem = str(error)
             log.warning("%s; keeping what was read before", error)
         return self._read
+
+
+@lru_cache(maxsize=8)
+def _load_registry(path: Path) -> Registry:
+    """Return the registry of a file that may be missing; it notices by itself when the file changes."""
+    return Registry.load(path if path.exists() else None)
+
+
+def open_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Provider:
+    """Open a model by its name, for ``connect``."""
+    try:
+        return _load_registry(config_path()).open(model, retries=retries, **settings)
+    except InvalidModelError as error:
+        error.advice = (
+            'A name is "vendor:model", an alias of models.yaml or "local"; '
+            'a server of your own needs base_url="http://127.0.0.1:8080/v1".'
+        )
+        raise
 
 
 def _load(path: Path) -> _Names:
