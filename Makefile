@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-covered test-rest test-exhaustive lint bench bench-quick lock clean docs
+.PHONY: chat test test-covered test-rest test-exhaustive lint bench bench-quick lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
@@ -49,8 +49,11 @@ docs: .venv/dev ## build the documentation into site/
 	$(BIN)/python -m tests.test_docs
 	$(BIN)/zensical build --clean --strict
 
-lock: .venv/dev ## renew the locked dependencies
-	$(BIN)/python scripts/lock.py
+lock: .venv/dev ## renew the locked dependencies by releases that are a week old; LOCK_BEFORE=2026-11-20 sets the day
+	LOCK_BEFORE="$(LOCK_BEFORE)" $(BIN)/python scripts/lock.py
+
+sbom: .venv/dev ## write the software bill of materials to build/sbom.cdx.json
+	$(BIN)/python scripts/sbom.py build/sbom.cdx.json
 
 .venv/chat: requirements/chat.lock pyproject.toml
 	@echo "setting up .venv; this happens once"

@@ -1,17 +1,49 @@
-"""Renew the locked dependencies: every version with its hashes, for every platform, and no index named."""
+"""Renew the locked dependencies: every version with its hashes, for every platform, and no index named.
 
+A release is taken up when it is a week old: most releases with malicious code are withdrawn within days. For an urgent
+fix, ``make lock LOCK_BEFORE=2026-11-20`` takes everything released before that day.
+"""
+
+from __future__ import annotations
+
+import os
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 
+COOL_DOWN = timedelta(days=7)
 COMPILE = [
     sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11",
     "--generate-hashes", "--no-header", "--no-annotate", "--upgrade",
 ]  # fmt: skip
+LOCKS = {
+    "requirements/dev.lock": ["--all-extras", "--group", "dev"],
+    "requirements/chat.lock": ["--extra", "local", "--extra", "cli", "-c", "requirements/dev.lock"],
+}
 
 
-def lock(output: str, *arguments: str) -> None:
-    subprocess.run([*COMPILE, "pyproject.toml", "requirements/build.in", *arguments, "-o", output], check=True)
+def choose_day(today: date, override: str = "") -> str:
+    """Return the day before which a release must have been made."""
+    return date.fromisoformat(override).isoformat() if override else (today - COOL_DOWN).isoformat()
 
 
-lock("requirements/dev.lock", "--all-extras", "--group", "dev")
-lock("requirements/chat.lock", "--extra", "local", "--extra", "cli", "-c", "requirements/dev.lock")
+def commands(day: str) -> list[list[str]]:
+    """Return the commands that write the locks, in order: the second lock takes its versions from the first."""
+    return [
+        [*COMPILE, "--exclude-newer", day, "pyproject.toml", "requirements/build.in", *arguments, "-o", output]
+        for output, arguments in LOCKS.items()
+    ]
+
+
+def main() -> None:
+    try:
+        day = choose_day(datetime.now(UTC).date(), os.environ.get("LOCK_BEFORE", ""))
+    except ValueError:
+        sys.exit("LOCK_BEFORE must be a day such as 2026-11-20")
+    print(f"locking releases made before {day}")
+    for command in commands(day):
+        subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()
