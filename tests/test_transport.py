@@ -11,6 +11,7 @@ import pickle
 import socket
 import ssl
 import zlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from dragoman import (
 )
 from dragoman.events import Event
 from dragoman.provider import EventStream, http
-from dragoman.transport import FixtureTransport, Secret
+from dragoman.transport import MAX_RATIO, FixtureTransport, Secret, _Exchange
 
 from .server import Connection, answering, chunk, completion, serve, stream_of
 
@@ -233,17 +234,58 @@ async def collect_all(stream: EventStream) -> list[Event]:
     return [event async for event in stream]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_compressed_comments_hold_neither_the_deadline_nor_the_loop(stream: bool) -> None:
-    """A hundred kilobytes become 64 MiB that make no event, all of it buffered at once."""
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """A hundred kilobytes that become 64 MiB of comments, which make no event."""
     packed = zlib.compressobj(9, zlib.DEFLATED, 31)
     comments = (b":" + b"x" * 1000 + b"\n") * 1024
-    bomb = b"".join([packed.compress(comments) for _ in range(64)]) + packed.flush()
-    turns = 0
+    return b"".join([packed.compress(comments) for _ in range(64)]) + packed.flush()
 
+
+def exploding(bomb: bytes) -> Callable[[Connection], Awaitable[None]]:
     async def explode(connection: Connection) -> None:
         connection.head(200, {"content-encoding": "gzip", "content-length": str(len(bomb))})
         connection.send(bomb)
+
+    return explode
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_of_too_high_a_compression_ratio_is_refused(
+    stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    receive = _Exchange.receive
+
+    async def counted(self: _Exchange) -> bytes:
+        nonlocal read
+        received = await receive(self)
+        read += len(received)
+        return received
+
+    monkeypatch.setattr(_Exchange, "receive", counted)
+    async with serve(exploding(bomb)) as server, connect("m", base_url=server.base_url) as model:
+        with pytest.raises(InvalidResponseError, match="times its compressed size"):
+            await (collect_all(model.stream("Hi")) if stream else model.complete("Hi"))
+    assert read < MAX_RATIO * len(bomb) + 1024 * 1024
+
+
+async def test_a_long_compressed_reply_of_a_usual_ratio_is_read() -> None:
+    text = "".join(f"{number:x} " for number in range(400_000))
+
+    async def reply(connection: Connection) -> None:
+        connection.reply(200, gzip.compress(completion(text)), content_encoding="gzip")
+
+    async with serve(reply) as server, connect("m", base_url=server.base_url) as model:
+        assert (await model.complete("Hi")).text == text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_compressed_comments_hold_neither_the_deadline_nor_the_loop(
+    stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.transport.MAX_RATIO", 10_000)
+    turns = 0
 
     async def count_turns() -> None:
         nonlocal turns
@@ -251,7 +293,7 @@ async def test_compressed_comments_hold_neither_the_deadline_nor_the_loop(stream
             await asyncio.sleep(0)
             turns += 1
 
-    async with serve(explode) as server, connect("m", base_url=server.base_url, timeouts=0.05) as model:
+    async with serve(exploding(bomb)) as server, connect("m", base_url=server.base_url, timeouts=0.05) as model:
         counting = asyncio.create_task(count_turns())
         with pytest.raises(TimedOutError):
             await (collect_all(model.stream("Hi")) if stream else model.complete("Hi"))

@@ -45,6 +45,8 @@ _AHEAD_LEAST = 4 * 1024
 _TURN = 128 * 1024
 # A compressed stream gains little and can hide a gigabyte in a megabyte.
 _STREAM_HEADERS = {"accept-encoding": "identity"}
+# How many times its compressed size a reply may have, from a turn's worth of bytes on. JSON reaches 30.
+MAX_RATIO = 100
 # An error page is never read further than this.
 MAX_ERROR_BODY = 1024 * 1024
 
@@ -427,6 +429,7 @@ class _Exchange(HttpStream):
                 await asyncio.sleep(0)
                 if clock.expired is not None:
                     raise clock.expiry()
+                self._check_ratio()
             received = await self._content.read(_TURN)
             self._unpaused += len(received)
             self.over = self._content.at_eof()
@@ -438,6 +441,11 @@ class _Exchange(HttpStream):
             raise lost from without_frames(error)
         finally:
             clock.reading = False
+
+    def _check_ratio(self) -> None:
+        packed = self._content.total_compressed_bytes  # None if the body is not compressed
+        if packed is not None and self._content.total_bytes > MAX_RATIO * packed + _TURN:
+            raise InvalidResponseError(f"the reply has more than {MAX_RATIO} times its compressed size")
 
     async def _drain(self) -> None:
         """Read past the end mark, so that the connection can serve again.
