@@ -343,7 +343,7 @@ async def test_nothing_is_sent(kind: type[ProviderError], arguments: Any, capabi
     with pytest.raises(kind):
         model.stream(**arguments)
     assert transport.requests == []
-    assert (caught.value.provider, caught.value.model) == ("openai", "m")
+    assert (caught.value.provider, caught.value.model) == ("test", "m")
     assert caught.value.request_id
 
 

@@ -38,7 +38,7 @@ from dragoman import (
     connect,
 )
 from dragoman.events import Event
-from dragoman.provider import EventStream, http
+from dragoman.provider import EventStream, bind, http
 from dragoman.transport import MAX_RATIO, FixtureTransport, Secret, _Exchange
 
 from .server import Connection, answering, chunk, completion, serve, stream_of
@@ -400,13 +400,51 @@ async def test_failures_below_http(handler: Any, kind: type[Exception]) -> None:
 
 
 async def test_refused_and_unresolved() -> None:
-    async with connect("m", base_url="http://127.0.0.1:1/v1") as model:
-        with pytest.raises(NetworkError, match="cannot be reached") as caught:
+    async with connect("m", base_url="http://127.0.0.1:1/v1/secret-path?key=secret-query") as model:
+        with pytest.raises(NetworkError, match=r"the server at http://127\.0\.0\.1:1 cannot be reached") as caught:
             await model.complete("Hi")
         assert caught.value.__cause__ is not None
+        assert str(caught.value).startswith("127.0.0.1:1/m: ")
+        assert "secret" not in str(caught.value)
     async with connect("m", base_url="http://no-such-host.invalid/v1") as model:
-        with pytest.raises(NetworkError):
+        with pytest.raises(NetworkError, match=r"name of http://no-such-host\.invalid cannot be resolved"):
             await model.complete("Hi")
+
+
+async def test_a_hint_is_given_only_when_no_server_answers() -> None:
+    async with bind("m", "http://127.0.0.1:1/v1", hint="Is it running?") as model:
+        with pytest.raises(NetworkError) as caught:
+            await model.complete("Hi")
+    assert str(caught.value) == "127.0.0.1:1/m: the server at http://127.0.0.1:1 cannot be reached. Is it running?"
+    async with serve(hang_up) as server, bind("m", server.base_url, hint="Is it running?") as model:
+        with pytest.raises(NetworkError) as lost:
+            await model.complete("Hi")
+    assert "Is it running?" not in str(lost.value)
+
+
+async def test_errors_name_the_proxy_without_its_password() -> None:
+    async def refuse_tunnel(connection: Connection) -> None:
+        connection.reply(502, b"no")
+
+    async with serve(refuse_tunnel) as server:
+        address = server.base_url.removesuffix("/v1").removeprefix("http://")
+        for proxy, complaint in [
+            (
+                f"http://user:pass-word@{address}",
+                f"the proxy http://{address} refused to connect to https://test.invalid",
+            ),
+            (
+                "http://user:pass-word@127.0.0.1:1",
+                "the proxy http://127.0.0.1:1 to https://test.invalid cannot be reached",
+            ),
+        ]:
+            transport = HttpTransport(proxy=proxy)
+            async with connect("m", base_url="https://test.invalid/v1", transport=transport) as model:
+                with pytest.raises(NetworkError) as caught:
+                    await model.complete("Hi")
+            assert complaint in str(caught.value)
+            assert "HTTPS_PROXY" in str(caught.value)
+            assert "pass-word" not in str(caught.value)
 
 
 async def test_a_header_that_cannot_be_sent() -> None:

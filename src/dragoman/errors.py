@@ -330,8 +330,9 @@ class OverloadedError(UnavailableError):
 
 
 class NetworkError(UnavailableError):
-    """No connection: name lookup, TLS, refusal, reset."""
+    """No connection: name lookup, TLS, refusal, reset; ``is_unreached`` if no server accepted the connection."""
 
+    is_unreached: bool = False
     error_class = "network"
     advice = "Check the base URL and the network."
 

@@ -47,6 +47,7 @@ __all__ = [
     "Unpriced",
     "cost",
     "find_seller",
+    "name_host",
     "reprice",
 ]
 
@@ -586,6 +587,12 @@ def find_seller(base_url: str, model: str) -> PricedAs:
         return PricedAs(f"{seller}:{model}")
     problem = f"{model} at {host} has no known seller; set priced_as to free, or to vendor:model"
     return PricedAs(f"{host}:{model}", unknown=problem)
+
+
+def name_host(base_url: str) -> str:
+    """Return the vendor of the catalogue that has the host of an address, else the host itself with its port."""
+    parts = urlsplit(base_url)
+    return _read_hosts().get(parts.hostname or "") or parts.netloc.rpartition("@")[2].lower()
 
 
 class _Address(Struct):

@@ -49,6 +49,7 @@ _STREAM_HEADERS = {"accept-encoding": "identity"}
 MAX_RATIO = 100
 # An error page is never read further than this.
 MAX_ERROR_BODY = 1024 * 1024
+_PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 
 
 class Timeouts(Struct, frozen=True):
@@ -239,24 +240,34 @@ class HttpTransport(Transport):
             _check_proxy(proxy)
         return proxy
 
-    def _translate(self, error: BaseException, clock: _Clock) -> ProviderError:
-        """What a failure below HTTP means, without the URL's query or any header in its words."""
+    def _translate(self, error: BaseException, clock: _Clock, url: str) -> ProviderError:
+        """Return what a failure below HTTP means. Of the URL only the origin is named: its query may hold a key."""
         aiohttp = self._aiohttp
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return TimedOutError("no connection within the connect deadline", which="connect")
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
             return clock.expiry()
-        if isinstance(error, aiohttp.ClientResponseError | aiohttp.http_exceptions.HttpProcessingError):
-            return InvalidResponseError("the server's answer is not valid HTTP")
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return NetworkError("the server's certificate was refused, or TLS failed")
-        if isinstance(error, aiohttp.ClientConnectorDNSError):
-            return NetworkError("the server's name cannot be resolved")
-        if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
-            return NetworkError("the server cannot be reached")
-        if isinstance(error, ValueError):
+        if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
             return NetworkError("the request could not be sent: the address or a header is malformed")
-        return NetworkError("the connection was lost before the reply")
+        where, proxy = _origin_of(url), self._proxy_for(url)
+        via = f" through the proxy {_origin_of(proxy)}" if proxy else ""
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return TimedOutError(f"no connection to {where}{via} within the connect deadline", which="connect")
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            refused = NetworkError(f"the proxy {_origin_of(proxy or '')} refused to connect to {where}", advice=_PROXY)
+            refused.status = error.status
+            return refused
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            return NetworkError(f"the proxy {_origin_of(proxy or '')} to {where} cannot be reached", advice=_PROXY)
+        if isinstance(error, aiohttp.ClientResponseError | aiohttp.http_exceptions.HttpProcessingError):
+            return InvalidResponseError(f"what {where} answered{via} is not valid HTTP")
+        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+            return NetworkError(f"the certificate of {where} was refused{via}, or TLS failed")
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return NetworkError(f"the host name of {where} cannot be resolved")
+        if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
+            unreached = NetworkError(f"the server at {where} cannot be reached{via}")
+            unreached.is_unreached = True
+            return unreached
+        return NetworkError(f"the connection to {where}{via} was lost before the reply")
 
 
 class _ReadAhead:
@@ -275,6 +286,12 @@ class _ReadAhead:
         opened = socket.socket(family, kind, protocol)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * self.share())
         return opened
+
+
+def _origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL, without credentials, path and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 @lru_cache(maxsize=64)
@@ -365,7 +382,7 @@ class _Exchange(HttpStream):
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._close()
-            raise transport._translate(error, clock) from without_frames(error)
+            raise transport._translate(error, clock, request.url) from without_frames(error)
         self.status = self._response.status
         self.headers = self._response.headers
         self._content = self._response.content

@@ -238,7 +238,7 @@ def test_an_error_of_the_model_is_an_exit_code(workspace: Path) -> None:
         (["--budget", "stepps=3"], "--budget stepps=3: must be one of steps=N, tokens=N, usd=N, seconds=N"),
         (["--budget", "steps=x"], "--budget steps=x: 'x' is not a number"),
         (["--budget", "steps=0"], "budget.steps: must be above 0"),
-        (["--budget", "usd=1"], "budget.cost_usd: the price of openai:m is not known"),
+        (["--budget", "usd=1"], "budget.cost_usd: the price of 127.0.0.1:"),
         (["--allow", "edit_file:/etc/**"], "--allow edit_file:/etc/**: path: must be a pattern below the workspace"),
         (["--allow", ":x"], "--allow :x: names no tool"),
         (["--resume", "nowhere"], "there is no session 'nowhere' in this log"),

@@ -21,6 +21,7 @@ _COMMANDS = {
     "check": "Check whether a server keeps the contract, and what its model can do.",
     "config": "Check your models.yaml and say where it is.",
     "cost": "Price a usage, a reply, or a log of calls.",
+    "keys": "Keep API keys in the system's keyring, or in a file that only you may read.",
     "local": "Manage the embedded model.",
     "log": "Look into the event log: list, show, verify, export, prune, cost.",
     "models": "List models: what they can do, how we know, and what they cost.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -67,8 +68,35 @@ def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[Non
         _exit(EXIT_CODES["cancelled"])
 
 
+def name_options(error: ProviderError) -> ProviderError:
+    """Return the error with the command's options in its text, where Python's settings and attributes were."""
+    error.message = _name_options(error.message)
+    clauses = [clause for clause in error.advice.rstrip(".").split("; ") if "error." not in clause]
+    advice = _name_options("; ".join(clauses))
+    error.advice = f"{advice[0].upper()}{advice[1:]}{'' if advice.endswith('?') else '.'}" if advice else ""
+    return error
+
+
+_OPTIONS = {"max_tokens": "--max-tokens", "temperature": "--temperature", "reasoning": "--reasoning"}
+_WORDS = {
+    "timeouts=": "--timeout",
+    "on_loss='reject': ": "",
+    "response_schema": "--schema",
+    "base_url": "--base-url",
+    "the base URL": "the address (--base-url)",
+}
+
+
+def _name_options(text: str) -> str:
+    text = re.sub(r"\bconfig\.([a-z_]+)", lambda found: _OPTIONS.get(found[1]) or f"-o {found[1]}", text)
+    for word, option in _WORDS.items():
+        text = text.replace(word, option)
+    return text
+
+
 def to_record(error: ProviderError) -> dict[str, Any]:
     """Return an error as a JSON object, without the fields that are not known."""
+    name_options(error)
     facts = ("category", "error_class", "kind", "status", "provider", "model", "request_id", "provider_code")
     record: dict[str, Any] = {name: getattr(error, name) for name in facts}
     record |= {"message": str(error), "transient": error.transient, "retry_after": error.retry_after}
@@ -80,7 +108,8 @@ def _show_record(record: dict[str, Any]) -> None:
 
 
 def show_error(error: ProviderError) -> None:
-    """Category, what happened, and what to do."""
+    """Print the category, what happened, and what to do."""
+    name_options(error)
     click.echo(f"{click.style('error', fg='red')}: {error.category}", err=True)
     said, _, advice = str(error).rpartition(error.advice) if error.advice else (str(error), "", "")
     click.echo(legible(f"  {said.strip() or error}", err=True), err=True)

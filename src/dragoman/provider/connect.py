@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ..capabilities import Capabilities
-from ..prices import PricedAs, PriceRow
+from ..prices import PricedAs, PriceRow, name_host
 from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..wire import CODECS
@@ -52,10 +52,10 @@ def connect(
     ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key of a name comes from
     the environment. ``capabilities`` is what you know the model can do, by the contract's names; ``quirks`` how
     the server differs, as the wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines, or
-    a number for ``total``. ``name`` labels the provider in events and errors; ``vendor`` names whose opaque
-    state the endpoint understands; ``token_family`` is the vocabulary that lengths are estimated by, one of
-    ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as, if the host of ``base_url`` does not tell:
-    ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+    a number for ``total``. ``name`` labels the provider in events and errors, by default the vendor or the
+    host; ``vendor`` names whose opaque state the endpoint understands; ``token_family`` is the vocabulary that
+    lengths are estimated by, one of ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as, if the host of
+    ``base_url`` does not tell: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts,
@@ -100,8 +100,12 @@ def bind(
     token_family: str | None = None,
     keep_raw: bool = True,
     priced_as: PricedAs | PriceRow | str | None = None,
+    hint: str | None = None,
 ) -> Provider:
-    """Bind a model at an address. ``connect`` documents the settings."""
+    """Bind a model at an address. ``connect`` documents the settings.
+
+    ``hint`` is the advice of the error that is raised when no server answers at the address.
+    """
     wire, token_family = wire or "openai", token_family or "default"
     if wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
@@ -114,7 +118,7 @@ def bind(
     provider = HttpProvider(
         codec,
         transport or HttpTransport(),
-        name=name or vendor or wire,
+        name=name or vendor or name_host(base_url),
         model=model,
         api_key=api_key,
         headers=headers,
@@ -123,6 +127,7 @@ def bind(
         timeouts=_parse_timeouts(timeouts),
         on_loss=on_loss,
         base_url=base_url,
+        hint=hint,
     )
     if priced_as is not None:
         provider.priced_as = priced_as

@@ -11,7 +11,14 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, NoReturn, final
 
 from ..capabilities import Capabilities
-from ..errors import ProviderError, UnsupportedContentError, UnsupportedFeatureError, keep_headers, without_frames
+from ..errors import (
+    NetworkError,
+    ProviderError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+    keep_headers,
+    without_frames,
+)
 from ..events import Assembler, Event
 from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
 from ..prices import PricedAs, find_seller
@@ -45,8 +52,10 @@ class HttpProvider(ReplyProvider):
         timeouts: Timeouts | None = None,
         on_loss: Literal["warn", "reject"] = "warn",
         base_url: str = "",
+        hint: str | None = None,
     ) -> None:
         self._base_url = base_url
+        self._hint = hint
         self.name = name
         self.model = model
         self.codec = codec
@@ -117,6 +126,8 @@ class HttpProvider(ReplyProvider):
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
         """Name provider, model and request in an error, and remove keys and the caller's text from its message."""
         error.provider, error.model = error.provider or self.name, error.model or self.model
+        if self._hint and isinstance(error, NetworkError) and error.is_unreached:
+            error.advice = self._hint
         if request is not None:
             error.request_id = error.request_id or request.request_id
         secrets = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]

@@ -2,6 +2,7 @@
 
 from .config import ConfigError
 from .entries import Adapter, File, ModelEntry, config_path, read_file
+from .keys import keys_path, remove_key, store_key, stored_keys
 from .names import Registry, open_name
 from .vendors import Vendor, load_vendor, vendor_names
 
@@ -13,8 +14,12 @@ __all__ = [
     "Registry",
     "Vendor",
     "config_path",
+    "keys_path",
     "load_vendor",
     "open_name",
     "read_file",
+    "remove_key",
+    "store_key",
+    "stored_keys",
     "vendor_names",
 ]

@@ -17,6 +17,7 @@ from ..prices import PricedAs, PriceTable
 from ..tokens import FAMILIES
 from ..wire import CODECS
 from .config import ConfigError, Section, read_yaml
+from .keys import read_key
 from .vendors import Vendor, load_vendor, vendor_names
 
 # The adapter contract's "options" are knobs of one adapter. Those that are headers on their wire:
@@ -51,8 +52,18 @@ class Adapter(Struct, frozen=True):
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
 
     def key(self) -> str | None:
-        """The key, if there is one."""
-        return self.api_key or (os.environ.get(self.api_key_env) if self.api_key_env else None) or None
+        """Return the key: the file's own, else that of the environment, else the stored one; ``None`` without any."""
+        given = self.api_key or (os.environ.get(self.api_key_env) if self.api_key_env else None)
+        return given or self._stored_key()
+
+    def _stored_key(self) -> str | None:
+        """Return the stored key of the variable. A vendor's key is for the vendor's own address only."""
+        key = read_key(self.api_key_env) if self.api_key_env else None
+        if key is None:
+            return None
+        owners = [vendor for vendor in map(load_vendor, vendor_names()) if vendor.api_key_env == self.api_key_env]
+        is_home = not owners or any(_same_origin(self.base_url, owner.base_url) for owner in owners)
+        return key if is_home else None
 
     @property
     def vendor(self) -> Vendor | None:
@@ -88,6 +99,7 @@ class Adapter(Struct, frozen=True):
             "name": self.name,
             "vendor": vendor.id if vendor else None,
             "headers": headers,
+            "hint": vendor.hint if vendor else None,
         }
 
 
@@ -191,7 +203,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         kind = "openai"
     vendor = load_vendor(kind) if kind in vendor_names() else None
     key = section.get("api_key", str)
-    base_url = section.get("base_url", str, vendor.base_url if vendor else None)
+    base_url = section.get("base_url", str, vendor.address() if vendor else None)
     # The vendor's key goes to the vendor's own address only: an adapter that points elsewhere names its own.
     inherits = vendor is not None and key is None and _same_origin(base_url, vendor.base_url)
     adapter = Adapter(

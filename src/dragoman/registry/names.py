@@ -63,7 +63,7 @@ class _Names(Struct, frozen=True):
         if name in self.adapters:
             return self.adapters[name]
         vendor = load_vendor(name)
-        return Adapter(name, name, vendor.api_key_env, base_url=vendor.base_url)
+        return Adapter(name, name, vendor.api_key_env, base_url=vendor.address())
 
     def listed(self) -> list[str]:
         """Every model of the file, then every other one of the catalogue."""
@@ -301,7 +301,7 @@ def _not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
     if not adapter.base_url:
         what = f"adapter {adapter.name!r} has no base_url; set it in {config_path().name}"
     else:
-        what = f"set the environment variable {adapter.api_key_env}"
+        what = f"set the environment variable {adapter.api_key_env}, or: dragoman keys set {adapter.api_key_env}"
     return AuthenticationError(
         f"{entry.id} is not configured: {what}",
         provider=adapter.name,

@@ -7,9 +7,11 @@ changed since is not parsed again.
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct, field
@@ -33,6 +35,8 @@ class Vendor(Struct, frozen=True):
     """Where a vendor is, how its wire differs, and what its models are known to do.
 
     ``tokens`` is the family of vocabularies of its models, ``families`` names the models of another.
+    ``base_url_env`` is the environment variable in which users of the server have its address, ``hint`` the advice
+    when no server answers there. ``not_chat`` has the models that embed or transcribe, and do not take messages.
     """
 
     id: str
@@ -47,10 +51,37 @@ class Vendor(Struct, frozen=True):
     proofs: dict[str, str] = field(default_factory=dict)
     models: dict[str, Capabilities] = field(default_factory=dict)
     families: dict[str, str] = field(default_factory=dict)
+    base_url_env: str | None = None
+    hint: str | None = None
+    not_chat: frozenset[str] = frozenset()
+
+    def address(self) -> str | None:
+        """Return the base URL, with host and port from the environment variable ``base_url_env`` if it is set."""
+        given = os.environ.get(self.base_url_env, "").strip() if self.base_url_env else ""
+        return _complete_url(given, self.base_url or "") if given else self.base_url
 
     def token_family(self, model: str) -> str:
         """The vocabulary a model's tokens are estimated by."""
         return self.families.get(model, self.tokens)
+
+
+def _complete_url(given: str, base_url: str) -> str:
+    """Return an address like ``box``, ``0.0.0.0:9`` or ``http://box/prefix`` with what it lacks taken from a base URL.
+
+    A server that listens on every address is reached on this machine. A text that is not an address stays as it is,
+    and ``connect`` refuses it.
+    """
+    try:
+        own = urlsplit(base_url)
+        parts = urlsplit(given if "://" in given else f"{own.scheme}://{given}")
+        port = parts.port or (None if "://" in given else own.port)
+        host = parts.hostname or own.hostname or ""
+    except ValueError:
+        return given
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    netloc = host if port is None else f"{host}:{port}"
+    path = parts.path.rstrip("/")
+    return urlunsplit((parts.scheme, netloc, path if path.endswith(own.path) else path + own.path, "", ""))
 
 
 @cache
@@ -76,8 +107,9 @@ def _folder() -> Any:
 
 def _build(vendor: str, root: Section) -> Vendor:
     root.allow(
-        "name", "wire", "base_url", "api_key_env", "docs", "tokens", "local", "quirks", "proofs", "as_of", "models"
-    )
+        "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens", "local", "quirks",
+        "proofs", "as_of", "models",
+    )  # fmt: skip
     as_of = root.get("as_of", str)
     models = dict(root.section("models").sections())
     families = {name: section.choice("tokens", FAMILIES) for name, section in models.items()}
@@ -94,11 +126,14 @@ def _build(vendor: str, root: Section) -> Vendor:
         root.section("proofs").plain(),
         {name: _facts(section, vendor, as_of) for name, section in models.items()},
         {name: family for name, family in families.items() if family is not None},
+        root.get("base_url_env", str),
+        root.get("hint", str),
+        frozenset({name for name, section in models.items() if not section.get("chat", bool, True)}),
     )
 
 
 def _facts(section: Section, vendor: str, as_of: str | None) -> Capabilities:
-    section.allow(*_FACTS, "tokens")
+    section.allow(*_FACTS, "tokens", "chat")
     values = {
         _FACTS[key]: section.get(key, int if key in ("context", "output") else bool)
         for key in section.data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -113,7 +114,7 @@ class State:
         if isinstance(said.message, Assistant):
             if self.call is not None and said.request_id == self.call.started.request_id:
                 self.call.reply = said
-            asked = said.routing.chosen.partition(":")[0] if said.routing is not None else None
+            asked = _provider_of(said.routing.chosen) if said.routing is not None else None
             for call_id, intent_id in said.tool_ids.items():
                 for name in {asked, said.provider} - {None}:
                     self.ids.issue(name or "", call_id, intent_id)
@@ -184,6 +185,7 @@ class State:
         )
 
 
+_PROVIDER = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d+(?=:))?")
 _STAGES: dict[type, Stage] = {
     ToolIntentValidated: "validated",
     ToolIntentRejected: "rejected",
@@ -194,6 +196,12 @@ _STAGES: dict[type, Stage] = {
     ToolObserved: "observed",
     ToolFailed: "failed",
 }
+
+
+def _provider_of(target: str) -> str:
+    """Return the provider of ``provider:model``. A provider that is named after its host may have a port."""
+    found = _PROVIDER.match(target)
+    return found[0] if found else ""
 
 
 def reduce_records(records: Iterable[LogRecord]) -> State:

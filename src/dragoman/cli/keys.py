@@ -1,0 +1,124 @@
+"""``dragoman keys``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from ..registry import ConfigError, load_vendor, remove_key, store_key, stored_keys, vendor_names
+from .console import show_json, show_table
+from .errors import WrongFile
+from .options import json_option
+
+
+@click.group("keys")
+def command() -> None:
+    """Keep API keys: in the system's keyring, or else in a file that only you may read.
+
+    NAME is a vendor, such as openai, or an environment variable, such as OPENAI_API_KEY. A variable that is set in the
+    environment wins over the stored key. The keyring needs "pip install 'dragoman[keys]'".
+    """
+
+
+@command.command("set")
+@click.argument("name")
+@click.argument("rest", nargs=-1, metavar="")
+def set_key(name: str, rest: tuple[str, ...]) -> None:
+    """Store the key of NAME, read from a hidden prompt, or from standard input if it is piped."""
+    if rest:  # without naming it: it may be the key itself
+        raise click.UsageError("a key is not given as an argument, where others see it; it is asked for, or piped")
+    variable = _variable(name)
+    with _one_line():
+        place = store_key(variable, _read_secret(variable).strip())
+    where = "the system's keyring" if place == "keyring" else "a file that only you may read"
+    click.echo(f"{variable} is stored in {where}")
+    if os.environ.get(variable):
+        click.echo(f"note: {variable} is also set in the environment, which wins", err=True)
+
+
+@command.command("list")
+@json_option("them")
+def list_keys(*, as_json: bool) -> None:
+    """List the keys there are and where each comes from; the keys themselves are never shown."""
+    vendors = _vendors()
+    with _one_line():
+        stored = stored_keys()
+    found = []
+    for variable in sorted({*vendors, *stored}):
+        in_environment = bool(os.environ.get(variable))
+        if in_environment or variable in stored:
+            source = "environment" if in_environment else stored[variable]
+            also = stored.get(variable) if in_environment else None
+            found.append({"name": variable, "source": source, "also": also, "vendors": vendors.get(variable, [])})
+    if as_json:
+        show_json(found)
+        return
+    if not found:
+        click.echo("no keys; dragoman keys set NAME stores one")
+        return
+    rows = [
+        [
+            str(each["name"]),
+            f"{each['source']}, over that of the {each['also']}" if each["also"] else str(each["source"]),
+            ", ".join(each["vendors"] or ()),
+        ]
+        for each in found
+    ]
+    show_table(["NAME", "FROM", "VENDOR"], rows)
+
+
+@command.command("rm")
+@click.argument("name")
+@json_option("whether there was one")
+def remove(name: str, *, as_json: bool) -> None:
+    """Delete the stored key of NAME."""
+    variable = _variable(name)
+    with _one_line():
+        removed = remove_key(variable)
+    if as_json:
+        show_json({"name": variable, "removed": removed})
+    elif removed:
+        click.echo(f"{variable} is removed")
+    else:
+        click.echo(f"{variable} was not stored", err=True)
+        sys.exit(1)
+
+
+def _read_secret(variable: str) -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline()
+    key: str = click.prompt(f"key for {variable}", hide_input=True, err=True)
+    return key
+
+
+def _vendors() -> dict[str, list[str]]:
+    """Return the key variables of the catalogue, each with its vendors."""
+    found: dict[str, list[str]] = {}
+    for vendor in vendor_names():
+        if variable := load_vendor(vendor).api_key_env:
+            found.setdefault(variable, []).append(vendor)
+    return found
+
+
+def _variable(name: str) -> str:
+    """Return the variable that a vendor's key is in, or the name itself."""
+    if name.lower() not in vendor_names():
+        return name
+    variable = load_vendor(name.lower()).api_key_env
+    if variable is None:
+        raise click.UsageError(f"{name} needs no key")
+    return variable
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise WrongFile(str(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

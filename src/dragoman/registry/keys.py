@@ -1,0 +1,171 @@
+"""Stored API keys, by the name of the environment variable they stand in for.
+
+A key lies in the system's keyring (``pip install 'dragoman[keys]'``) or, where there is none, in ``keys.json`` in the
+settings folder, which only its owner may read. The file also lists the names that are in the keyring, because keyrings
+cannot be listed. The environment always wins; see ``Adapter.key``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from .config import ConfigError
+
+log = logging.getLogger("dragoman")
+
+Place = Literal["keyring", "file"]
+
+_SERVICE = "dragoman"
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
+_USABLE = 1.0  # keyring's own priority of a backend that is recommended; plain-text and failing ones are below
+
+
+class _Entry(Struct, frozen=True, omit_defaults=True):
+    place: Place
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"_Entry({self.place!r})"
+
+
+def keys_path() -> Path:
+    """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else ``keys.json`` in the settings folder."""
+    if chosen := os.environ.get("DRAGOMAN_KEYS"):
+        return Path(chosen)
+    import platformdirs  # only where it is needed
+
+    return platformdirs.user_config_path("dragoman") / "keys.json"
+
+
+def stored_keys() -> dict[str, Place]:
+    """Return the names of the stored keys, each with its place. ``ConfigError`` if the file cannot be read."""
+    return {name: entry.place for name, entry in _read(keys_path()).items()}
+
+
+def read_key(name: str) -> str | None:
+    """Return the stored key of an environment variable; a store that cannot be read is logged and has none."""
+    try:
+        entry = _read(keys_path()).get(name)
+        if entry is None or entry.place == "file":
+            return entry.key if entry else None
+        return _read_keyring(name)
+    except ConfigError as error:
+        log.warning("%s", error)
+        return None
+
+
+def store_key(name: str, key: str) -> Place:
+    """Store a key and return where: in the keyring if there is a usable one, else in the file."""
+    if not _NAME.fullmatch(name):
+        # The name is not repeated: it may be the key, given by mistake.
+        raise ValueError("a key is stored by a vendor's name or an environment variable's, such as EXAMPLE_API_KEY")
+    if not key or not key.isprintable() or not key.isascii() or " " in key:
+        raise ValueError("a key is one line of printable ASCII characters, without spaces")
+    path, keyring = keys_path(), _open_keyring()
+    entries = _read(path)
+    if keyring is None:
+        _write(path, {**entries, name: _Entry("file", key)})
+        return "file"
+    _call(keyring.set_password, _SERVICE, name, key)
+    _read_keyring.cache_clear()
+    _write(path, {**entries, name: _Entry("keyring")})
+    return "keyring"
+
+
+def remove_key(name: str) -> bool:
+    """Delete a stored key; return whether there was one."""
+    path = keys_path()
+    entries = _read(path)
+    entry = entries.pop(name, None)
+    if entry is None:
+        return False
+    if entry.place == "keyring":
+        keyring = _open_keyring()
+        if keyring is None:
+            raise ConfigError(str(path), None, f"{name} is in a keyring that is not available now")
+        if _call(keyring.get_password, _SERVICE, name) is not None:
+            _call(keyring.delete_password, _SERVICE, name)
+        _read_keyring.cache_clear()
+    _write(path, entries)
+    return True
+
+
+# --- the file ---------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> dict[str, _Entry]:
+    try:
+        facts = path.stat()
+    except OSError:
+        return {}
+    return dict(_parse(path, facts.st_mtime_ns, facts.st_size, facts.st_mode))
+
+
+@lru_cache(maxsize=4)
+def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry]:
+    try:
+        if os.name == "posix" and mode & 0o077:
+            path.chmod(0o600)  # another program widened it: keys are for their owner alone
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Entry])
+    except (OSError, ValueError) as error:
+        kind = "is not a file of keys" if isinstance(error, ValueError) else f"cannot be read: {error.strerror}"
+        raise ConfigError(str(path), None, f"the file of stored keys {kind}") from None
+
+
+def _write(path: Path, entries: dict[str, _Entry]) -> None:
+    """Replace the file in one step; the new one is created for its owner alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # with mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(entries)))
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(str(path), None, f"the file of stored keys cannot be written: {error.strerror}") from None
+
+
+# --- the keyring ------------------------------------------------------------------------------------
+
+
+def _open_keyring() -> Any:
+    """Return the system's keyring, or ``None`` if the extra is not installed or no backend is usable."""
+    try:
+        import keyring  # an extra, and slow to import
+        from keyring.errors import KeyringError
+    except ImportError:
+        return None
+    try:
+        backend = keyring.get_keyring()
+        return backend if float(backend.priority) >= _USABLE else None
+    except (KeyringError, RuntimeError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _read_keyring(name: str) -> str | None:
+    keyring = _open_keyring()
+    if keyring is None:
+        raise ConfigError(str(keys_path()), None, f"{name} is in a keyring that is not available now")
+    found: str | None = _call(keyring.get_password, _SERVICE, name)
+    return found
+
+
+def _call(method: Any, *given: str) -> Any:
+    """Call the keyring. Its errors are those of many backends; only their kind is kept."""
+    try:
+        return method(*given)
+    except Exception as error:
+        raise ConfigError(str(keys_path()), None, f"the keyring failed: {type(error).__name__}") from None

@@ -1,0 +1,109 @@
+"""Errors at the command line: the address, what to do next, and the names of options instead of Python's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.cli.errors import name_options
+from dragoman.errors import (
+    InvalidRequestError,
+    MalformedToolCallError,
+    NetworkError,
+    ProviderError,
+    StreamInterruptedError,
+    StructuredOutputError,
+    TimedOutError,
+)
+from dragoman.registry import load_vendor, vendor_names
+
+
+def run(*words: str, **variables: str) -> Result:
+    return CliRunner().invoke(main, words, env={"DRAGOMAN_MODEL": "", **variables})
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (InvalidRequestError("config.max_tokens: required"), "--max-tokens: required."),
+        (InvalidRequestError("config.top_p must be a finite number"), "-o top_p must be a finite number."),
+        (TimedOutError("late"), "late. Try again, or allow more time with --timeout."),
+        (StreamInterruptedError("cut"), "cut. Try again for a whole one."),
+        (MalformedToolCallError("bad"), "bad. No intent was made of it."),
+        (StructuredOutputError("not JSON"), "not JSON. Ask again, or with a simpler schema."),
+        (NetworkError("gone"), "gone. Check the address (--base-url) and the network."),
+        (NetworkError("gone", advice="Is it running?"), "gone. Is it running?"),
+        (NetworkError("gone", advice=""), "gone"),
+    ],
+)
+def test_options_have_the_names_they_are_typed_by(error: ProviderError, shown: str) -> None:
+    assert str(name_options(error)).startswith(shown)
+    assert "error." not in str(error)
+    assert str(name_options(error)).startswith(shown)  # again changes nothing
+
+
+def test_a_server_that_does_not_run_is_named_with_its_hint(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text("adapters: {}")
+    config = str(tmp_path / "models.yaml")
+    result = run("ask", "ollama:llama3", "Hi", "--retries", "0", DRAGOMAN_CONFIG=config, OLLAMA_HOST="127.0.0.1:1")
+    assert result.exit_code == 14
+    assert result.stderr.splitlines() == [
+        "error: provider_unavailable",
+        "  ollama/llama3: the server at http://127.0.0.1:1 cannot be reached.",
+        "  Is `ollama serve` running? OLLAMA_HOST names another address.",
+    ]
+    as_json = run(
+        "ask", "ollama:llama3", "Hi", "--retries", "0", "--json", DRAGOMAN_CONFIG=config, OLLAMA_HOST="127.0.0.1:1"
+    )
+    assert "http://127.0.0.1:1" in json.loads(as_json.stdout)["error"]["message"]
+
+
+def test_a_server_is_called_by_its_address_and_not_by_its_wire() -> None:
+    result = run("ask", "m", "Hi", "--base-url", "http://127.0.0.1:1/v1", "--retries", "0")
+    assert result.exit_code == 14
+    assert "  127.0.0.1:1/m: the server at http://127.0.0.1:1 cannot be reached." in result.stderr
+    assert "openai" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("", "http://127.0.0.1:11434/v1"),
+        ("box", "http://box:11434/v1"),
+        ("box:9", "http://box:9/v1"),
+        (":9", "http://127.0.0.1:9/v1"),
+        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0:9", "http://127.0.0.1:9/v1"),
+        ("[::]:9", "http://[::1]:9/v1"),
+        ("[::1]", "http://[::1]:11434/v1"),
+        ("http://box:9/", "http://box:9/v1"),
+        ("https://box", "https://box/v1"),
+        ("https://box/prefix", "https://box/prefix/v1"),
+        ("http://box:9/v1", "http://box:9/v1"),
+        ("http://[box", "http://[box"),
+    ],
+)
+def test_the_address_of_a_server_may_be_in_its_own_variable(
+    given: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", given)
+    assert load_vendor("ollama").address() == address
+
+
+def test_an_address_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text("adapters: {}")
+    config = str(tmp_path / "models.yaml")
+    result = run("ask", "ollama:llama3", "Hi", DRAGOMAN_CONFIG=config, OLLAMA_HOST="http://[box")
+    assert result.exit_code == 2
+    assert "base_url must be an http or https URL" in result.stderr
+
+
+def test_vendors_with_a_key_have_no_variable_for_their_address() -> None:
+    """The key would follow the variable to any address."""
+    for vendor in map(load_vendor, vendor_names()):
+        assert vendor.base_url_env is None or vendor.api_key_env is None
+        assert bool(vendor.hint) == vendor.local, vendor.id
