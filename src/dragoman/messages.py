@@ -24,11 +24,13 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 __all__ = [
+    "DETAILS",
     "EFFORTS",
     "NO_CONFIG",
     "Assistant",
     "AssistantBlock",
     "Continuity",
+    "Detail",
     "Document",
     "Effort",
     "ForceTool",
@@ -101,6 +103,10 @@ class Inline(Struct, frozen=True, tag="inline"):
     base64_data: str
 
 
+Detail: TypeAlias = Literal["auto", "low", "high"]
+DETAILS: tuple[Detail, ...] = get_args(Detail)
+
+
 class Text(Struct, frozen=True, tag="text", omit_defaults=True):
     """A stretch of text."""
 
@@ -118,7 +124,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
 
     source: Url | Inline
     media_type: str | None = None
-    detail: Literal["auto", "low", "high"] | None = None
+    detail: Detail | None = None
 
     if TYPE_CHECKING:
 
@@ -126,7 +132,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
             self,
             source: Url | Inline | str | Path | bytes,
             media_type: str | None = None,
-            detail: Literal["auto", "low", "high"] | None = None,
+            detail: Detail | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -136,7 +142,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
             force_setattr(self, "media_type", self.media_type or media_type)
 
     @classmethod
-    def from_file(cls, path: str | Path, *, detail: Literal["auto", "low", "high"] | None = None) -> Image:
+    def from_file(cls, path: str | Path, *, detail: Detail | None = None) -> Image:
         """Read a picture from disk, its media type taken from the file's name."""
         source, media_type = _read_media(path)
         return cls(source, media_type, detail)

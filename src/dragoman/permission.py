@@ -325,16 +325,13 @@ class Policy:
         default = root.get("default", str, "ask")
         if default not in ("ask", "deny"):
             raise root.fail("must be ask or deny; write a rule to allow something", "default")
-        return cls([_read_rule(root, at, item) for at, item in enumerate(root.get("rules", list, []))], default)
+        return cls([_read_rule(item) for item in root.inners("rules")], default)
 
     def __repr__(self) -> str:
         return f"Policy({len(self.rules)} rules, default={self.default!r})"
 
 
-def _read_rule(root: Section, at: int, item: Any) -> Rule:
-    if not isinstance(item, Section):
-        raise root.fail(f"rules[{at}]: must be a mapping with an action", "rules")
-    item.name = f"rules[{at}]"
+def _read_rule(item: Section) -> Rule:
     item.allow("action", "tool", "side_effect", "arguments", "path", "reason", "name")
     for key, value in item.data.items():
         if (value.data if isinstance(value, Section) else value) in (None, "", [], {}):

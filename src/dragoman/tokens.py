@@ -41,6 +41,7 @@ from .messages import (
     Url,
     User,
 )
+from .validate.data_url import read_data_url
 
 __all__ = [
     "FAMILIES",
@@ -541,8 +542,8 @@ def _estimate_picture(image: Image, family: str) -> float:
 def _inline_data(block: Image | Document) -> str:
     """The base64 of a block, or nothing if it is elsewhere."""
     if isinstance(block.source, Url):
-        head, _, data = block.source.url.partition(";base64,")
-        return data if head.startswith("data:") else ""
+        found = read_data_url(block.source.url)
+        return "" if found is None else found[1]
     return block.source.base64_data
 
 

@@ -44,7 +44,7 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
     result = run("check", str(file))
     assert result.exit_code == 2
     assert f"error: {file}:3: adapters.a.type: no such type 'openia'; did you mean openai?" in result.stderr
-    assert f"error: {file}:7: models.a:m.tier: must be text, not a list" in result.stderr
+    assert f"error: {file}:7: models.a:m.tier: must be a string, not a list" in result.stderr
     assert f"remark: {file}:5: adapters.a.options.x: no adapter" in result.stderr
     assert f"remark: {file}:4: adapters.a.api_key: the key is in the file as plain text" in result.stderr
     data = json.loads(run("check", str(file), "--json").stdout)

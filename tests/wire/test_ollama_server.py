@@ -158,7 +158,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model is required"),
     ({"messages": "x"}, "messages must be a list"),
     ({"messages": [{"role": "wizard"}]}, r"messages\[0\]\.role must be"),
-    ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, r"messages\[0\]\.mood is not known"),
+    ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, r"messages\[0\]\.mood is not a known field"),
     ({"messages": [{"role": "user", "images": ["%%%"]}]}, "images.* is not base64"),
     ({"messages": [{"role": "user", "images": [3]}]}, "images.* must be base64"),
     ({"messages": [{"role": "tool", "content": "x", "tool_name": "f"}]}, "tool_name names no call"),
@@ -167,10 +167,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
         "arguments must be an object",
     ),
-    ({"options": {"num_predict": "many"}}, "options.num_predict must be a whole number"),
+    ({"options": {"num_predict": "many"}}, "options.num_predict must be an integer, not a string"),
     ({"format": 3}, "format must be json or a JSON Schema"),
     ({"think": "hard"}, "think must be"),
-    ({"template": "x"}, "template is not known here"),
+    ({"template": "x"}, "template is not a known field"),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.wire.urls import join_url, read_data_url, root_of
+from dragoman.wire.urls import join_url, root_of
 
 JOINED = [
     ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/chat"),
@@ -72,24 +72,6 @@ ROOTS = [
 @pytest.mark.parametrize(("base", "root"), ROOTS)
 def test_root_of(base: str, root: str) -> None:
     assert root_of(base) == root
-
-
-DATA_URLS = [
-    ("data:image/png;base64,aGk=", False, ("image/png", "aGk=")),
-    ("DATA:image/png;BASE64,aGk%3D", False, ("image/png", "aGk=")),
-    ("data:text/plain;charset=utf-8;base64,aGk=", False, ("text/plain", "aGk=")),
-    ("data:;base64,aGk=", False, (None, "aGk=")),
-    ("data:text/plain,h%69", False, None),
-    ("data:text/plain,h%69", True, ("text/plain", "aGk=")),
-    ("data:,hi", True, (None, "aGk=")),
-    ("data:image/png", True, None),
-    ("https://a.test/b.png", True, None),
-]
-
-
-@pytest.mark.parametrize(("url", "percent_encoded", "expected"), DATA_URLS)
-def test_read_data_url(url: str, percent_encoded: bool, expected: object) -> None:
-    assert read_data_url(url, percent_encoded=percent_encoded) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ files beyond reason are refused. Nothing is half-loaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ..validate.fields import KINDS, Fields, kind_of
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000
@@ -48,12 +50,15 @@ def _loader() -> Any:
     return Loader
 
 
-class Section:
+class Section(Fields):
     """A mapping of the file, with the lines its keys are on.
 
-    What is wrong is raised at once, or, where a list of ``problems`` was given to the reader, noted there,
-    so that a file can be read to its end and all its mistakes be told.
+    With a list of ``problems``, mistakes are collected there instead of raised, so that one reading of a file
+    reports all of them.
     """
+
+    UNKNOWN = "unknown key"
+    EMPTY = ()  # a key without a value is a mistake too
 
     def __init__(
         self,
@@ -62,100 +67,61 @@ class Section:
         lines: dict[str, int],
         problems: list[ConfigError] | None = None,
         *,
-        name: str = "",
+        where: str = "",
         line: int = 1,
     ) -> None:
+        super().__init__(data, where)
         self.path = path
-        self.data = data
         self.lines = lines
         self.problems = problems
-        self.name = name
         self.line = line
 
-    def complain(self, problem: str, key: str | None = None) -> None:
-        """Raise or note what is wrong at a key of this section, or with the section itself."""
+    def complain(self, problem: str, name: str | None = None) -> None:
+        """Raise the error for a problem, or collect it."""
         if self.problems is None:
-            raise self.fail(problem, key)
-        self.problems.append(self.fail(problem, key))
+            raise self.fail(problem, name)
+        self.problems.append(self.fail(problem, name))
 
-    def fail(self, problem: str, key: str | None = None) -> ConfigError:
-        """An error at a key of this section, or at the section itself."""
-        line = self.lines.get(key, self.line) if key is not None else self.line
-        where = ".".join([part for part in (self.name, key) if part])
-        return ConfigError(self.path, line, f"{where + ': ' if where else ''}{problem}")
-
-    def allow(self, *keys: str) -> None:
-        """Complain of keys that mean nothing here."""
-        for key in self.data:
-            if key not in keys:
-                self.complain(f"unknown key; one of {', '.join(keys)}", key)
-
-    def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """A value of a kind, or the default when it is absent, null or wrong."""
-        value = self.data.get(key)
-        if value is None:
-            return default
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            self.complain(f"must be {' or '.join(_KINDS[each] for each in kinds)}, not {_KINDS[type(value)]}", key)
-            return default
-        return value
-
-    def choice(self, key: str, choices: Collection[str]) -> str | None:
-        """One of some texts, or nothing."""
-        value: str | None = self.get(key, str)
-        if value is not None and value not in choices:
-            self.complain(f"{value!r} is not one of {', '.join(choices)}", key)
-            return None
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts, or none."""
-        values = self.get(key, list, [])
-        for value in values:
-            if not isinstance(value, str):
-                self.complain("must be a list of texts", key)
-                return ()
-        return tuple(values)
+    def fail(self, problem: str, name: str | None = None) -> ConfigError:
+        """Return the error for a problem with a key of this section, or with the section itself."""
+        place = self.where if name is None else self.at(name)
+        return ConfigError(self.path, self._line_of(name), f"{place}: {problem}" if place else problem)
 
     def section(self, key: str) -> Section:
-        """A nested mapping; an absent one is empty."""
-        value = self.data.get(key)
-        if isinstance(value, Section):
-            value.name = self._named(key)
-            return value
-        if value is not None:
-            self.complain(f"must be a mapping, not {_KINDS[type(value)]}", key)
-        return Section(self.path, {}, {}, self.problems, name=self._named(key), line=self.lines.get(key, self.line))
+        """Return a nested mapping; an absent one is empty."""
+        return self.inner(key) or Section(self.path, {}, {}, self.problems, where=self.at(key), line=self._line_of(key))
 
     def sections(self) -> Iterator[tuple[str, Section]]:
-        """Every key with its mapping."""
+        """Yield every key with its mapping."""
         for key in self.data:
             yield key, self.section(key)
 
+    def enter(self, name: str, value: Any) -> Section:
+        """Return a nested mapping; anything else is a mistake, and read as an empty one."""
+        if isinstance(value, Section):
+            value.where = self.at(name)
+            return value
+        self.complain(f"must be a mapping, not {kind_of(value)}", name)
+        return Section(self.path, {}, {}, self.problems, where=self.at(name), line=self._line_of(name))
+
     def plain(self) -> dict[str, Any]:
-        """The mapping and all inside it as ordinary values."""
-        return {key: _plain(value) for key, value in self.data.items()}
+        """Return the mapping and all inside it as ordinary values."""
+        return {key: plain(value) for key, value in self.data.items()}
 
-    def _named(self, key: str) -> str:
-        return f"{self.name}.{key}" if self.name else key
+    def _line_of(self, name: str | None) -> int:
+        """Return the line of a key, of the key that holds ``name[0]``, or of the section."""
+        name = name or ""
+        return self.lines.get(name) or self.lines.get(name.partition("[")[0], self.line)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value of a section as ordinary values."""
     if isinstance(value, Section):
         return value.plain()
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
-_KINDS: dict[type, str] = {
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    Section: "a mapping",
-    type(None): "nothing",
-}
+KINDS[Section] = "a mapping"
 
 
 def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
@@ -192,7 +158,7 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
         return Section(shown, {}, {}, problems)
     read = _Builder(shown, problems).build(node)
     if not isinstance(read, Section):
-        raise ConfigError(shown, 1, f"must be a mapping, not {_KINDS[type(read)]}")
+        raise ConfigError(shown, 1, f"must be a mapping, not {kind_of(read)}")
     return read
 
 

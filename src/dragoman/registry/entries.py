@@ -259,7 +259,7 @@ def _read_headers(section: Section) -> dict[str, str]:
     headers = section.plain()
     for header, value in headers.items():
         if not isinstance(value, str):
-            section.complain("must be text", header)
+            section.complain("must be a string", header)
         elif not value.isprintable():
             section.complain("must be one line of printable text", header)
     return headers
@@ -275,7 +275,7 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
         if kind is None:  # the contract lets options be anything, so this is no error, and not passed over either
             remarks.append(section.fail("no adapter of this type reads this option", option))
         elif type(value) is not kind:
-            section.complain(f"must be {'true or false' if kind is bool else 'text'}", option)
+            section.complain(f"must be {'true or false' if kind is bool else 'a string'}", option)
         elif option == "on_loss":
             section.choice(option, ("warn", "reject"))
 
@@ -323,7 +323,7 @@ def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
         section.get("wire_name", str, rest or name),
         section.get("tier", str),
         section.get("can_delegate", bool, False),
-        section.texts("aliases"),
+        section.texts("aliases") or (),
         capabilities,
         tokens=section.choice("tokens", FAMILIES),
         sold_as=section.get("priced_as", str),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ import msgspec
 from ..capabilities import Capabilities
 from ..events import Usage
 from ..messages import Continuity, Text, Thinking
-from ..registry.config import Section, read_yaml
+from ..registry.config import Section, plain, read_yaml
 from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 
 _NUMBER = (int, float)
@@ -22,10 +21,10 @@ T = TypeVar("T")
 def read_script(path: str | Path) -> Script:
     """Read a script; ``ConfigError`` in one line, with file and line, for whatever is wrong with it."""
     root = read_yaml(Path(path))
-    _allow(root, "seed", "model", "models", "capabilities", "rules")
+    root.allow("seed", "model", "models", "capabilities", "rules")
     if "rules" not in root.data:
         raise root.fail("a script needs rules")
-    rules = [_read_rule(section) for section in _list_of_sections(root, "rules")]
+    rules = [_read_rule(section) for section in root.inners("rules")]
     if not rules:
         raise root.fail("a script needs at least one rule", "rules")
     declared = root.section("capabilities")
@@ -37,13 +36,13 @@ def read_script(path: str | Path) -> Script:
         rules,
         root.get("seed", int, 0),
         root.get("model", str, "sim"),
-        root.texts("models"),
+        root.texts("models") or (),
         declared.plain(),
     )
 
 
 def _read_rule(section: Section) -> ScriptRule:
-    _allow(section, "name", "match", "reply", "fault", "times", "chance")
+    section.allow("name", "match", "reply", "fault", "times", "chance")
     if "reply" not in section.data and "fault" not in section.data:
         raise section.fail("a rule needs a reply or a fault")
     match = _read_match(section.section("match"))
@@ -56,7 +55,7 @@ def _read_rule(section: Section) -> ScriptRule:
         fault=fault,
         times=section.get("times", int),
         chance=section.get("chance", _NUMBER, 1.0),
-        name=section.get("name", str, section.name),
+        name=section.get("name", str, section.where),
     )
 
 
@@ -65,9 +64,9 @@ def _read_match(section: Section) -> RequestMatch:
         "text": str, "pattern": str, "system": str, "tool_result": str, "tools": list,
         "model": str, "turn": int, "schema": bool, "stream": bool,
     }  # fmt: skip
-    _allow(section, *kinds)
+    section.allow(*kinds)
     values = {name: section.get(name, kind) for name, kind in kinds.items()}
-    return _build(section, RequestMatch, **{**values, "tools": section.texts("tools")})
+    return _build(section, RequestMatch, **{**values, "tools": section.texts("tools") or ()})
 
 
 def _read_fault(section: Section) -> Fault:
@@ -76,7 +75,7 @@ def _read_fault(section: Section) -> Fault:
         "stall": (int, float, str), "cut_at": int, "end_at": int, "garbage_at": int, "garbage": int,
         "duplicate": int, "interleave": bool, "drip": int, "pace": _NUMBER, "content_type": str, "body": str,
     }  # fmt: skip
-    _allow(section, *kinds)
+    section.allow(*kinds)
     values = {name: section.get(name, kind) for name, kind in kinds.items() if section.data.get(name) is not None}
     if not values:
         raise section.fail("a fault needs something that goes wrong")
@@ -95,22 +94,22 @@ def _read_reply(section: Section) -> Answer:
 
 
 def _read_answer(section: Section) -> Answer:
-    _allow(
-        section, "text", "json", "thinking", "tool_calls", "content", "usage", "finish", "stop_sequence",
+    section.allow(
+        "text", "json", "thinking", "tool_calls", "content", "usage", "finish", "stop_sequence",
         "delay", "pace", "piece",
     )  # fmt: skip
     text = section.get("text", str, "")
     if "json" in section.data:
         if text:
             raise section.fail("stands in place of text; give one of them", "json")
-        text = msgspec.json.encode(_plain(section.data["json"])).decode()
+        text = msgspec.json.encode(plain(section.data["json"])).decode()
     return _build(
         section,
         Answer,
         text=text,
         thinking=section.get("thinking", str, ""),
-        tool_calls=[_read_call(each) for each in _list_of_sections(section, "tool_calls")],
-        content=[_read_said(each) for each in _list_of_sections(section, "content")],
+        tool_calls=[_read_call(each) for each in section.inners("tool_calls")],
+        content=[_read_said(each) for each in section.inners("content")],
         usage=_read_usage(section),
         finish=section.get("finish", str),
         stop_sequence=section.get("stop_sequence", str),
@@ -124,7 +123,7 @@ def _read_said(section: Section) -> Said:
     """One of ``{text: ...}``, ``{thinking: ..., signature: ...}`` and ``{name: ..., arguments: ...}``."""
     if "name" in section.data:
         return _read_call(section)
-    _allow(section, *(("thinking", "signature") if "thinking" in section.data else ("text",)))
+    section.allow(*(("thinking", "signature") if "thinking" in section.data else ("text",)))
     if "thinking" in section.data:
         signature = section.get("signature", str)
         return Thinking(section.get("thinking", str, ""), Continuity(signature) if signature is not None else None)
@@ -134,7 +133,7 @@ def _read_said(section: Section) -> Said:
 
 
 def _read_call(section: Section) -> Call:
-    _allow(section, "name", "arguments", "id")
+    section.allow("name", "arguments", "id")
     name = section.get("name", str)
     if not name:
         raise section.fail("a call needs the name of a tool")
@@ -147,7 +146,7 @@ def _read_usage(section: Section) -> Usage | None:
         return None
     counts = section.section("usage")
     names = [name for name in Usage.__struct_fields__ if name != "estimated"]
-    _allow(counts, *names)
+    counts.allow(*names)
     for name in counts.data:
         if counts.get(name, int, 0) < 0:
             raise counts.fail("must not be negative", name)
@@ -155,29 +154,6 @@ def _read_usage(section: Section) -> Usage | None:
 
 
 # --- what all of them need --------------------------------------------------------------------------
-
-
-def _allow(section: Section, *keys: str) -> None:
-    for key in section.data:
-        if key not in keys:
-            near = difflib.get_close_matches(key, keys, 1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(keys)}"
-            raise section.fail(f"unknown key; {hint}", key)
-
-
-def _list_of_sections(section: Section, key: str) -> list[Section]:
-    items = section.get(key, list, [])
-    for at, item in enumerate(items):
-        if not isinstance(item, Section):
-            raise section.fail(f"item {at + 1} must be a mapping", key)
-        item.name = f"{section.name}.{key}[{at}]" if section.name else f"{key}[{at}]"
-    return list(items)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Section):
-        return value.plain()
-    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _build(section: Section, kind: type[T], **values: Any) -> T:

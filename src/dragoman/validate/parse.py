@@ -7,7 +7,6 @@ is ``None`` or an empty list (SDKs dump every field they have).
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 from ..errors import InvalidRequestError, UnsupportedContentError, cut, quote
 from ..events import read_json
 from ..messages import (
+    DETAILS,
     NO_CONFIG,
     Assistant,
     AssistantBlock,
@@ -41,10 +41,11 @@ from ..messages import (
     UserBlock,
     new_ulid,
 )
+from .data_url import read_data_url
+from .fields import Fields
 from .structured import response_schema_of
 
 _MESSAGES = frozenset({System, User, Assistant, ToolResult})
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 def build_request(
@@ -111,7 +112,7 @@ def parse_messages(messages: Any) -> Sequence[Message]:
         return tuple(messages)
     return tuple(
         [
-            message if type(message) in _MESSAGES else _Record(message, f"messages[{at}]").message()
+            message if type(message) in _MESSAGES else _read_message(Fields(message, f"messages[{at}]"))
             for at, message in enumerate(messages)
         ]
     )
@@ -132,16 +133,17 @@ def _parse_tool(tool: Any, path: str) -> Tool:
             return Tool.from_model(tool) if isinstance(tool, type) else Tool.from_function(tool)
         except (TypeError, NameError) as error:
             raise InvalidRequestError(f"{path} cannot be described as a tool: {error}") from error
-    record = _Record(tool, path)
-    if record.word("type", "function") == "function" and "function" in record.data:
-        record.done("type", "function")
-        record = _Record(record.data["function"], f"{path}.function")
-    parameters = record.data.get("parameters")
-    if parameters is not None and not isinstance(parameters, Mapping):
-        raise InvalidRequestError(f"{record.path}.parameters must be a JSON Schema object")
+    record = Fields(tool, path)
+    kind = record.take("type")
+    if (kind == "function" or not isinstance(kind, str)) and "function" in record:
+        record.allow("type", "function")
+        record = record.need_inner("function")
     # ``strict`` asks for constrained decoding, which we request by ourselves where a schema allows it.
-    record.done("name", "description", "parameters", "type", "strict")
-    made = (record.text("name"), record.text("description", ""))
+    record.allow("name", "description", "parameters", "type", "strict")
+    parameters = record.take("parameters")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        record.refuse("parameters", "must be a JSON Schema object")
+    made = (record.need_text("name"), record.text("description") or "")
     return Tool(*made) if parameters is None else Tool(*made, dict(parameters))
 
 
@@ -172,222 +174,197 @@ def parse_tool_choice(choice: Any) -> ToolChoice | None:
         if choice in ("auto", "required", "none"):
             return choice  # type: ignore[return-value]
         raise InvalidRequestError(f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}")
-    record = _Record(choice, "tool_choice")
-    if record.word("type", "") == "function":
-        record.done("type", "function")
-        inner = _Record(record.data.get("function"), "tool_choice.function")
-        inner.done("name")
-        return ForceTool(inner.text("name"))
-    if record.word("type", "") != "tool":
+    record = Fields(choice, "tool_choice")
+    if record.take("type") == "function":
+        record.allow("type", "function")
+        record = record.need_inner("function")
+        record.allow("name")
+    elif record.take("type") == "tool":
+        record.allow("type", "name")
+    else:
         raise InvalidRequestError('tool_choice must be {"type": "tool", "name": ...} to force a tool')
-    record.done("type", "name")
-    return ForceTool(record.text("name"))
+    return ForceTool(record.need_text("name"))
 
 
-class _Record:
-    """A mapping being read, with the path that errors name."""
+# --- messages -------------------------------------------------------------------------------------
 
-    def __init__(self, data: Any, path: str) -> None:
-        if not isinstance(data, Mapping):
-            raise InvalidRequestError(f"{path} must be a mapping, not {type(data).__name__}")
-        self.data = data
-        self.path = path
 
-    # fields
+def _read_message(record: Fields) -> Message:
+    role = record.take("role")
+    if not isinstance(role, str) or role not in _READERS:
+        record.refuse("role", f"must be system, user, assistant or tool, not {quote(role)}")
+    read, fields = _READERS[role]
+    record.allow("role", "content", *fields)
+    return read(record)
 
-    def text(self, name: str, default: str | None = None) -> str:
-        value = self.data.get(name)
-        value = default if value is None else value
-        if not isinstance(value, str):
-            raise InvalidRequestError(f"{self.path}.{name} must be text")
-        return value
 
-    def word(self, name: str, default: str) -> str:
-        value = self.data.get(name, default)
-        return value if isinstance(value, str) else default
+def _read_system(record: Fields) -> System:
+    content = record.take("content")
+    return System(content if isinstance(content, str) else "".join(map(_read_system_part, record.inners("content"))))
 
-    def optional(self, name: str) -> str | None:
-        return None if self.data.get(name) is None else self.text(name)
 
-    def items(self, name: str) -> list[_Record]:
-        value = self.data.get(name)
-        if value is None:
-            return []
-        if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-            raise InvalidRequestError(f"{self.path}.{name} must be a list")
-        return [_Record(item, f"{self.path}.{name}[{at}]") for at, item in enumerate(value)]
+def _read_system_part(record: Fields) -> str:
+    record.allow("type", "text")
+    return record.need_text("text")
 
-    def done(self, *known: str) -> None:
-        """Refuse what this reader does not know, rather than drop it."""
-        for name, value in self.data.items():
-            if name not in known and value is not None and value != []:
-                raise InvalidRequestError(
-                    f"{self.path}.{cut(str(name))} has no place in a message; remove it or use extras"
-                )
 
-    # messages
+def _read_user(record: Fields) -> User:
+    return User(_read_content(record))
 
-    def message(self) -> Message:
-        role = self.data.get("role")
-        readers: dict[Any, Callable[[], Message]] = {
-            "system": self._system,
-            "developer": self._system,
-            "user": self._user,
-            "assistant": self._assistant,
-            "tool": self._tool,
-        }
-        if not isinstance(role, str) or role not in readers:
-            raise InvalidRequestError(f"{self.path}.role must be system, user, assistant or tool, not {quote(role)}")
-        return readers[role]()
 
-    def _system(self) -> System:
-        self.done("role", "content")
-        if isinstance(self.data.get("content"), str):
-            return System(self.text("content"))
-        return System("".join([part.system_part() for part in self.items("content")]))
+def _read_result(record: Fields) -> ToolResult:
+    return ToolResult(record.need_text("tool_call_id"), _read_content(record), record.flag("is_error") or False)
 
-    def _user(self) -> User:
-        self.done("role", "content")
-        return User(self._content())
 
-    def _tool(self) -> ToolResult:
-        self.done("role", "content", "tool_call_id", "is_error")
-        failed = self.data.get("is_error") or False
-        if not isinstance(failed, bool):
-            raise InvalidRequestError(f"{self.path}.is_error must be true or false")
-        return ToolResult(self.text("tool_call_id"), self._content(), failed)
+def _read_content(record: Fields) -> str | list[UserBlock]:
+    content = record.take("content")
+    if isinstance(content, str):
+        return content
+    if content is None:
+        record.refuse("content", "is required")
+    return [_read_user_block(part) for part in record.inners("content")]
 
-    def _assistant(self) -> Assistant:
-        reasoning = self.optional("reasoning_content") or self.optional("reasoning")
-        self.done("role", "content", "tool_calls", "reasoning_content", "reasoning", "refusal")
-        blocks: list[AssistantBlock] = [Thinking(reasoning)] if reasoning else []
-        content = self.data.get("content")
-        if isinstance(content, str):
-            blocks += [Text(content)] if content else []
-        else:
-            blocks += [part.assistant_block() for part in self.items("content")]
-        if refusal := self.optional("refusal"):
-            blocks.append(Text(refusal))
-        return Assistant(blocks, tool_calls=[call.tool_call() for call in self.items("tool_calls")])
 
-    def _content(self) -> str | list[UserBlock]:
-        content = self.data.get("content")
-        if isinstance(content, str):
-            return content
-        if content is None:
-            raise InvalidRequestError(f"{self.path}.content is missing")
-        return [part.user_block() for part in self.items("content")]
+def _read_assistant(record: Fields) -> Assistant:
+    thoughts = record.text("reasoning_content") or record.text("reasoning")
+    content, refusal = record.take("content"), record.text("refusal")
+    blocks: list[AssistantBlock] = [Thinking(thoughts)] if thoughts else []
+    if isinstance(content, str):
+        blocks += [Text(content)] if content else []
+    else:
+        blocks += [_read_assistant_block(part) for part in record.inners("content")]
+    if refusal:
+        blocks.append(Text(refusal))
+    return Assistant(blocks, tool_calls=[_read_tool_call(call) for call in record.inners("tool_calls")])
 
-    # blocks
 
-    def system_part(self) -> str:
-        self.done("type", "text")
-        return self.text("text")
+# How a message of each role is read, and which fields it has besides role and content.
+_READERS: dict[str, tuple[Callable[[Fields], Message], tuple[str, ...]]] = {
+    "system": (_read_system, ()),
+    "developer": (_read_system, ()),
+    "user": (_read_user, ()),
+    "assistant": (_read_assistant, ("tool_calls", "reasoning_content", "reasoning", "refusal")),
+    "tool": (_read_result, ("tool_call_id", "is_error")),
+}
 
-    def user_block(self) -> UserBlock:
-        kind = self.data.get("type")
-        if kind == "text":
-            self.done("type", "text", "signature", "continuity")
-            return Text(self.text("text"), self._continuity())
-        if kind == "image":
-            self.done("type", "source", "media_type", "detail")
-            return Image(self._source(), self.optional("media_type"), self._detail(self.data.get("detail")))
-        if kind == "image_url":
-            return self._image_url()
-        if kind == "document":
-            self.done("type", "source", "media_type", "name")
-            return Document(self._source(), self.text("media_type", "application/pdf"), self.optional("name"))
-        if kind == "file":
-            return self._file()
-        raise UnsupportedContentError(f"{self.path}: content of type {quote(kind)} is not supported")
 
-    def assistant_block(self) -> AssistantBlock:
-        kind = self.data.get("type")
-        if kind in ("text", "output_text"):
-            self.done("type", "text", "signature", "continuity")
-            return Text(self.text("text"), self._continuity())
-        if kind == "refusal":
-            self.done("type", "refusal")
-            return Text(self.text("refusal"))
-        if kind == "thinking":
-            self.done("type", "text", "thinking", "signature", "continuity")
-            return Thinking(self.text("text" if "text" in self.data else "thinking"), self._continuity())
-        if kind == "redacted_thinking":
-            self.done("type", "data", "continuity")
-            return RedactedThinking(self.text("data"), self._continuity())
-        if kind == "tool_call":
-            return self.tool_call()
-        if kind == "opaque":
-            self.done("type", "data", "continuity")
-            return Opaque(self.data.get("data"), self._continuity())
-        raise UnsupportedContentError(f"{self.path}: content of type {quote(kind)} cannot be said by an assistant")
+# --- blocks ---------------------------------------------------------------------------------------
 
-    def tool_call(self) -> ToolCall:
-        if "function" in self.data:
-            self.done("id", "type", "function", "index", "signature", "continuity")
-            inner = _Record(self.data["function"], f"{self.path}.function")
-            inner.done("name", "arguments")
-        else:
-            self.done("id", "type", "name", "arguments", "signature", "continuity")
-            inner = self
-        return ToolCall(self.text("id"), inner.text("name"), inner._arguments(), self._continuity())
 
-    def _arguments(self) -> dict[str, Any] | None:
-        value = self.data.get("arguments")
-        if isinstance(value, str):
-            try:
-                value = read_json(value) if value.strip() else {}
-            except ValueError as error:
-                raise InvalidRequestError(f"{self.path}.arguments is not JSON") from error
-        if value is not None and not isinstance(value, Mapping):
-            raise InvalidRequestError(f"{self.path}.arguments must be an object")
-        return None if value is None else dict(value)
+def _read_user_block(record: Fields) -> UserBlock:
+    kind = record.take("type")
+    if kind == "text":
+        return _read_text(record)
+    if kind == "image":
+        record.allow("type", "source", "media_type", "detail")
+        return Image(_read_source(record), record.text("media_type"), record.choice("detail", DETAILS))
+    if kind == "image_url":
+        record.allow("type", "image_url")
+        return _read_image_url(record)
+    if kind == "document":
+        record.allow("type", "source", "media_type", "name")
+        media_type = record.get("media_type", str, "application/pdf")
+        return Document(_read_source(record), media_type, record.text("name"))
+    if kind == "file":
+        record.allow("type", "file")
+        return _read_file(record.need_inner("file"))
+    raise UnsupportedContentError(f"{record.where}: content of type {quote(kind)} is not supported")
 
-    def _continuity(self) -> Continuity | None:
-        state = self.data.get("continuity")
-        if state is None:
-            signature = self.optional("signature")
-            return None if signature is None else Continuity(signature)
-        if isinstance(state, Continuity):
-            return state
-        _Record(state, f"{self.path}.continuity").done(*Continuity.__struct_fields__)
+
+def _read_assistant_block(record: Fields) -> AssistantBlock:
+    kind = record.take("type")
+    if kind in ("text", "output_text"):
+        return _read_text(record)
+    if kind == "refusal":
+        record.allow("type", "refusal")
+        return Text(record.need_text("refusal"))
+    if kind == "thinking":
+        record.allow("type", "text", "thinking", "signature", "continuity")
+        return Thinking(record.need_text("text" if "text" in record else "thinking"), _read_signed(record))
+    if kind == "redacted_thinking":
+        record.allow("type", "data", "continuity")
+        return RedactedThinking(record.need_text("data"), _read_continuity(record))
+    if kind == "tool_call":
+        return _read_tool_call(record)
+    if kind == "opaque":
+        record.allow("type", "data", "continuity")
+        return Opaque(record.take("data"), _read_continuity(record))
+    raise UnsupportedContentError(f"{record.where}: an assistant message cannot hold content of type {quote(kind)}")
+
+
+def _read_text(record: Fields) -> Text:
+    record.allow("type", "text", "signature", "continuity")
+    return Text(record.need_text("text"), _read_signed(record))
+
+
+def _read_tool_call(record: Fields) -> ToolCall:
+    inner = record
+    if "function" in record:
+        record.allow("id", "type", "function", "index", "signature", "continuity")
+        inner = record.need_inner("function")
+        inner.allow("name", "arguments")
+    else:
+        record.allow("id", "type", "name", "arguments", "signature", "continuity")
+    return ToolCall(record.need_text("id"), inner.need_text("name"), _read_arguments(inner), _read_signed(record))
+
+
+def _read_arguments(record: Fields) -> dict[str, Any] | None:
+    value = record.take("arguments")
+    if isinstance(value, str):
         try:
-            return msgspec.convert(state, Continuity)
-        except msgspec.ValidationError as error:
-            raise InvalidRequestError(f"{self.path}.continuity: {error}") from error
+            value = read_json(value) if value.strip() else {}
+        except ValueError as error:
+            raise record.fail("is not JSON", "arguments") from error
+    if value is not None and not isinstance(value, Mapping):
+        record.refuse("arguments", "must be an object")
+    return None if value is None else dict(value)
 
-    def _source(self) -> Url | Inline:
-        source = self.data.get("source")
-        if isinstance(source, Url | Inline):
-            return source
-        record = _Record(source, f"{self.path}.source")
-        if record.data.get("type") == "url":
-            record.done("type", "url")
-            return Url(record.text("url"))
-        if record.data.get("type") == "inline":
-            record.done("type", "base64_data")
-            return Inline(record.text("base64_data"))
-        raise InvalidRequestError(f"{record.path}.type must be url or inline")
 
-    def _detail(self, detail: Any) -> Any:
-        if detail not in (None, "auto", "low", "high"):
-            raise InvalidRequestError(f"{self.path}.detail must be auto, low or high")
-        return detail
+def _read_signed(record: Fields) -> Continuity | None:
+    """Return the state of a block that may give it as a signature alone."""
+    signature, state = record.text("signature"), _read_continuity(record)
+    return Continuity(signature) if state is None and signature is not None else state
 
-    def _image_url(self) -> Image:
-        self.done("type", "image_url")
-        inner = self.data.get("image_url")
-        if isinstance(inner, str):
-            return Image(Url(inner))
-        record = _Record(inner, f"{self.path}.image_url")
-        record.done("url", "detail")
-        return Image(Url(record.text("url")), detail=record._detail(record.data.get("detail")))
 
-    def _file(self) -> Document:
-        self.done("type", "file")
-        record = _Record(self.data.get("file"), f"{self.path}.file")
-        record.done("filename", "file_data")
-        match = _DATA_URL.fullmatch(record.text("file_data"))
-        if match is None:
-            raise InvalidRequestError(f"{record.path}.file_data must be a base64 data URL")
-        return Document(Inline(match[2]), match[1], record.optional("filename"))
+def _read_continuity(record: Fields) -> Continuity | None:
+    state = record.take("continuity")
+    if state is None or isinstance(state, Continuity):
+        return state
+    inner = record.need_inner("continuity")
+    inner.allow(*Continuity.__struct_fields__)
+    try:
+        return msgspec.convert(state, Continuity)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"{inner.where}: {error}") from error
+
+
+def _read_source(record: Fields) -> Url | Inline:
+    source = record.take("source")
+    if isinstance(source, Url | Inline):
+        return source
+    inner = record.need_inner("source")
+    kind = inner.take("type")
+    if kind == "url":
+        inner.allow("type", "url")
+        return Url(inner.need_text("url"))
+    if kind == "inline":
+        inner.allow("type", "base64_data")
+        return Inline(inner.need_text("base64_data"))
+    raise inner.fail("must be url or inline", "type")
+
+
+def _read_image_url(record: Fields) -> Image:
+    url = record.take("image_url")
+    if isinstance(url, str):
+        return Image(Url(url))
+    inner = record.need_inner("image_url")
+    inner.allow("url", "detail")
+    return Image(Url(inner.need_text("url")), detail=inner.choice("detail", DETAILS))
+
+
+def _read_file(record: Fields) -> Document:
+    record.allow("filename", "file_data")
+    found = read_data_url(record.need_text("file_data"))
+    if found is None or found[0] is None:
+        record.refuse("file_data", "must be a base64 data URL with a media type")
+    return Document(Inline(found[1]), found[0], record.text("filename"))

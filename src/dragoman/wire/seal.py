@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ..messages import AssistantBlock, Continuity, Issuer, Opaque
-from .fields import Fields
+from ..validate.fields import Fields
 
 _MARK = b"dragoman:"
 _PREFIX = base64.b64encode(_MARK).decode()  # nine bytes: what follows does not change these twelve letters

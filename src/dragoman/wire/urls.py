@@ -1,10 +1,9 @@
-"""Addresses: base URLs of servers, and media inside ``data:`` URLs."""
+"""Addresses: base URLs of servers, and URLs of media."""
 
 from __future__ import annotations
 
-import base64
 import re
-from urllib.parse import unquote, unquote_to_bytes, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from ..messages import Document, Image, Inline
 
@@ -37,22 +36,6 @@ def root_of(base_url: str) -> str:
     parts = urlsplit(base_url)
     path = re.sub(r"(/openai)?/v\d\w*/?$", "", parts.path).rstrip("/")
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-
-
-def read_data_url(url: str, *, percent_encoded: bool = False) -> tuple[str | None, str] | None:
-    """Return the media type and the base64 data of a ``data:`` URL, or ``None`` for any other URL.
-
-    One that is not base64 is converted if ``percent_encoded``, and otherwise not read.
-    """
-    head, comma, data = url.partition(",")
-    if not comma or head[:5].lower() != "data:":
-        return None
-    media_type, mark, parameters = head[5:].partition(";")
-    if f"{mark}{parameters}".lower().endswith(";base64"):
-        return media_type or None, unquote(data)
-    if not percent_encoded:
-        return None
-    return media_type or None, base64.b64encode(unquote_to_bytes(data)).decode("ascii")
 
 
 def media_url(block: Image | Document) -> str:

@@ -31,13 +31,13 @@ from ...messages import (
     User,
     UserBlock,
 )
+from ...validate.data_url import read_data_url
 from ..codec import Note, Notes
 from ..continuity import is_ours, is_welcome, note_state
 from ..ids import IdRule
 from ..json import sorted_json
 from ..media import fit_result
 from ..pairing import Call, Pairs
-from ..urls import read_data_url
 from .quirks import Quirks
 
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})

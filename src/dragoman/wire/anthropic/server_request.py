@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ...errors import InvalidRequestError, UnsupportedContentError, quote
+from ...errors import UnsupportedContentError, quote
 from ...messages import (
     Assistant,
     AssistantBlock,
@@ -35,7 +35,8 @@ from ...messages import (
     User,
     UserBlock,
 )
-from ..fields import Fields, Losses, read_body
+from ...validate.fields import Fields
+from ..fields import Losses, read_body, read_stops
 from ..seal import read_opaque, unseal
 from ..server import Asked
 from .request import EFFORTS
@@ -54,7 +55,7 @@ def read_request(body: bytes, *, counting: bool = False) -> Asked:
     if limit is None and not counting:
         fields.refuse("max_tokens", "is required")
     stream = fields.flag("stream") or False
-    messages = [*_read_system(fields, losses), *_read_turns(fields.need_items("messages"), losses)]
+    messages = [*_read_system(fields, losses), *_read_turns(fields.need_inners("messages"), losses)]
     tools = _read_tools(fields, losses)
     choice = _read_choice(fields, losses)
     schema, reasoning = _read_output(fields)
@@ -62,7 +63,7 @@ def read_request(body: bytes, *, counting: bool = False) -> Asked:
         fields.number("temperature"),
         limit,
         fields.number("top_p"),
-        stop_sequences=fields.texts("stop_sequences"),
+        stop_sequences=read_stops(fields, "stop_sequences"),
         reasoning=reasoning,  # type: ignore[arg-type]
         extras=fields.rest(),
     )
@@ -114,13 +115,12 @@ def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
     """The caller's tools; those that the provider runs by itself stay where they are."""
     tools: list[Tool] = []
     theirs: list[Any] = []
-    for at, item in enumerate(fields.items("tools") or ()):
-        record = Fields(item, f"tools[{at}]")
+    for record in fields.inners("tools"):
         if (record.text("type") or "custom") != "custom":
-            theirs.append(item)
+            theirs.append(record.data)
             continue
-        record.drop(_HINTS, losses, _WHY)
-        record.drop(("strict", "eager_input_streaming"), losses, "not asked for here; arguments are checked instead")
+        losses.drop_fields(record, _HINTS, _WHY)
+        losses.drop_fields(record, ("strict", "eager_input_streaming"), "not passed on; arguments are checked instead")
         name, described, schema = record.need_text("name"), record.text("description"), record.take("input_schema")
         if not isinstance(schema, dict):
             record.refuse("input_schema", "must be a JSON Schema")
@@ -156,44 +156,41 @@ def _read_system(fields: Fields, losses: Losses) -> list[System]:
     if system is None:
         return []
     if not isinstance(system, list):
-        fields.refuse("system", "must be text or a list of texts")
+        fields.refuse("system", "must be a string or a list of text blocks")
     texts = []
-    for at, item in enumerate(system):
-        record = Fields(item, f"system[{at}]")
+    for record in fields.inners("system"):
         if record.need_text("type") != "text":
             record.refuse("type", "must be text")
-        record.drop(_HINTS, losses, _WHY)
+        losses.drop_fields(record, _HINTS, _WHY)
         texts.append(record.need_text("text"))
         record.done()
     return [System(text) for text in texts if text]
 
 
-def _read_turns(turns: list[Any], losses: Losses) -> list[Message]:
+def _read_turns(turns: list[Fields], losses: Losses) -> list[Message]:
     messages: list[Message] = []
-    for at, item in enumerate(turns):
-        turn = Fields(item, f"messages[{at}]")
+    for turn in turns:
         role, content = turn.need_text("role"), turn.take("content")
         turn.done()
-        path = f"messages[{at}].content"
         if not isinstance(content, str | list):
-            raise InvalidRequestError(f"{path} must be text or a list of blocks")
+            turn.refuse("content", "must be a string or a list of blocks")
+        blocks = content if isinstance(content, str) else turn.inners("content")
         if role == "user":
-            messages += _read_user(content, path, losses)
+            messages += _read_user(blocks, losses)
         elif role == "assistant":
-            messages.append(_read_assistant(content, path, losses))
+            messages.append(_read_assistant(blocks, losses))
         else:
-            raise InvalidRequestError(f"messages[{at}].role must be user or assistant")
+            turn.refuse("role", "must be user or assistant")
     return messages
 
 
-def _read_user(content: str | list[Any], path: str, losses: Losses) -> list[Message]:
+def _read_user(content: str | list[Fields], losses: Losses) -> list[Message]:
     if isinstance(content, str):
         return [User(content)]
     messages: list[Message] = []
     words: list[UserBlock] = []
-    for at, item in enumerate(content):
-        record = Fields(item, f"{path}[{at}]")
-        record.drop(_HINTS, losses, _WHY)
+    for record in content:
+        losses.drop_fields(record, _HINTS, _WHY)
         if record.rest().get("type") != "tool_result":
             words.append(_read_block(record))
             continue
@@ -218,11 +215,10 @@ def _read_result(record: Fields, losses: Losses) -> ToolResult:
     if content is None or isinstance(content, str):
         return ToolResult(call_id, () if content is None else content, failed)
     if not isinstance(content, list):
-        record.refuse("content", "must be text or a list of blocks")
+        record.refuse("content", "must be a string or a list of blocks")
     blocks = []
-    for at, item in enumerate(content):
-        inner = Fields(item, f"{record.at('content')}[{at}]")
-        inner.drop(_HINTS, losses, _WHY)
+    for inner in record.inners("content"):
+        losses.drop_fields(inner, _HINTS, _WHY)
         blocks.append(_read_block(inner))
     return ToolResult(call_id, _plain(blocks), failed)
 
@@ -245,9 +241,7 @@ def _read_block(record: Fields) -> UserBlock:
 
 
 def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
-    source = record.inner("source")
-    if source is None:
-        record.refuse("source", "is required")
+    source = record.need_inner("source")
     kind = source.need_text("type")
     found: tuple[Url | Inline, str | None]
     if kind == "base64":
@@ -263,13 +257,12 @@ def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
     return found
 
 
-def _read_assistant(content: str | list[Any], path: str, losses: Losses) -> Assistant:
+def _read_assistant(content: str | list[Fields], losses: Losses) -> Assistant:
     if isinstance(content, str):
         return Assistant(content)
     blocks: list[AssistantBlock] = []
-    for at, item in enumerate(content):
-        record = Fields(item, f"{path}[{at}]")
-        record.drop(_HINTS, losses, _WHY)
+    for record in content:
+        losses.drop_fields(record, _HINTS, _WHY)
         blocks.append(_read_said(record))
     return Assistant(blocks)
 

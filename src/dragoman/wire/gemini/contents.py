@@ -29,13 +29,13 @@ from ...messages import (
     User,
     UserBlock,
 )
+from ...validate.data_url import read_data_url
 from ..codec import Notes
 from ..continuity import is_ours, is_welcome, note_state
 from ..ids import IdMap
 from ..json import sorted_json
 from ..media import fit_result
 from ..pairing import Call, Pairs
-from ..urls import read_data_url
 from .quirks import Quirks
 
 # An id the assembler minted because the reply had none: a word of ours and a ULID. The provider never

@@ -33,7 +33,8 @@ from ...messages import (
     User,
     UserBlock,
 )
-from ..fields import Fields, Losses, read_body
+from ...validate.fields import Fields
+from ..fields import Losses, read_body, read_stops
 from ..json import json_text
 from ..seal import unseal
 from ..server import Asked
@@ -51,7 +52,7 @@ def read_request(body: bytes, path: str) -> Asked:
     if not found or not model or verb not in _VERBS:
         raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
     fields, losses = read_body(body), Losses()
-    messages = [*_read_system(fields), *_Reader().read(fields.need_items("contents"))]
+    messages = [*_read_system(fields), *_Reader().read(fields.need_inners("contents"))]
     tools = _read_tools(fields)
     choice = _read_choice(fields)
     config, schema = _read_config(fields)
@@ -77,7 +78,7 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
         inner.whole("seed"),
         inner.number("frequencyPenalty"),
         inner.number("presencePenalty"),
-        inner.texts("stopSequences"),
+        read_stops(inner, "stopSequences"),
         _read_thinking(inner),  # type: ignore[arg-type]
         inner.rest(),
     )
@@ -101,10 +102,8 @@ def _read_thinking(inner: Fields) -> str | int | None:
 
 def _read_tools(fields: Fields) -> list[Tool]:
     tools: list[Tool] = []
-    for at, item in enumerate(fields.items("tools") or ()):
-        record = Fields(item, f"tools[{at}]")
-        for index, declared in enumerate(record.items("functionDeclarations") or ()):
-            tools.append(_read_tool(Fields(declared, f"tools[{at}].functionDeclarations[{index}]")))
+    for record in fields.inners("tools"):
+        tools += [_read_tool(declared) for declared in record.inners("functionDeclarations")]
         record.done()  # tools that the provider runs by itself are its endpoint's setting
     return tools
 
@@ -158,8 +157,7 @@ def _read_system(fields: Fields) -> list[System]:
         return []
     record.take("role")
     texts = []
-    for at, part in enumerate(record.items("parts") or ()):
-        inner = Fields(part, f"systemInstruction.parts[{at}]")
+    for inner in record.inners("parts"):
         texts.append(inner.need_text("text"))
         inner.done()
     record.done()
@@ -174,27 +172,23 @@ class _Reader:
         self._waiting: list[tuple[str, str]] = []  # ids and names
         self._count = 0
 
-    def read(self, contents: list[Any]) -> list[Message]:
+    def read(self, contents: list[Fields]) -> list[Message]:
         messages: list[Message] = []
-        for at, item in enumerate(contents):
-            record = Fields(item, f"contents[{at}]")
-            role, parts = record.text("role") or "user", record.need_items("parts")
+        for record in contents:
+            role, parts = record.text("role") or "user", record.need_inners("parts")
             record.done()
-            path = f"contents[{at}].parts"
             if role == "model":
-                blocks = [self._said(Fields(part, f"{path}[{place}]"), part) for place, part in enumerate(parts)]
-                messages.append(Assistant(blocks))
+                messages.append(Assistant([self._said(part) for part in parts]))
             elif role in ("user", "function"):
-                messages += self._user(parts, path)
+                messages += self._user(parts)
             else:
-                raise InvalidRequestError(f"contents[{at}].role must be user or model")
+                record.refuse("role", "must be user or model")
         return messages
 
-    def _user(self, parts: list[Any], path: str) -> list[Message]:
+    def _user(self, parts: list[Fields]) -> list[Message]:
         messages: list[Message] = []
         words: list[UserBlock] = []
-        for at, part in enumerate(parts):
-            record = Fields(part, f"{path}[{at}]")
+        for record in parts:
             if "functionResponse" in record:
                 if words:
                     messages.append(_user(words))
@@ -204,7 +198,7 @@ class _Reader:
                 words.append(_read_block(record))
         return [*messages, _user(words)] if words or not messages else messages
 
-    def _said(self, record: Fields, part: dict[str, Any]) -> AssistantBlock:
+    def _said(self, record: Fields) -> AssistantBlock:
         signature = record.text("thoughtSignature")
         state = None
         if signature:
@@ -216,7 +210,7 @@ class _Reader:
         if "text" in record and not set(record.rest()) - {"text", "thought"}:
             text = record.need_text("text")
             return Thinking(text, state or Continuity(issuer=_ISSUER)) if record.flag("thought") else Text(text, state)
-        return Opaque(part, Continuity(issuer=_ISSUER))
+        return Opaque(record.data, Continuity(issuer=_ISSUER))
 
     def _call(self, call: Fields, state: Continuity | None) -> ToolCall:
         name, arguments, call_id = call.need_text("name"), call.take("args"), call.text("id")
@@ -224,17 +218,16 @@ class _Reader:
         if not isinstance(arguments, dict | None):
             call.refuse("args", "must be an object")
         self._count += 1
-        # Shaped like an id that was made for want of one, which the client half knows not to send.
+        # Shaped like an id that was made for want of one, which the client side knows not to send.
         made = call_id or f"call_{self._count:026d}"
         self._waiting.append((made, name))
         return ToolCall(made, name, arguments or {}, state)
 
     def _result(self, record: Fields) -> ToolResult:
-        inner = record.inner("functionResponse")
-        assert inner is not None
+        inner = record.need_inner("functionResponse")
         record.done()
         name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
-        media = inner.items("parts") or []
+        media = inner.inners("parts")
         inner.done()
         match = next((each for each in self._waiting if each[0] == given or (given is None and each[1] == name)), None)
         if match is None:
@@ -242,7 +235,7 @@ class _Reader:
         self._waiting.remove(match)
         failed = isinstance(response, dict) and list(response) == ["error"]
         text = _response_text(response)
-        blocks = [_read_block(Fields(part, f"{inner.at('parts')}[{at}]")) for at, part in enumerate(media)]
+        blocks = [_read_block(part) for part in media]
         if not blocks:
             return ToolResult(match[0], text, failed)
         return ToolResult(match[0], [*([Text(text)] if text else []), *blocks], failed)
@@ -275,6 +268,6 @@ def _read_block(record: Fields) -> UserBlock:
         file.done()
         block = Image(place, kind) if kind.startswith("image/") else Document(place, kind)
     else:
-        raise UnsupportedContentError(f"{record.at('')[:-1]}: a part of this kind is not supported")
+        raise UnsupportedContentError(f"{record.where}: a part of this kind is not supported")
     record.done()
     return block

@@ -34,6 +34,7 @@ from ...events import (
     ToolUseStart,
 )
 from ...messages import (
+    EFFORTS,
     Assistant,
     AssistantBlock,
     Effort,
@@ -51,8 +52,9 @@ from ...messages import (
     UserBlock,
 )
 from ...validate import parse_tools
+from ...validate.fields import Fields
 from ..codec import HttpReply
-from ..fields import Fields, Losses, read_body, read_effort
+from ..fields import Losses, read_body, read_stops
 from ..server import (
     Asked,
     BodyEncoder,
@@ -76,11 +78,11 @@ class OllamaServer:
         """Read a request's body. Without ``stream`` it is one: that is this wire's custom."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream")
-        messages = _Reader().read(fields.need_items("messages"))
+        messages = _Reader().read(fields.need_inners("messages"))
         tools = parse_tools(fields.items("tools"))
         schema = _read_format(fields)
         config = _read_config(fields)
-        fields.drop(("keep_alive",), losses, "how long a model stays in memory is not a client's to say here")
+        losses.drop_fields(fields, ("keep_alive",), "how long a model stays in memory is not a client's to say here")
         fields.done()
         request = Request(messages, tools, config, schema, None, model, stream=stream is not False)
         return Asked(request, losses.warnings)
@@ -113,7 +115,7 @@ def _read_config(fields: Fields) -> RuntimeConfig:
         inner.whole("seed"),
         inner.number("frequency_penalty"),
         inner.number("presence_penalty"),
-        inner.texts("stop"),
+        read_stops(inner, "stop"),
         _read_think(fields),
         inner.rest(),
     )
@@ -124,8 +126,7 @@ def _read_think(fields: Fields) -> Effort | None:
     think = fields.take("think")
     if isinstance(think, bool):
         return "medium" if think else "none"
-    fields.put("think", think)
-    return read_effort(fields, "think")
+    return fields.choice("think", EFFORTS)
 
 
 def _read_format(fields: Fields) -> dict[str, Any] | None:
@@ -146,8 +147,8 @@ class _Reader:
         self._count = 0
         self._waiting: list[tuple[str, str]] = []  # the names and ids of calls without a result
 
-    def read(self, items: list[Any]) -> list[Message]:
-        return [self._message(Fields(item, f"messages[{at}]")) for at, item in enumerate(items)]
+    def read(self, items: list[Fields]) -> list[Message]:
+        return [self._message(item) for item in items]
 
     def _message(self, fields: Fields) -> Message:
         role = fields.need_text("role")
@@ -169,15 +170,11 @@ class _Reader:
         thinking, text = fields.text("thinking"), fields.text("content")
         blocks: list[AssistantBlock] = [Thinking(thinking)] if thinking else []
         blocks += [Text(text)] if text else []
-        for at, item in enumerate(fields.items("tool_calls") or ()):
-            blocks.append(self._call(Fields(item, fields.at(f"tool_calls[{at}]"))))
-        return blocks
+        return [*blocks, *[self._call(call) for call in fields.inners("tool_calls")]]
 
     def _call(self, fields: Fields) -> ToolCall:
         own = fields.text("id")
-        inner = fields.inner("function")
-        if inner is None:
-            fields.refuse("function", "is required")
+        inner = fields.need_inner("function")
         name, arguments = inner.need_text("name"), inner.take("arguments")
         if arguments is not None and not isinstance(arguments, dict):
             inner.refuse("arguments", "must be an object")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -31,10 +31,11 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import Image, Message, Request, RuntimeConfig, Text, Thinking, ToolCall, Url, User
+from ...messages import EFFORTS, Image, Message, Request, RuntimeConfig, Text, Thinking, ToolCall, Url, User
 from ...validate import parse_messages, parse_tool_choice, parse_tools
+from ...validate.fields import Fields
 from ..codec import HttpReply
-from ..fields import Fields, Losses, read_body, read_effort, read_media_url, read_schema
+from ..fields import Losses, read_body, read_media_url, read_schema, read_stops
 from ..server import (
     Asked,
     BodyEncoder,
@@ -116,30 +117,27 @@ def _read_stream_options(fields: Fields, stream: bool) -> bool:
 
 
 def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
-    form = fields.take("response_format")
-    if form is None:
+    inner = fields.inner("response_format")
+    if inner is None:
         return None
-    inner = Fields(form, "response_format")
     kind = inner.need_text("type")
     if kind == "text":
         inner.done()
         return None
     if kind != "json_schema":  # JSON mode has no schema and no place in our values
-        fields.put("response_format", form)
+        fields.put("response_format", inner.data)
         return None
-    asked = inner.inner("json_schema")
+    asked = inner.need_inner("json_schema")
     inner.done()
-    if asked is None:
-        inner.refuse("json_schema", "is required")
     asked.flag("strict")  # asked for by ourselves wherever the schema meets its rules
-    asked.drop(["description"], losses, "a schema's own description is sent, one beside it is not")
+    losses.drop_fields(asked, ["description"], "a schema's own description is sent, one beside it is not")
     name = asked.need_text("name")
     schema = read_schema(asked.take("schema") or {}, name, asked.at("schema"), losses)
     asked.done()
     return schema
 
 
-def _note_strict(tools: list[Any] | None, losses: Losses) -> None:
+def _note_strict(tools: Sequence[Any] | None, losses: Losses) -> None:
     for at, tool in enumerate(tools or ()):
         function = tool.get("function") if isinstance(tool, dict) else None
         if isinstance(function, dict) and function.get("strict") is True:
@@ -158,8 +156,8 @@ def _read_config(fields: Fields) -> RuntimeConfig:
         fields.whole("seed"),
         fields.number("frequency_penalty"),
         fields.number("presence_penalty"),
-        fields.texts("stop"),
-        read_effort(fields, "reasoning_effort"),
+        read_stops(fields, "stop"),
+        fields.choice("reasoning_effort", EFFORTS),
         fields.rest(),
     )
 

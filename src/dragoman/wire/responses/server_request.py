@@ -11,6 +11,8 @@ from typing import Any
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
 from ...events import read_object
 from ...messages import (
+    DETAILS,
+    EFFORTS,
     Assistant,
     AssistantBlock,
     Continuity,
@@ -32,7 +34,8 @@ from ...messages import (
     UserBlock,
 )
 from ...validate import parse_tool_choice
-from ..fields import Fields, Losses, read_body, read_effort, read_media_url, read_schema
+from ...validate.fields import Fields
+from ..fields import Losses, read_body, read_media_url, read_schema
 from ..seal import read_opaque
 from ..server import Asked
 
@@ -64,8 +67,10 @@ def read_request(body: bytes) -> Asked:
 def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
     _ignore_defaults(fields)
     reasoning = fields.inner("reasoning") or Fields({}, "reasoning")
-    effort = read_effort(reasoning, "effort")
-    reasoning.drop(("summary", "generate_summary"), losses, "which thoughts are shown is each endpoint's setting")
+    effort = reasoning.choice("effort", EFFORTS)
+    losses.drop_fields(
+        reasoning, ("summary", "generate_summary"), "which thoughts are shown is a setting of the endpoint"
+    )
     reasoning.done()
     return RuntimeConfig(
         fields.number("temperature"),
@@ -92,10 +97,9 @@ def _ignore_defaults(fields: Fields) -> None:
 def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
     tools: list[Tool] = []
     theirs: list[Any] = []
-    for at, item in enumerate(fields.items("tools") or ()):
-        record = Fields(item, f"tools[{at}]")
+    for record in fields.inners("tools"):
         if record.text("type") != "function":
-            theirs.append(item)
+            theirs.append(record.data)
             continue
         record.flag("strict")  # asked for by the endpoint wherever the schema meets its rules
         name, described, schema = record.need_text("name"), record.text("description"), record.take("parameters")
@@ -129,7 +133,7 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     kind = inner.text("type")
     if kind == "json_schema":
         inner.flag("strict")
-        inner.drop(["description"], losses, "a schema's own description is sent, one beside it is not")
+        losses.drop_fields(inner, ["description"], "a schema's own description is sent, one beside it is not")
         name = inner.need_text("name")
         schema = read_schema(inner.take("schema"), name, "text.format.schema", losses)
         inner.done()
@@ -269,10 +273,7 @@ def _read_part(record: Fields) -> UserBlock:
         block = Text(record.need_text("text"))
     elif kind == "input_image":
         source, media_type = read_media_url(record.need_text("image_url"))
-        detail = record.text("detail")
-        if detail not in (None, "auto", "low", "high"):
-            record.refuse("detail", "must be auto, low or high")
-        block = Image(source, media_type, detail)  # type: ignore[arg-type]
+        block = Image(source, media_type, record.choice("detail", DETAILS))
     elif kind == "input_file":
         block = _read_file(record)
     else:

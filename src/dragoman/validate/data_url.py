@@ -1,0 +1,22 @@
+"""Read media inside ``data:`` URLs."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import unquote, unquote_to_bytes
+
+
+def read_data_url(url: str, *, percent_encoded: bool = False) -> tuple[str | None, str] | None:
+    """Return the media type and the base64 data of a ``data:`` URL, or ``None`` for any other URL.
+
+    One that is not base64 is converted if ``percent_encoded``, and otherwise not read.
+    """
+    head, comma, data = url.partition(",")
+    if not comma or head[:5].lower() != "data:":
+        return None
+    media_type, mark, parameters = head[5:].partition(";")
+    if f"{mark}{parameters}".lower().endswith(";base64"):
+        return media_type or None, unquote(data)
+    if not percent_encoded:
+        return None
+    return media_type or None, base64.b64encode(unquote_to_bytes(data)).decode("ascii")

@@ -1,0 +1,188 @@
+"""Read a mapping field by field: a value of the wrong kind and a field that is not known are errors with a path."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
+
+from ..errors import InvalidRequestError, cut, quote
+
+C = TypeVar("C", bound=str)
+T = TypeVar("T")
+KINDS: dict[type, str] = {  # the kinds of values, in plain words
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def kind_of(value: object) -> str:
+    """Return the kind of a value, such as ``a string``."""
+    return KINDS.get(type(value), type(value).__name__)
+
+
+class Fields:
+    """A mapping and the path to it. Every read marks a field as known; ``done`` refuses the others.
+
+    A field that is ``None`` counts as absent, because SDKs dump every field they have; for the same reason ``done``
+    ignores an empty list. A subclass decides what an error is (``fail``) and whether it is raised (``complain``).
+    """
+
+    UNKNOWN: ClassVar[str] = "is not a known field"
+    EMPTY: ClassVar[tuple[Any, ...]] = (None, [])
+
+    def __init__(self, data: Any, path: str = "") -> None:
+        self.where = path
+        self.data: Mapping[str, Any] = data
+        self._known: dict[str, None] = {}
+        if not isinstance(data, Mapping):
+            raise self.fail(f"must be an object, not {kind_of(data)}")
+
+    def __contains__(self, name: str) -> bool:
+        return self.data.get(name) is not None
+
+    # errors
+
+    def at(self, name: str) -> str:
+        """Return the path of a field."""
+        return f"{self.where}.{cut(name)}" if self.where else cut(name)
+
+    def fail(self, problem: str, name: str | None = None) -> Exception:
+        """Return the error for a problem with a field, or with the mapping itself."""
+        place = self.where or "the body" if name is None else self.at(name)
+        return InvalidRequestError(f"{place} {problem}")
+
+    def complain(self, problem: str, name: str | None = None) -> None:
+        """Raise the error for a problem. A subclass may collect it; the read then returns its default."""
+        raise self.fail(problem, name)
+
+    def refuse(self, name: str, problem: str) -> NoReturn:
+        """Raise the error for a problem with a field."""
+        raise self.fail(problem, name)
+
+    # one field
+
+    def take(self, name: str) -> Any:
+        """Return a field of any kind."""
+        self._known[name] = None
+        return self.data.get(name)
+
+    def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """Return a field of a kind, or the default when it is absent or wrong."""
+        value = self.take(name)
+        if value is None:
+            return default
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            expected = [KINDS[each] for each in kinds if each is not int or float not in kinds]
+            self.complain(f"must be {' or '.join(expected)}, not {kind_of(value)}", name)
+            return default
+        return value
+
+    def text(self, name: str) -> str | None:
+        """Return a string."""
+        value: str | None = self.get(name, str)
+        return value
+
+    def number(self, name: str) -> float | None:
+        """Return a number."""
+        value: float | None = self.get(name, (int, float))
+        return value
+
+    def whole(self, name: str) -> int | None:
+        """Return an integer."""
+        value: int | None = self.get(name, int)
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        """Return true or false."""
+        value: bool | None = self.get(name, bool)
+        return value
+
+    def choice(self, name: str, choices: Collection[C]) -> C | None:
+        """Return one of some strings."""
+        value = self.text(name)
+        chosen = next((each for each in choices if each == value), None)
+        if value is not None and chosen is None:
+            self.complain(f"must be one of {', '.join(choices)}, not {quote(value)}", name)
+        return chosen
+
+    def items(self, name: str) -> Sequence[Any] | None:
+        """Return a list."""
+        value = self.take(name)
+        if value is not None and (isinstance(value, str) or not isinstance(value, Sequence)):
+            self.complain(f"must be a list, not {kind_of(value)}", name)
+            return None
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """Return a list of strings."""
+        values = self.items(name)
+        if values is not None and not all(isinstance(value, str) for value in values):
+            self.complain("must be a list of strings", name)
+            return None
+        return None if values is None else tuple(values)
+
+    def inner(self, name: str) -> Self | None:
+        """Return an object inside this one."""
+        value = self.take(name)
+        return None if value is None else self.enter(name, value)
+
+    def inners(self, name: str) -> list[Self]:
+        """Return a list of objects; an absent one is empty."""
+        return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(self.items(name) or ())]
+
+    def enter(self, name: str, value: Any) -> Self:
+        """Return a reader of a value inside this mapping."""
+        return type(self)(value, self.at(name))
+
+    def need_text(self, name: str) -> str:
+        """Return a string that must be there."""
+        return self._need(name, self.text(name))
+
+    def need_items(self, name: str) -> Sequence[Any]:
+        """Return a list that must be there."""
+        return self._need(name, self.items(name))
+
+    def need_inners(self, name: str) -> list[Self]:
+        """Return a list of objects that must be there."""
+        self.need_items(name)
+        return self.inners(name)
+
+    def need_inner(self, name: str) -> Self:
+        """Return an object that must be there."""
+        return self._need(name, self.inner(name))
+
+    def _need(self, name: str, value: T | None) -> T:
+        if value is None:
+            self.refuse(name, "is required")
+        return value
+
+    # the other fields
+
+    def put(self, name: str, value: Any) -> None:
+        """Set a field and count it among the rest."""
+        self.data = {**self.data, name: value}
+        self._known.pop(name, None)
+
+    def rest(self) -> dict[str, Any]:
+        """Return the fields that no read has taken."""
+        return {name: value for name, value in self.data.items() if value is not None and name not in self._known}
+
+    def allow(self, *names: str) -> None:
+        """Refuse other fields than these."""
+        self._known.update(dict.fromkeys(names))
+        self.done()
+
+    def done(self) -> None:
+        """Refuse the fields that no read has taken."""
+        for name, value in self.data.items():
+            if name not in self._known and value not in self.EMPTY:
+                near = difflib.get_close_matches(str(name), self._known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(self._known)}"
+                self.complain(f"{self.UNKNOWN}; {hint}", str(name))

@@ -1,0 +1,118 @@
+"""The strict reader of mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidRequestError
+from dragoman.validate.fields import Fields
+
+Read = Callable[[Fields], Any]
+
+# What a mapping holds under ``a``, how it is read, and what is returned.
+READS: list[tuple[dict[str, Any], Read, Any]] = [
+    ({}, lambda fields: fields.text("a"), None),
+    ({"a": None}, lambda fields: fields.text("a"), None),
+    ({"a": "x"}, lambda fields: fields.text("a"), "x"),
+    ({"a": "x"}, lambda fields: fields.need_text("a"), "x"),
+    ({"a": 1}, lambda fields: fields.number("a"), 1),
+    ({"a": 1.5}, lambda fields: fields.number("a"), 1.5),
+    ({"a": 1}, lambda fields: fields.whole("a"), 1),
+    ({"a": False}, lambda fields: fields.flag("a"), False),
+    ({}, lambda fields: fields.get("a", int, 7), 7),
+    ({}, lambda fields: fields.choice("a", ("x", "y")), None),
+    ({"a": "y"}, lambda fields: fields.choice("a", ("x", "y")), "y"),
+    ({}, lambda fields: fields.items("a"), None),
+    ({"a": (1, 2)}, lambda fields: fields.items("a"), (1, 2)),
+    ({"a": []}, lambda fields: fields.need_items("a"), []),
+    ({}, lambda fields: fields.texts("a"), None),
+    ({"a": ["x"]}, lambda fields: fields.texts("a"), ("x",)),
+    ({}, lambda fields: fields.inner("a"), None),
+    ({"a": {"b": 1}}, lambda fields: fields.need_inner("a").whole("b"), 1),
+    ({}, lambda fields: fields.inners("a"), []),
+    ({"a": [{"b": 1}, {"b": 2}]}, lambda fields: [each.whole("b") for each in fields.need_inners("a")], [1, 2]),
+    ({"a": 1, "b": 2, "c": None}, lambda fields: (fields.take("a"), fields.rest()), (1, {"b": 2})),
+    ({"a": 1}, lambda fields: ("a" in fields, "b" in fields), (True, False)),
+    ({"a": [], "b": None}, lambda fields: fields.done(), None),
+]
+
+
+@pytest.mark.parametrize(("data", "read", "expected"), READS)
+def test_a_field_of_the_right_kind_is_returned(data: dict[str, Any], read: Read, expected: Any) -> None:
+    assert read(Fields(data, "m")) == expected
+
+
+PROBLEMS: list[tuple[Any, Read, str]] = [
+    ({"a": 5}, lambda fields: fields.text("a"), "m.a must be a string, not an integer"),
+    ({"a": True}, lambda fields: fields.number("a"), "m.a must be a number, not true or false"),
+    ({"a": 1.5}, lambda fields: fields.whole("a"), "m.a must be an integer, not a number"),
+    ({"a": "x"}, lambda fields: fields.flag("a"), "m.a must be true or false, not a string"),
+    ({"a": {1}}, lambda fields: fields.get("a", (str, list)), "m.a must be a string or a list, not set"),
+    ({"a": "z"}, lambda fields: fields.choice("a", ("x", "y")), "m.a must be one of x, y, not 'z'"),
+    ({"a": "x"}, lambda fields: fields.items("a"), "m.a must be a list, not a string"),
+    ({"a": {}}, lambda fields: fields.items("a"), "m.a must be a list, not an object"),
+    ({"a": ["x", 1]}, lambda fields: fields.texts("a"), "m.a must be a list of strings"),
+    ({"a": []}, lambda fields: fields.inner("a"), "m.a must be an object, not a list"),
+    ({"a": [{}, None]}, lambda fields: fields.inners("a"), "m.a[1] must be an object, not null"),
+    ({"a": {"b": 1}}, lambda fields: fields.need_inner("a").text("b"), "m.a.b must be a string, not an integer"),
+    ({}, lambda fields: fields.need_text("a"), "m.a is required"),
+    ({}, lambda fields: fields.need_items("a"), "m.a is required"),
+    ({}, lambda fields: fields.need_inner("a"), "m.a is required"),
+    ({}, lambda fields: fields.need_inners("a"), "m.a is required"),
+    ({"a": 0}, lambda fields: fields.allow("b", "c"), "m.a is not a known field; one of b, c"),
+    ({"conten": 0}, lambda fields: fields.allow("role", "content"), "did you mean content?"),
+    ({"a": 1, 2: 3}, lambda fields: (fields.take("a"), fields.done()), "m.2 is not a known field; one of a"),
+    ({}, lambda fields: fields.refuse("a", "is wrong"), "m.a is wrong"),
+    ({"x" * 5000: 1}, lambda fields: fields.allow("a"), "x… is not a known field"),
+]
+
+
+@pytest.mark.parametrize(("data", "read", "expected"), PROBLEMS)
+def test_a_problem_is_named_with_its_path(data: Any, read: Read, expected: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        read(Fields(data, "m"))
+    assert expected in str(caught.value)
+
+
+def test_the_root_has_no_path() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^the body must be an object, not a list"):
+        Fields([])
+    with pytest.raises(InvalidRequestError, match=r"^a must be a string, not an integer"):
+        Fields({"a": 5}).text("a")
+
+
+def test_a_field_that_is_put_counts_among_the_rest() -> None:
+    given = {"a": [1, 2]}
+    fields = Fields(given)
+    fields.put("a", fields.need_items("a")[1:])
+    fields.put("b", 3)
+    assert fields.rest() == {"a": [2], "b": 3}
+    assert given == {"a": [1, 2]}
+
+
+class _Collecting(Fields):
+    """Collects problems instead of raising them."""
+
+    def __init__(self, data: Any, path: str = "") -> None:
+        super().__init__(data, path)
+        self.problems: list[str] = []
+
+    def complain(self, problem: str, name: str | None = None) -> None:
+        self.problems.append(f"{name}: {problem}")
+
+
+def test_a_subclass_may_collect_problems_and_read_on() -> None:
+    fields = _Collecting({"a": 5, "b": "z", "c": "x", "d": [1], "e": 6})
+    assert fields.get("a", str, "default") == "default"
+    assert (fields.choice("b", ("x",)), fields.items("c"), fields.texts("d")) == (None, None, None)
+    fields.done()
+    assert fields.problems == [
+        "a: must be a string, not an integer",
+        "b: must be one of x, not 'z'",
+        "c: must be a list, not a string",
+        "d: must be a list of strings",
+        "e: is not a known field; one of a, b, c, d",
+    ]
