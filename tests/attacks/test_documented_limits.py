@@ -1,0 +1,64 @@
+"""The limits on the page about security are those of the code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import fields
+
+from dragoman.gateway.access import Bounds
+from dragoman.transport import Timeouts
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/security.md").read_text()
+_CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line[:1] == "|"]
+ROWS = {cells[-1].strip("`"): cells[1] for cells in _CELLS if re.fullmatch(r"`\w+(\.\w+)+`", cells[-1])}
+_UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+
+def read_default(text: str) -> Any:
+    """Return the value that a cell such as ``64 KiB`` or ``10,000`` stands for."""
+    if text == "allowed":
+        return True
+    number, _, unit = text.partition(" ")
+    return float(number.replace(",", "")) * _UNITS.get(unit, 1)
+
+
+def find_value(name: str) -> Any:
+    """Return a constant of a module, or the default of a struct's field."""
+    *parts, last = name.split(".")
+    if parts[-1][0].isupper():
+        (field,) = [each for each in fields(find_value(".".join(parts))) if each.name == last]
+        return field.default
+    return getattr(importlib.import_module(".".join(["dragoman", *parts])), last)
+
+
+def test_the_tables_are_found() -> None:
+    assert len(ROWS) > 40
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_documented_default_is_that_of_the_code(name: str) -> None:
+    assert find_value(name) == read_default(ROWS[name])
+
+
+def test_every_bound_and_deadline_is_documented() -> None:
+    for place, struct in (("gateway.access.Bounds", Bounds), ("transport.Timeouts", Timeouts)):
+        assert {f"{place}.{name}" for name in struct.__struct_fields__} <= set(ROWS)
+
+
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z-]+)", PAGE))))
+def test_an_option_on_the_page_exists(option: str) -> None:
+    reference = (ROOT / "docs/reference/cli.md").read_text()
+    assert re.search(rf"{option}\b", reference) or option in ("--require-hashes",)
+
+
+def test_the_policy_points_to_the_page() -> None:
+    policy = (ROOT / "SECURITY.md").read_text()
+    assert "docs/security.md" in policy
+    for part in ("Threat model", "Limits and defaults", "Secrets", "Supply chain", "Reporting a vulnerability"):
+        assert f"\n## {part}\n" in PAGE
