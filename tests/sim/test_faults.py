@@ -1,4 +1,4 @@
-"""Faults of bytes, in process: between a wire's server half and its client half."""
+"""Faults of bytes, in process: between a wire's server side and its client side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client half and a server half of one wire, joined without a network; and what is lost between them, as data."""
+"""A client side and a server side of one wire, joined without a network; and what is lost between them, as data."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def _openai_usage(usage: Usage) -> Usage:
     output = usage.output_tokens
     counts = (usage.input_tokens, output, usage.reasoning_tokens)
     if all(count is not None for count in counts) and counts[2] and total == sum(count or 0 for count in counts):
-        output = (output or 0) + counts[2]  # the client half takes such a total for one that counts reasoning apart
+        output = (output or 0) + counts[2]  # the client side takes such a total for one that counts reasoning apart
     return replace(usage, total_tokens=total, output_tokens=output, estimated=False)
 
 
@@ -391,7 +391,7 @@ def client(wire: str, model: str = "test-model") -> Codec:
 
 
 def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderError | None) -> list[bytes]:
-    """The bytes of a reply, as the server half writes them."""
+    """The bytes of a reply, as the server side writes them."""
     encoder = SERVER_CODECS[wire].encoder(Asked(request), created=1)
     pieces = [encoder.feed(event) for event in events]
     pieces.append(encoder.end() if error is None else encoder.fail(error))
@@ -399,7 +399,7 @@ def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderE
 
 
 def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True) -> Heard:
-    """What the client half makes of them."""
+    """What the client side makes of them."""
     return decode(client(wire, request.model), request, pieces, judged=judged)
 
 
@@ -460,7 +460,7 @@ def hides(heard: Heard, losses: frozenset[str]) -> bool:
 
 def _class(error: ProviderError, wire: Wire, hidden: bool) -> str:
     if isinstance(error, MalformedToolCallError | StructuredOutputError) and not hidden:
-        return type(error).__name__  # judged by the client half anew
+        return type(error).__name__  # judged by the client side anew
     return wire.errors.get(type(error), type(error)).__name__
 
 

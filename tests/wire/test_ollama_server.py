@@ -1,4 +1,4 @@
-"""The server half of the wire of JSON lines against its client half, and what it refuses."""
+"""The server side of the Ollama wire against its client side, and what it refuses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests import strategies as some
 from .cases import Heard
 from .pairs import client, hear, serve
 
-HALF = SERVER_CODECS["ollama"]
+SERVER = SERVER_CODECS["ollama"]
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
 TOOLS = (Tool("any", "", {"type": "object"}), Tool("other", "It.", {"type": "object"}))
 PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -88,7 +88,7 @@ def test_any_request_is_read_as_it_was_written(
     check_request(request)
     encoded = client("ollama").encode(request)
     assert encoded.notes == ()
-    asked = HALF.decode(encoded.http.body)
+    asked = SERVER.decode(encoded.http.body)
     assert asked.warnings == ()
     assert replace(asked.request, request_id="R") == request
 
@@ -147,7 +147,7 @@ LEAVES = [getattr(errors, name) for name in errors.__all__ if name.endswith("Err
 
 @pytest.mark.parametrize("kind", LEAVES)
 def test_an_error_keeps_its_class_and_its_wait(kind: type[ProviderError]) -> None:
-    reply = HALF.error(kind("something happened", retry_after=1.5))
+    reply = SERVER.error(kind("something happened", retry_after=1.5))
     again = client("ollama").error(reply.status, reply.headers, reply.body)
     assert type(again) is BECOMES.get(kind, kind)
     assert again.retry_after == 1.5
@@ -177,14 +177,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "complaint"), WRONG)
 def test_what_is_wrong_is_named(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidRequestError, match=complaint):
-        HALF.decode(msgspec.json.encode({**PLAIN, **change}))
+        SERVER.decode(msgspec.json.encode({**PLAIN, **change}))
 
 
 def test_customs_of_the_wire() -> None:
-    asked = HALF.decode(msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True}))
+    asked = SERVER.decode(msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True}))
     assert asked.request.stream
     assert asked.request.response_schema == {"type": "object"}
     assert asked.request.config.reasoning == "medium"
     assert [warning.path for warning in asked.warnings] == ["keep_alive"]
-    assert HALF.key({"authorization": "Bearer x"}) == "x"
-    assert HALF.key({}) is None
+    assert SERVER.key({"authorization": "Bearer x"}) == "x"
+    assert SERVER.key({}) is None

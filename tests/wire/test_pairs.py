@@ -1,4 +1,4 @@
-"""Each server half against the client half of its wire: what one writes, the other reads."""
+"""Each server side against the client side of its wire: what one writes, the other reads."""
 
 from __future__ import annotations
 

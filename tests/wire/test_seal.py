@@ -47,7 +47,7 @@ def answer(wire: str, stream: bool, issuer: Issuer) -> bytes:
 
 
 def said_again(wire: str, body: bytes) -> Any:
-    """What the server half reads when a client sends the reply back."""
+    """What the server side reads when a client sends the reply back."""
     hello = {"role": "user", "content": "Hi"}
     said = json.loads(body)
     sent: dict[str, Any]

@@ -193,11 +193,11 @@ class _Pages:
 
     def _identify(self, asked: HttpAsked) -> Key | None:
         headers = read_headers(asked.scope)
-        return self._service.identify(headers, _half_of(asked).key(headers))
+        return self._service.identify(headers, _codec_for(asked).key(headers))
 
 
-def _half_of(asked: HttpAsked) -> ServerCodec:
-    """The half of the wire that whoever reads a page most likely speaks."""
+def _codec_for(asked: HttpAsked) -> ServerCodec:
+    """Return the wire that the reader of a page most likely uses."""
     path = asked.url.path
     if path.startswith(("/v1beta/", "/api/")):
         return SERVER_CODECS["gemini" if path.startswith("/v1beta/") else "ollama"]
@@ -206,7 +206,7 @@ def _half_of(asked: HttpAsked) -> ServerCodec:
 
 
 def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
-    reply = _half_of(asked).error(error)
+    reply = _codec_for(asked).error(error)
     return Response(reply.body, reply.status, dict(reply.headers))
 
 

@@ -67,13 +67,13 @@ Action = Literal["answer", "count", "show"]
 class RouteHandler:
     """The POST of one wire."""
 
-    def __init__(self, service: Service, half: ServerCodec, action: Action = "answer") -> None:
+    def __init__(self, service: Service, codec: ServerCodec, action: Action = "answer") -> None:
         self._service = service
-        self._half = half
+        self._codec = codec
         self._action: Action = action
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Exchange(self._service, self._half, scope, receive, send).run(self._action)
+        await Exchange(self._service, self._codec, scope, receive, send).run(self._action)
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -92,11 +92,11 @@ class Exchange:
     __slots__ = (
         "abandoned",
         "began",
+        "codec",
         "encoder",
         "error",
         "first",
         "gone",
-        "half",
         "headers",
         "held",
         "is_complete",
@@ -119,9 +119,9 @@ class Exchange:
         "warnings",
     )  # fmt: skip
 
-    def __init__(self, service: Service, half: ServerCodec, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, service: Service, codec: ServerCodec, scope: Scope, receive: Receive, send: Send) -> None:
         self.service = service
-        self.half = half
+        self.codec = codec
         self.scope = scope
         self.receive = receive
         self.send = send
@@ -209,7 +209,7 @@ class Exchange:
     def _identify(self) -> None:
         self.headers = read_headers(self.scope)
         service = self.service
-        self.key = service.identify(self.headers, self.half.key(self.headers))
+        self.key = service.identify(self.headers, self.codec.key(self.headers))
         if service.draining:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
@@ -252,7 +252,7 @@ class Exchange:
 
     def _read(self, body: bytes) -> Asked:
         self.service.bounds.check_body(body)
-        asked = self.half.decode(body, self.scope["path"])
+        asked = self.codec.decode(body, self.scope["path"])
         self.service.bounds.check_request(asked.request)
         for name in _NEVER:
             if name in asked.request.config.extras:
@@ -282,7 +282,7 @@ class Exchange:
         """The request for this provider: under the model's own name, without what only the client's wire knows."""
         extras = request.config.extras
         wires = wires_of(provider)
-        if extras and wires and wires != {self.half.wire}:
+        if extras and wires and wires != {self.codec.wire}:
             for name in extras:
                 if name not in _HINTS:
                     why = "the model behind this name speaks another wire, which has no such field"
@@ -307,7 +307,7 @@ class Exchange:
     async def _answer(self, provider: Provider, asked: Asked) -> None:
         assert self.request is not None
         asked = replace(asked, issuer=issuer_of(provider))
-        encoder = self.encoder = self.half.encoder(asked, created=int(time.time()))
+        encoder = self.encoder = self.codec.encoder(asked, created=int(time.time()))
         self.task = asyncio.current_task()
         self.sent = True
         reply = provider.open(self.request)
@@ -381,7 +381,7 @@ class Exchange:
         self.error = error
         if self.started:  # nothing more can be said in form
             return
-        reply = self.half.error(error)
+        reply = self.codec.error(error)
         if error.status in (408, 413) or self.service.draining:
             reply = replace(reply, headers={**reply.headers, "connection": "close"})
         await self._reply(reply)
@@ -404,7 +404,7 @@ class Exchange:
 
     def _account(self) -> None:
         service, seconds = self.service, time.perf_counter() - self.began
-        service.metrics.count(self.half.wire, self.model, self.status)
+        service.metrics.count(self.codec.wire, self.model, self.status)
         service.metrics.time("request", seconds)
         if self.first is not None:
             service.metrics.time("first_event", self.first)
@@ -444,7 +444,7 @@ class Exchange:
             "time": round(time.time(), 3),
             "request_id": None if self.request is None else self.request.request_id,
             "key": None if self.key is None else self.key.id,
-            "wire": self.half.wire,
+            "wire": self.codec.wire,
             "model": self.model or None,
             "status": self.status,
             "stream": None if self.request is None else self.request.stream,

@@ -55,7 +55,7 @@ class ScriptedProvider(ReplyProvider):
 
     The same script, seed and order of calls give the same events, ids included. ``requests`` holds what
     was asked. ``sleep`` is what delays are waited with. Where nothing is served, faults of bytes happen to
-    the bytes of ``wire``, between its server half and its client half.
+    the bytes of ``wire``, between its server side and its client side.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A script served over HTTP: every wire that has a server half, on one port, with the faults of bytes."""
+"""A script served over HTTP: every wire that has a server side, on one port, with the faults of bytes."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ class SimServer:
             ready.set()
 
     async def _serve(self, ready: threading.Event) -> None:
-        from aiohttp import web  # the server half of a package that only a call needs otherwise
+        from aiohttp import web  # the server side of a package that only a call needs otherwise
 
         application = web.Application(client_max_size=MAX_BODY)
-        for wire, half in SERVER_CODECS.items():
-            application.router.add_post(_PATHS[wire], _Route(self, half).handle)
+        for wire, codec in SERVER_CODECS.items():
+            application.router.add_post(_PATHS[wire], _Route(self, codec).handle)
         application.router.add_post("/v1/messages/count_tokens", self._count)
         for path in ("/v1/models", "/v1beta/models"):
             application.router.add_get(path, self._list)
@@ -168,11 +168,11 @@ class SimServer:
         return _json_response(200, {"status": "ok"})
 
     async def _count(self, request: web.Request) -> web.Response:
-        half = SERVER_CODECS["anthropic"]
+        codec = SERVER_CODECS["anthropic"]
         try:
-            asked = half.decode(_with_limit(await request.read()))
+            asked = codec.decode(_with_limit(await request.read()))
         except ProviderError as error:
-            return _response(half.error(error))
+            return _response(codec.error(error))
         return _json_response(200, {"input_tokens": estimate_input_tokens(asked.request.messages, asked.request.tools)})
 
 
@@ -211,34 +211,34 @@ def _response(reply: HttpReply) -> web.Response:
 class _Route:
     """One wire's calls."""
 
-    def __init__(self, server: SimServer, half: ServerCodec) -> None:
+    def __init__(self, server: SimServer, codec: ServerCodec) -> None:
         self._server = server
-        self._half = half
+        self._codec = codec
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        half = self._half
+        codec = self._codec
         try:
-            asked = half.decode(await request.read(), request.path)
+            asked = codec.decode(await request.read(), request.path)
             models = self._server.models
             if models and asked.request.model not in models:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
             check_request(asked.request)
             scene = self._server.provider.begin(asked.request)
         except ProviderError as error:
-            return _response(half.error(error))
-        return await _Performance(request, half, asked, scene).run()
+            return _response(codec.error(error))
+        return await _Performance(request, codec, asked, scene).run()
 
 
 class _Performance:
     """One reply on its way out."""
 
-    def __init__(self, request: web.Request, half: ServerCodec, asked: Asked, scene: Scene) -> None:
+    def __init__(self, request: web.Request, codec: ServerCodec, asked: Asked, scene: Scene) -> None:
         self._request = request
-        self._half = half
+        self._codec = codec
         self._fault = scene.fault
         self._batches = scene.batches
         self._is_stream = asked.request.stream
-        self._encoder: ReplyEncoder = half.encoder(asked)
+        self._encoder: ReplyEncoder = codec.encoder(asked)
         self._mangler = Mangler(scene.fault, scene.dice)
         self._response: web.StreamResponse | None = None
         self._begun = False
@@ -294,7 +294,7 @@ class _Performance:
                 await self._response.write(portion)
 
     def _refuse(self, error: ProviderError) -> web.StreamResponse:
-        reply = self._half.error(error)
+        reply = self._codec.error(error)
         fault = self._fault
         headers = dict(reply.headers)
         if fault.content_type is not None:

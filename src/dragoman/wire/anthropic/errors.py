@@ -56,7 +56,7 @@ ROWS: tuple[Row, ...] = (
         ContextOverflowError,
     ),
     row("", r"prompt is too long|exceed context limit", ContextOverflowError),
-    row("400 413 422 500", r"maximum context length|context (window|length|size)", ContextOverflowError),
+    row("400 413 422 500", r"context (window|length|size)", ContextOverflowError),
     # credit: no type of its own in the field, only the one of a bad request
     _kind("billing_error", QuotaExceededError),
     row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),

@@ -47,7 +47,7 @@ ROWS: tuple[Row, ...] = (
     row("", r"max_prompt_tokens_exceeded|maximum context length", ContextOverflowError),
     row("400 413 422 500", r"prompt (is )?too long|too many (input )?tokens", ContextOverflowError),
     row("400 413 422 500", r"context (window|length|size)|reduce the length of the messages", ContextOverflowError),
-    row("400 413 422 500", r"exceeds?.{0,40}(context|max(imum)?.{0,20}tokens)", ContextOverflowError),
+    row("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)", ContextOverflowError),
     row("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens", ContextOverflowError),
     # credit
     row("", r"insufficient_(quota|balance)|exceeded your current quota", QuotaExceededError),

@@ -12,8 +12,8 @@ from ..openai.errors import inband_error
 
 ROWS: tuple[Row, ...] = (
     # content: files are refused by their type
-    row("400", r"^unsupported_(file|image_media_type)\b", UnsupportedContentError),
-    row("400", r"'input_(file|image|audio)' is not supported", UnsupportedContentError),  # llama.cpp
+    row("400", r"^unsupported_file\b", UnsupportedContentError),
+    row("400", r"'input_file' is not supported", UnsupportedContentError),  # llama.cpp
     *OPENAI_ROWS,
 )
 

@@ -1,0 +1,229 @@
+"""Every alternative of every error pattern decides a case or an example of its own: none depends on recordings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    ModelNotLoadedError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from dragoman.wire.errors import Failure, Row, build_error, read_failure
+from dragoman.wire.openai.errors import ROWS as OPENAI_ROWS
+
+from .cases import find_cases
+from .test_references import READERS, WIRES, rows_of
+
+# The class, the status and the words of a refusal, for what no case of the wire contains. A word before a bar is
+# the ``type`` of the error.
+EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
+    "openai": [
+        (ContextOverflowError, 409, "context_length_exceeded"),
+        (ContextOverflowError, 409, "exceed_context_size_error"),
+        (ContextOverflowError, 409, "max_prompt_tokens_exceeded"),
+        (ContextOverflowError, 409, "This model's maximum context length is 8192 tokens"),
+        (ContextOverflowError, 400, "The prompt is too long"),
+        (ContextOverflowError, 400, "Prompt too long"),
+        (ContextOverflowError, 400, "Too many input tokens"),
+        (ContextOverflowError, 422, "Too many tokens"),
+        (ContextOverflowError, 400, "The context window is full"),
+        (ContextOverflowError, 400, "The context length is 512"),
+        (ContextOverflowError, 500, "The available context size is 512"),
+        (ContextOverflowError, 400, "The request exceeds the context"),
+        (ContextOverflowError, 400, "The request exceeds the maximum of 512 tokens"),
+        (ContextOverflowError, 400, "The input is longer than 512 tokens"),
+        (ContextOverflowError, 400, "The prompt contains 9000 tokens"),
+        (ContextOverflowError, 400, "The input exceeded 512 tokens"),
+        (QuotaExceededError, 409, "insufficient_quota"),
+        (QuotaExceededError, 409, "insufficient_balance"),
+        (QuotaExceededError, 409, "You exceeded your current quota"),
+        (QuotaExceededError, 409, "billing_hard_limit_reached"),
+        (QuotaExceededError, 403, "Insufficient balance"),
+        (QuotaExceededError, 403, "Insufficient funds"),
+        (QuotaExceededError, 403, "You are out of credits"),
+        (QuotaExceededError, 403, "Your credit is exhausted"),
+        (AuthenticationError, 400, "invalid_api_key"),
+        (AuthenticationError, 400, "The API key is not valid"),
+        (ModelNotLoadedError, 503, "Loading the model"),
+        (ModelNotLoadedError, 503, "The model is still loading"),
+        (ModelNotLoadedError, 503, "model_not_loaded"),
+        (ModelNotLoadedError, 409, "model_not_loaded"),
+        (ModelNotLoadedError, 400, "No model is loaded"),
+        (InvalidModelError, 400, "model_not_found"),
+        (InvalidModelError, 400, "invalid_model"),
+        (InvalidModelError, 400, "DeploymentNotFound"),
+        (InvalidModelError, 400, "The deployment does not exist"),
+        (InvalidModelError, 422, "The model x was not found"),
+        (InvalidModelError, 400, "The model x is not available"),
+        (InvalidModelError, 400, "Unknown model x"),
+        (InvalidModelError, 400, "No such model x"),
+        (InvalidModelError, 400, "Unsupported model x"),
+        (InvalidModelError, 404, "The model x was deprecated"),
+        (InvalidModelError, 404, "This is not a chat model"),
+        (InvalidModelError, 400, "The server is pinned to x"),
+        (UnsupportedContentError, 404, "No endpoints found that support audio"),
+        (UnsupportedContentError, 404, "No endpoints found that support video"),
+        (UnsupportedContentError, 404, "No endpoints found that support file input"),
+        (UnsupportedContentError, 400, "Image input is not supported"),
+        (UnsupportedContentError, 400, "Audio input is not enabled"),
+        (UnsupportedContentError, 400, "Video is not allowed"),
+        (UnsupportedContentError, 400, "Vision is unsupported"),
+        (UnsupportedContentError, 400, "Multimodal input is unsupported"),
+        (UnsupportedContentError, 400, "Unsupported image"),
+        (UnsupportedContentError, 400, "The model does not accept images"),
+        (UnsupportedContentError, 400, "The model does not support vision"),
+        (UnsupportedContentError, 400, "The model does not support audio"),
+        (UnsupportedContentError, 400, "The model does not support video"),
+        (UnsupportedContentError, 400, "The model does not support multimodal messages"),
+        (UnsupportedContentError, 400, "The model does not support this media"),
+        (UnsupportedContentError, 400, "Unsupported MIME type"),
+        (UnsupportedContentError, 400, "Unknown content type"),
+        (UnsupportedContentError, 400, "Unsupported content type"),
+        (UnsupportedContentError, 400, "Invalid content part"),
+        (UnsupportedContentError, 400, "Invalid content block"),
+        (UnsupportedContentError, 404, "unexpected content part type"),
+        (UnsupportedContentError, 400, "image_url takes strings only"),
+        (UnsupportedContentError, 400, "unknown variant `image_url`"),
+        (UnsupportedContentError, 400, "unknown variant `file`"),
+        (UnsupportedFeatureError, 400, "unsupported_value"),
+        (UnsupportedFeatureError, 400, "The model does not support the parameter top_k"),
+        (UnsupportedFeatureError, 400, "The model does not support this tool_choice"),
+        (UnsupportedFeatureError, 400, "The model does not support logprobs"),
+        (UnsupportedFeatureError, 400, "top_k is not supported with this model"),
+        (OverloadedError, 503, "The server is at capacity"),
+        (OverloadedError, 503, "server_busy"),
+        (OverloadedError, 503, "There is no capacity"),
+        (RateLimitError, 503, "rate_limit"),
+    ],
+    "anthropic": [
+        (ContextOverflowError, 409, "exceed_context_size_error|The request is too large"),
+        (ContextOverflowError, 409, "context_length_exceeded"),
+        (ContextOverflowError, 400, "The context window is full"),
+        (ContextOverflowError, 400, "The maximum context length is 512"),
+        (ContextOverflowError, 400, "The available context size is 512"),
+        (QuotaExceededError, 400, "billing_error|Pay first"),
+        (QuotaExceededError, 400, "You have reached your specified API usage limits"),
+        (AuthenticationError, 400, "authentication_error|Who is it?"),
+        (AuthenticationError, 400, "permission_error|Not for you"),
+        (RateLimitError, 400, "rate_limit_error|Slower"),
+        (InvalidRequestError, 503, "request_too_large|Smaller"),
+        (UnavailableError, 400, "api_error|Sorry"),
+        (UnavailableError, 400, "timeout_error|Too slow"),
+        (ModelNotLoadedError, 503, "Loading the model"),
+        (ModelNotLoadedError, 503, "The model is still loading"),
+        (ModelNotLoadedError, 400, "The model is not currently loaded"),
+        (ModelNotLoadedError, 400, "No model is loaded"),
+        (InvalidModelError, 400, "The model x was not found"),
+        (UnsupportedContentError, 400, "messages.0.content.1: Input tag 'x' found"),
+        (UnsupportedContentError, 400, "messages.0.content.1: does not match any of the expected tags"),
+        (UnsupportedContentError, 400, "Document blocks are unsupported"),
+        (UnsupportedContentError, 400, "PDF is not allowed"),
+        (UnsupportedContentError, 400, "Audio is not allowed"),
+        (UnsupportedContentError, 400, "Vision is not allowed"),
+        (UnsupportedContentError, 400, "Unsupported image"),
+        (UnsupportedContentError, 400, "The model does not support a document"),
+        (UnsupportedContentError, 400, "The model does not support PDF"),
+        (UnsupportedContentError, 400, "The model does not support audio"),
+        (UnsupportedContentError, 400, "The model does not support vision"),
+        (UnsupportedContentError, 400, "The model does not support multimodal messages"),
+        (UnsupportedContentError, 400, "The model does not support this content block"),
+        (OverloadedError, 503, "The server is overloaded"),
+    ],
+    "gemini": [
+        (AuthenticationError, 400, "API key not valid"),
+        (AuthenticationError, 400, "API key not found"),
+        (QuotaExceededError, 429, "Requests per day"),
+        (QuotaExceededError, 429, "Your credits are depleted"),
+        (QuotaExceededError, 429, "Your credit is depleted"),
+        (QuotaExceededError, 429, "You have reached the spending cap"),
+        (OverloadedError, 429, "The model is in high demand"),
+        (OverloadedError, 429, "MODEL_CAPACITY_EXHAUSTED"),
+        (OverloadedError, 429, "There is no capacity"),
+        (ModelNotLoadedError, 503, "Loading the model"),
+        (UnsupportedContentError, 400, "Audio input modality is not supported"),
+        (UnsupportedContentError, 400, "The MIME type text/x is not supported"),
+        (UnsupportedContentError, 400, "Unable to process input video"),
+        (UnsupportedContentError, 400, "Unable to process input audio"),
+        (UnsupportedContentError, 400, "Wrong value in inline_data"),
+        (UnsupportedContentError, 400, "Wrong value in fileData"),
+    ],
+    "responses": [
+        (UnsupportedContentError, 400, "unsupported_image_media_type"),
+        (UnsupportedContentError, 400, "'input_image' is not supported"),
+        (UnsupportedContentError, 400, "'input_audio' is not supported"),
+    ],
+}
+FAILURES = [(wire, *example) for wire, examples in EXAMPLES.items() for example in examples]
+
+
+def failure_of(words: str) -> Failure:
+    kind, bar, message = words.rpartition("|")
+    if not bar and "_" in message and " " not in message:  # a code and nothing else
+        return Failure(code=message)
+    return Failure(message, kind=kind)
+
+
+@pytest.mark.parametrize(("wire", "kind", "status", "words"), FAILURES)
+def test_an_error_has_the_class_of_its_words(wire: str, kind: type[ProviderError], status: int, words: str) -> None:
+    assert type(build_error(status, {}, failure_of(words), rows_of(wire))) is kind
+
+
+def failures_of(wire: str) -> list[tuple[int, Failure]]:
+    cases = [case for case in find_cases(wire, "error.json") if case.reply is not None]
+    found = [(case.options.status, READERS.get(wire, read_failure)(case.reply or b"")) for case in cases]
+    return found + [(status, failure_of(words)) for _, status, words in EXAMPLES[wire]]
+
+
+def without_one_alternative(pattern: str) -> Iterator[tuple[str, str]]:
+    """Yield each alternative of a pattern, and the pattern with a text that never occurs in its place."""
+    stack: list[list[int]] = [[0]]
+    spans: list[tuple[int, int]] = []
+    for at, sign in enumerate(pattern):
+        if sign == "(":
+            stack.append([at + 1])
+        elif sign == "|":
+            stack[-1].append(at + 1)
+        elif sign == ")":
+            starts = stack.pop()
+            spans += zip(starts, [*[start - 1 for start in starts[1:]], at], strict=True)
+    starts = stack.pop()
+    spans += zip(starts, [*[start - 1 for start in starts[1:]], len(pattern)], strict=True)
+    for start, end in spans:
+        yield pattern[start:end], f"{pattern[:start]}(?!){pattern[end:]}"
+
+
+def classes(rows: tuple[Row, ...], failures: list[tuple[int, Failure]]) -> list[type[ProviderError]]:
+    return [type(build_error(status, {}, failure, rows)) for status, failure in failures]
+
+
+def survivors(wire: str) -> list[str]:
+    """Return the alternatives without which every refusal of the wire would have the same class."""
+    rows, failures = rows_of(wire), failures_of(wire)
+    expected, found = classes(rows, failures), []
+    for at, row in enumerate(rows):
+        if wire != "openai" and row in OPENAI_ROWS:
+            continue
+        for alternative, pattern in without_one_alternative(row.pattern.pattern):
+            changed = replace(row, pattern=re.compile(pattern, row.pattern.flags))
+            if classes((*rows[:at], changed, *rows[at + 1 :]), failures) == expected:
+                found.append(f"{sorted(row.statuses or ())} {row.pattern.pattern}: {alternative}")
+    return found
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_every_word_of_a_pattern_decides_a_refusal(wire: str) -> None:
+    assert survivors(wire) == []

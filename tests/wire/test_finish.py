@@ -1,0 +1,111 @@
+"""Every finish reason that a wire knows is read from a reply: none depends on recordings."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragoman.capabilities import Capabilities
+from dragoman.wire import CODECS
+
+from .cases import BASE_URL, MODEL, decode, plain_request
+
+Body = Callable[[str], dict[str, Any]]
+
+
+def openai(word: str) -> dict[str, Any]:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "Hi", "tool_calls": [call] if "call" in word else []}
+    return {"id": "x", "model": MODEL, "choices": [{"index": 0, "message": message, "finish_reason": word}]}
+
+
+def anthropic(word: str) -> dict[str, Any]:
+    call = [{"type": "tool_use", "id": "c", "name": "f", "input": {}}] if word == "tool_use" else []
+    content = [{"type": "text", "text": "Hi"}, *call]
+    return {"id": "x", "type": "message", "role": "assistant", "model": MODEL, "content": content, "stop_reason": word}
+
+
+def gemini(word: str) -> dict[str, Any]:
+    return {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": word}]}
+
+
+def responses(word: str) -> dict[str, Any]:
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+    is_status = word.startswith("complete")
+    end: dict[str, Any] = {"status": word if is_status else "incomplete"}
+    return {"model": MODEL, "output": [item], **end, "incomplete_details": None if is_status else {"reason": word}}
+
+
+def ollama(word: str) -> dict[str, Any]:
+    return {"model": MODEL, "message": {"role": "assistant", "content": "Hi"}, "done": True, "done_reason": word}
+
+
+BODIES: dict[str, Body] = {
+    "openai": openai,
+    "anthropic": anthropic,
+    "gemini": gemini,
+    "responses": responses,
+    "ollama": ollama,
+}
+ENDS: dict[str, dict[str, str]] = {
+    "openai": {
+        "stop": "stop",
+        "length": "length",
+        "tool_calls": "tool_calls",
+        "function_call": "tool_calls",
+        "tool_call": "tool_calls",
+        "content_filter": "content_filter",
+        "error": "error",
+    },
+    "anthropic": {
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "pause_turn": "stop",
+        "compaction": "stop",
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+        "refusal": "content_filter",
+    },
+    "gemini": {
+        "STOP": "stop",
+        "MAX_TOKENS": "length",
+        "SAFETY": "content_filter",
+        "RECITATION": "content_filter",
+        "BLOCKLIST": "content_filter",
+        "PROHIBITED_CONTENT": "content_filter",
+        "SPII": "content_filter",
+        "IMAGE_SAFETY": "content_filter",
+        "IMAGE_PROHIBITED_CONTENT": "content_filter",
+        "IMAGE_RECITATION": "content_filter",
+        "MODEL_ARMOR": "content_filter",
+    },
+    "responses": {
+        "completed": "stop",
+        "complete": "stop",
+        "max_output_tokens": "length",
+        "max_tokens": "length",
+        "content_filter": "content_filter",
+    },
+    "ollama": {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"},
+}
+
+
+@pytest.mark.parametrize(("wire", "word"), [(wire, word) for wire, words in ENDS.items() for word in words])
+def test_a_finish_reason_is_read(wire: str, word: str) -> None:
+    codec = CODECS[wire].connect(MODEL, BASE_URL, None, Capabilities())
+    body = json.dumps(BODIES[wire](word)).encode()
+    heard = decode(codec, plain_request(stream=False), [body], judged=False)
+    found = heard.response or (heard.error.response if heard.error is not None else None)
+    assert found is not None
+    assert (found.text, found.finish_reason) == ("Hi", ENDS[wire][word])
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_the_table_has_every_finish_reason(wire: str) -> None:
+    reply = importlib.import_module(f"dragoman.wire.{wire}.reply")
+    assert {**reply.FINISH, **getattr(reply, "_READ", {})} == ENDS[wire]
