@@ -13,7 +13,7 @@ import pytest
 import dragoman
 from dragoman import Image, Inline, System, Url, User
 from dragoman.errors import InvalidRequestError, StructuredOutputError
-from dragoman.sim import ScriptedProvider
+from dragoman.sim import Answer, ScriptedProvider
 
 
 class Recorder(ScriptedProvider):
@@ -230,3 +230,92 @@ def test_the_media_type_of_bytes(data: bytes, kind: str | None) -> None:
 def test_a_missing_picture_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         Image("nowhere.png")
+
+
+# --- structured output that does not fit ------------------------------------------------------------
+
+
+class Even(pydantic.BaseModel):
+    """A model with a validator that no JSON Schema expresses."""
+
+    number: int
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def check(cls, number: int) -> int:
+        if number % 2:
+            raise ValueError("the number must be even")
+        return number
+
+
+async def test_reask_follows_the_validators_of_a_type() -> None:
+    scripted = ScriptedProvider('{"number": 3}', '{"number": 4}')
+    corrections: list[str] = []
+
+    def reask(error: StructuredOutputError) -> str:
+        corrections.append(error.error_message)
+        return f"Correct this: {error.error_message}"
+
+    reply = await dragoman.Retry(scripted, reask=reask).complete("?", response_schema=Even)
+    assert reply.parsed == Even(number=4)
+    assert len(corrections) == 1
+    assert "must be even" in corrections[0]
+    second = scripted.requests[1].messages
+    assert second[1] == dragoman.Assistant('{"number": 3}')
+    assert "must be even" in second[2].text
+
+
+async def test_without_reask_a_validator_is_final() -> None:
+    scripted = ScriptedProvider('{"number": 3}')
+    for model in (scripted, dragoman.Retry(scripted)):
+        with pytest.raises(StructuredOutputError, match="must be even") as caught:
+            await model.complete("?", response_schema=Even)
+        assert caught.value.response.text == '{"number": 3}'
+        assert (caught.value.provider, caught.value.model) == ("sim", "sim")
+    assert len(scripted.requests) == 2
+
+
+async def test_reask_gives_up_after_its_attempts() -> None:
+    scripted = ScriptedProvider('{"number": 3}')
+    with pytest.raises(StructuredOutputError, match="must be even"):
+        await dragoman.Retry(scripted, 1, reask=lambda error: "Again.").complete("?", response_schema=Even)
+    assert len(scripted.requests) == 2
+
+
+async def test_an_answer_cut_at_the_limit_is_reported_as_such() -> None:
+    cut = ScriptedProvider(Answer('{"number": ', finish="length"))
+    with pytest.raises(StructuredOutputError, match=r"cut off at the token limit \(max_tokens\) after \d+ output"):
+        await cut.complete("?", response_schema=Even)
+    empty = ScriptedProvider(Answer("", thinking="Hm.", finish="length"))
+    with pytest.raises(StructuredOutputError, match="before its text"):
+        await empty.complete("?", response_schema=Even)
+    assert (await empty.complete("?", response_schema={"type": "object"})).parsed is None
+
+
+async def test_partial_objects_end_with_the_instance() -> None:
+    model = ScriptedProvider(Answer('{"number": 4, "name": "Rhine"}', piece=5))
+    async with model.stream("?", response_schema=Even) as stream:
+        items = [item async for item in stream.partial()]
+    assert items[-1] == Even(number=4)
+    assert {} in items
+    assert {"number": 4} in items
+    assert all(isinstance(item, dict) for item in items[:-1])
+    with dragoman.sync.SyncProvider(model).stream("?", response_schema=Even) as blocking:
+        assert list(blocking.partial()) == items
+
+
+async def test_partial_objects_of_a_wrong_answer_end_with_its_error() -> None:
+    stream = ScriptedProvider('{"number": 3}').stream("?", response_schema=Even)
+    with pytest.raises(StructuredOutputError, match="must be even"):
+        [item async for item in stream.partial()]
+
+
+async def test_partial_objects_of_a_cancelled_stream_end_without_an_instance() -> None:
+    model = ScriptedProvider(Answer('{"number": 4, "name": "Rhine"}', piece=5))
+    async with model.stream("?", response_schema=Even) as stream:
+        items = []
+        async for item in stream.partial():
+            items.append(item)
+            await stream.cancel()
+    assert items == [{}]
+    assert stream.response.finish_reason == "cancelled"

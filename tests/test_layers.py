@@ -21,6 +21,7 @@ PACKAGE = Path(dragoman.__file__).parent
 # docs/design.md prints it: ``python -m tests.test_docs`` renews the page.
 FLOORS = {
     "errors": "the error tree",
+    "signatures": "types and functions as JSON Schemas",
     "messages": "messages, blocks, requests and settings",
     "capabilities": "what a model can do, and how we know",
     "events": "events, responses and the assembler that makes them",

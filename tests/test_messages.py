@@ -48,8 +48,8 @@ from dragoman.messages import (
     UserBlock,
     join_system,
     new_ulid,
-    schema_of,
 )
+from dragoman.signatures import schema_of
 from tests import strategies as some
 
 VALUES = [

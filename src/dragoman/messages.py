@@ -9,19 +9,18 @@ them can execute. A conversation is a sequence of ``System``, ``User``, ``Assist
 from __future__ import annotations
 
 import base64
-import inspect
 import mimetypes
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
+
+from .signatures import describe_function, schema_of
 
 __all__ = [
     "DETAILS",
@@ -53,10 +52,8 @@ __all__ = [
     "Url",
     "User",
     "UserBlock",
-    "called_by",
     "join_system",
     "new_ulid",
-    "schema_of",
 ]
 
 
@@ -344,120 +341,19 @@ class Tool(Struct, frozen=True):
     def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
         """Describe a function by its type hints and docstring. The function itself is not kept.
 
-        A parameter annotated ``Annotated[str, "a city"]`` gets that description. Types may be msgspec
-        Structs, dataclasses, TypedDicts and Pydantic models, also inside lists and the like. A
-        ``functools.partial`` or an object with ``__call__`` is described by what it calls; what a
-        partial has filled in is not the model's to choose.
+        A parameter is described by ``Annotated[str, "a city"]``, by a Pydantic ``Field``, whose constraints are
+        kept too, or by the docstring: Google's ``Args:``, NumPy's ``Parameters`` or Sphinx' ``:param x:``, which
+        are then left out of the description. Types may be msgspec Structs, dataclasses, TypedDicts and
+        Pydantic models, also inside lists and the like. A ``functools.partial`` or an object with ``__call__``
+        is described by what it calls; what a partial has filled in is not the model's to choose.
         """
-        subject: Any = function
-        filled: set[str] = set()
-        while isinstance(subject, partial):
-            subject, filled = subject.func, filled | set(subject.keywords)
-        name = name or str(getattr(subject, "__name__", type(subject).__name__))
-        if name == "<lambda>":
-            raise TypeError("a lambda has no name that a model could call it by; give it one: name=...")
-        hints = get_type_hints(called_by(function), include_extras=True)
-        fields: list[Any] = []
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise TypeError(f"{name}: *args and **kwargs have no JSON Schema; name the parameters")
-            if parameter.name not in filled:
-                hint, default = _described(hints.get(parameter.name, Any)), parameter.default
-                fields.append((parameter.name, hint, *([] if default is parameter.empty else [_as_field(default)])))
-        schema = schema_of(msgspec.defstruct(name, fields, kw_only=True))
-        schema.pop("title", None)
-        return cls(name, inspect.getdoc(subject) or "", schema)
+        return cls(*describe_function(function, name))
 
     @classmethod
     def from_model(cls, model: type, *, name: str | None = None, description: str | None = None) -> Tool:
         """Describe a tool by a type: a msgspec Struct, dataclass, TypedDict or Pydantic model."""
         schema = schema_of(model)
         return cls(name or model.__name__, description or schema.get("description") or "", schema)
-
-
-def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is called by a ``functools.partial``, or by an object with ``__call__``: where the type hints are."""
-    while isinstance(function, partial):
-        function = function.func
-    is_plain = inspect.isroutine(function) or inspect.isclass(function)
-    return function if is_plain else type(function).__call__
-
-
-def _described(hint: Any) -> Any:
-    """Read ``Annotated[T, "text"]`` as msgspec's own way to describe a field."""
-    if get_origin(hint) is not Annotated:
-        return hint
-    base, *notes = get_args(hint)
-    metas = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
-    return Annotated[(base, *metas)]
-
-
-def _as_field(default: Any) -> Any:
-    if isinstance(default, list | dict | set) or hasattr(default, "model_json_schema"):
-        return field(default_factory=lambda: default)
-    return default
-
-
-def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a type, with the type itself at the root rather than behind a ``$ref``."""
-    if hasattr(kind, "model_json_schema"):  # Pydantic, by its shape: it is no dependency of ours
-        return _unwrapped(dict(kind.model_json_schema()))
-    foreign = _Foreign({})
-    schema = msgspec.json.schema(kind, schema_hook=foreign)
-    if not foreign.found.keys().isdisjoint(schema.get("$defs", {})):  # one name, two types: theirs give way
-        foreign = _Foreign(schema["$defs"])
-        schema = msgspec.json.schema(kind, schema_hook=foreign)
-    if foreign.found:
-        schema["$defs"] = {**schema.get("$defs", {}), **foreign.found}
-    return _unwrapped(schema)
-
-
-class _Foreign:
-    """Describes the Pydantic models that msgspec meets inside a type, and gathers their definitions for the root."""
-
-    def __init__(self, taken: dict[str, Any]) -> None:
-        self._taken = taken
-        self.found: dict[str, Any] = {}
-
-    def __call__(self, kind: Any) -> dict[str, Any]:
-        if not hasattr(kind, "model_json_schema"):
-            raise NotImplementedError  # msgspec's own complaint names the type
-        schema, definitions = self._describe(kind)
-        self.found.update(definitions)
-        return schema
-
-    def _describe(self, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A model's schema and its definitions, under names that mean nothing else yet."""
-        prefix, count = "", 1
-        while True:
-            schema = dict(kind.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
-            definitions = {prefix + name: each for name, each in schema.pop("$defs", {}).items()}
-            if definitions.keys().isdisjoint(self._taken) and all(
-                self.found.get(name, each) == each for name, each in definitions.items()
-            ):
-                return schema, definitions
-            count += 1
-            prefix = f"other{count}_"
-
-
-def _unwrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    reference = schema.get("$ref", "")
-    if reference.startswith("#/$defs/"):
-        definitions = dict(schema["$defs"])
-        root = dict(definitions[reference.removeprefix("#/$defs/")])
-        if reference not in _references(definitions):
-            del definitions[reference.removeprefix("#/$defs/")]
-        schema = {**root, "$defs": definitions} if definitions else root
-    return schema
-
-
-def _references(node: Any) -> set[str]:
-    if isinstance(node, dict):
-        found = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
-        return found.union(*[_references(value) for value in node.values()])
-    if isinstance(node, list):
-        return set().union(*[_references(value) for value in node])
-    return set()
 
 
 class ForceTool(Struct, frozen=True, tag="tool"):
@@ -527,7 +423,11 @@ class LossWarning(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """One call, whole: everything a codec needs to know, as data."""
+    """One call: everything a codec needs to know, as data.
+
+    ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply is converted
+    to it, and ``Retry`` asks again when that fails.
+    """
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
@@ -539,6 +439,7 @@ class Request(Struct, frozen=True):
     stream: bool = False
     session_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    response_type: Any = None
 
     def __post_init__(self) -> None:
         if type(self.messages) is list:

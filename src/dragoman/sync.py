@@ -20,6 +20,7 @@ from .events import Event, Parsed, Response, TextDelta
 from .messages import RuntimeConfig
 from .provider import EventStream, Provider
 from .provider import connect as connect_async
+from .validate import PartialValue
 from .validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
 from .wire import SwapPlan
 
@@ -78,6 +79,15 @@ class SyncEventStream(Generic[Parsed]):
         for event in self:
             if type(event) is TextDelta:
                 yield event.text
+
+    def partial(self) -> Iterator[Parsed | dict[str, Any] | list[Any] | str]:
+        """See ``EventStream.partial``."""
+        value = PartialValue(self._stream.request)
+        for event in self:
+            if type(event) is TextDelta:
+                yield from value.feed(event)
+        if self.response.parsed is not None:
+            yield self.response.parsed
 
     def __iter__(self) -> Self:
         return self

@@ -34,8 +34,8 @@ from dragoman.conformance import Violation, suite
 from dragoman.conformance.provider import Spy
 from dragoman.errors import CallCancelledError
 from dragoman.events import Event, MessageComplete, MessageStart, TextDelta, ToolUseEnd, ToolUseStart
-from dragoman.messages import schema_of
 from dragoman.provider import HttpProvider
+from dragoman.signatures import schema_of
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, Encoded, HttpRequest
 

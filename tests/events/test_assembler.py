@@ -691,7 +691,9 @@ def test_structured_text_in_pieces(texts: list[str], parsed: Any) -> None:
 def test_structured_text_that_is_not(text: str, reason: str) -> None:
     out = structured(text, reason)
     assert isinstance(out.error, StructuredOutputError)
-    assert out.error.message == "the reply does not satisfy response_schema: not a list"
+    cut = "the reply was cut off at the token limit (max_tokens) after 2 output tokens"
+    problem = cut if reason == "length" else "the reply does not satisfy response_schema"
+    assert out.error.message == f"{problem}: not a list"
     assert (out.error.response_schema, out.error.output_content) == ({"type": "array"}, text)
     assert (out.error.error_message, out.error.finish_reason, out.error.usage) == ("not a list", reason, Usage(1, 2))
     response = fold(out.take())

@@ -37,6 +37,8 @@ async def every_form(model: dragoman.Provider) -> None:
     assert_type(stream, EventStream[Invoice])
     async for text in stream.text():
         assert_type(text, str)
+    async for part in stream.partial():
+        assert_type(part, Invoice | dict[str, Any] | list[Any] | str)
     assert_type(stream.response.parsed, Invoice)
     assert_type(stream.response.thinking, str)
     async for item in dragoman.gather(model, ["Hi", User("Ho")], concurrency=2, response_schema=Invoice, temperature=0):

@@ -57,3 +57,6 @@ async def mistakes_in_many_calls(model: dragoman.Provider) -> None:
     async for item in dragoman.gather(model, ["Hi"], response_schema=Invoice):
         # 16: a response that may be missing
         print(item.response.text)
+    async for part in model.stream("Hi", response_schema=Invoice).partial():
+        # 17: a part that may be plain data
+        print(part.total)

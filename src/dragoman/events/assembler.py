@@ -521,8 +521,13 @@ class Assembler:
             if still_wrong is None:
                 return last
         if wrong is not None:
+            problem = "the reply does not satisfy response_schema"
+            if reason == "length":
+                count = self.reported.output_tokens
+                used = "" if count is None else f" after {count} output tokens"
+                problem = f"the reply was cut off at the token limit (max_tokens){used}"
             self.error = StructuredOutputError(
-                f"the reply does not satisfy response_schema: {wrong}",
+                f"{problem}: {wrong}",
                 response_schema=self._expected.response_schema,
                 output_content=text,
                 error_message=wrong,

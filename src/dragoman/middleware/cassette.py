@@ -74,7 +74,7 @@ def request_key(request: Request) -> str:
 
 def _canonical(request: Request) -> dict[str, Any]:
     """The request as plain data, without what differs from one run to the next."""
-    plain = msgspec.to_builtins(request, str_keys=True)
+    plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
     # Whose key a call was made with does not change its reply, and the hash of a short one could be guessed back.
     extras = plain["config"].get("extras")
     if extras:
@@ -82,7 +82,7 @@ def _canonical(request: Request) -> dict[str, Any]:
     return {
         name: _same_numbers(value)
         for name, value in plain.items()
-        if name not in ("request_id", "metadata", "session_id")
+        if name not in ("request_id", "metadata", "session_id", "response_type")
     }
 
 

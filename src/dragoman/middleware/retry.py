@@ -15,10 +15,10 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from ..errors import CallCancelledError, InvalidRequestError, ProviderError, StructuredOutputError
-from ..events import Event
+from ..events import Event, MessageComplete, fold
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
 from ..provider import Provider, Served
-from ..validate import parse_config
+from ..validate import parse_config, to_instance
 from .attempts import record_failed, record_started
 from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, walk
 
@@ -44,8 +44,9 @@ class Retry(Wrapper, Middleware):
     ``classifier``, ``complete()`` hands them out when the attempt is over, so that a reply found wrong
     at its end can be asked for again; ``stream()`` never does, and raises.
 
-    ``reask(error) -> str`` makes ``StructuredOutputError`` one of those tried again: the model sees what
-    it said and then your text, on a copy of the conversation. ``per_attempt_override`` are settings for
+    ``reask(error) -> str`` makes ``StructuredOutputError`` one of those tried again, also when the reply
+    satisfies the schema and not the type's own validators: the model sees its answer and then your text, on
+    a copy of the conversation. ``per_attempt_override`` are settings for
     the first retry, the second, and so on; the last holds for the rest. ``on_retry(error,
     attempt_index, wait)`` watches; whatever it does, the call goes on.
     """
@@ -116,6 +117,7 @@ class Retry(Wrapper, Middleware):
                         else:
                             visible = True
                             yield batch
+                    _check_type(served.held, attempt)
             except ProviderError as error:
                 failure = error
                 error.retry_count = call.attempt
@@ -227,6 +229,12 @@ class _Call:
             added = (Assistant(error.output_content), *added)
         self.messages = (*self.messages, *added)
         self.reason = "reask"
+
+
+def _check_type(events: list[Event], request: Request) -> None:
+    """Raise ``StructuredOutputError`` if a reply that was held back does not fit the type the caller asked for."""
+    if request.response_type is not None and events and type(events[-1]) is MessageComplete:
+        to_instance(fold([events[0], events[-1]]), request)
 
 
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:

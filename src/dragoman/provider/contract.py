@@ -117,9 +117,9 @@ class Provider(ABC):
         if first is None or type(last) is not MessageComplete:
             raise StreamInterruptedError("the provider's events ended before the message did")
         response: Response[Any] = fold((first, last), (time.perf_counter() - began) * 1000)
-        if response_schema is None:
+        if request.response_type is None:
             return response
-        return replace(response, parsed=to_instance(response, response_schema, request))
+        return replace(response, parsed=to_instance(response, request))
 
     def stream(
         self,
@@ -139,7 +139,7 @@ class Provider(ABC):
             messages, tools, config, response_schema, tool_choice, stream=True,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
-        return EventStream(self.open(request), request, response_schema, self._calls)
+        return EventStream(self.open(request), request, self._calls)
 
     async def cancel(self, request_id: str) -> bool:
         """Cancel a call in flight; return ``False`` if there is none of this id. Idempotent."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..errors import StreamInterruptedError, StructuredOutputError
 from ..events import Event, MessageComplete, MessageStart, Parsed, Response, TextDelta, fold
 from ..messages import Request
-from ..validate import to_instance
+from ..validate import PartialValue, to_instance
 from .reply import Reply
 
 
@@ -92,17 +92,17 @@ class WaitingCall(_Interruptible):
 class EventStream(_Interruptible, Generic[Parsed]):
     """A reply as it comes: iterate over it, or use it as a context manager to be sure that it is closed.
 
-    ``text()`` iterates over the text alone. ``response`` is the complete reply once the stream has ended, in
-    whatever way. ``cancel()`` ends it early: open calls are closed, the last event is ``message.complete``
-    with ``cancelled``. ``reply`` is what it reads: usage so far, the number of the attempt, who serves it.
+    ``text()`` iterates over the text alone, ``partial()`` over a structured value as it grows. ``response`` is
+    the complete reply once the stream has ended, in whatever way. ``cancel()`` ends it early: open calls are
+    closed, the last event is ``message.complete`` with ``cancelled``. ``reply`` is what it reads: usage so
+    far, the number of the attempt, who serves it.
     """
 
-    def __init__(self, reply: Reply, request: Request, schema: Any = None, calls: CallsInFlight | None = None) -> None:
+    def __init__(self, reply: Reply, request: Request, calls: CallsInFlight | None = None) -> None:
         self.reply = reply
         self.request_id = request.request_id
         self._response: Response[Parsed] | None = None
-        self._request = request
-        self._schema = schema
+        self.request = request
         self._start: MessageStart | None = None
         self._batch: list[Event] = []  # what arrived together
         self._at = 0  # how many of the batch were delivered
@@ -129,6 +129,21 @@ class EventStream(_Interruptible, Generic[Parsed]):
         async for event in self:
             if type(event) is TextDelta:
                 yield event.text
+
+    async def partial(self) -> AsyncIterator[Parsed | dict[str, Any] | list[Any] | str]:
+        """Iterate over the structured value as it grows; the last item is the complete, validated instance.
+
+        The items before it are plain data: objects and lists without what has not arrived, strings as far as
+        they have. A number is there once it is complete. Finished parts satisfy the schema; from the first
+        one that does not, nothing follows but the ``StructuredOutputError`` at the end.
+        """
+        value = PartialValue(self.request)
+        async for event in self:
+            if type(event) is TextDelta:
+                for item in value.feed(event):
+                    yield item
+        if self.response.parsed is not None:
+            yield self.response.parsed
 
     def __aiter__(self) -> Self:
         return self
@@ -203,9 +218,9 @@ class EventStream(_Interruptible, Generic[Parsed]):
     def _finish(self, complete: MessageComplete) -> None:
         latency = (time.perf_counter() - self._began) * 1000
         response: Response[Any] = fold([complete] if self._start is None else [self._start, complete], latency)
-        if self._schema is not None:
+        if self.request.response_type is not None:
             try:
-                response = replace(response, parsed=to_instance(response, self._schema, self._request))
+                response = replace(response, parsed=to_instance(response, self.request))
             except StructuredOutputError as error:
                 self._unfit = error
                 response = replace(response, parsed=None)

@@ -14,7 +14,9 @@ import msgspec
 
 from ..errors import quote
 from ..log import SideEffect
-from ..messages import Document, Image, Text, Tool, called_by
+from ..messages import Document, Image, Text, Tool
+from ..signatures import called_by, field_defaults
+from ..validate.structured import convert_value
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
 T = TypeVar("T")
@@ -43,7 +45,8 @@ class FunctionTool(ExecutableTool):
         description = Tool.from_function(function, name=name)
         super().__init__(description, side_effect=side_effect, timeout=timeout, output_limit=output_limit)
         self._function = function
-        self._hints = get_type_hints(called_by(function))
+        self._hints = get_type_hints(called_by(function), include_extras=True)
+        self._defaults = field_defaults(function)
         self._parameters = frozenset(description.parameters["properties"])
         self._check = check
         self._locate = locate
@@ -57,7 +60,7 @@ class FunctionTool(ExecutableTool):
             return f"there is no argument {quote(unknown[0])}; the tool takes {known}"
         try:
             self._convert(arguments)
-        except msgspec.ValidationError as error:
+        except ValueError as error:  # msgspec's and Pydantic's validation errors
             return str(error)
         return self._check(arguments) if self._check is not None else None
 
@@ -82,12 +85,10 @@ class FunctionTool(ExecutableTool):
         return _observe(value)
 
     def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        hints = self._hints
-        return {
-            name: msgspec.convert(value, hints[name]) if name in hints and not hasattr(hints[name], "model_validate")
-            else hints[name].model_validate(value) if name in hints else value
-            for name, value in arguments.items()
-        }  # fmt: skip
+        """Return the arguments as instances of the types of the parameters, with the defaults of ``Field``."""
+        given = {name: convert_value(value, self._hints.get(name, Any)) for name, value in arguments.items()}
+        missing = self._defaults.keys() - given.keys()
+        return {**given, **{name: self._defaults[name].get_default(call_default_factory=True) for name in missing}}
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -7,6 +7,7 @@ reference out of the document; ``reply`` judges tool calls and structured text.
 
 from .arguments import Messages, ResponseSchema, Settings, ToolChoices, Tools
 from .parse import build_request, parse_config, parse_messages, parse_tool_choice, parse_tools
+from .partial import PartialValue
 from .reply import Expectation
 from .request import check_request, find_refusal
 from .schema import compile_schema
@@ -15,6 +16,7 @@ from .structured import to_instance
 __all__ = [
     "Expectation",
     "Messages",
+    "PartialValue",
     "ResponseSchema",
     "Settings",
     "ToolChoices",

@@ -63,9 +63,11 @@ def build_request(
     settings: Mapping[str, Any] | None = None,
 ) -> Request:
     """Read the arguments of a call into one ``Request``. ``settings`` go over ``config``."""
-    if response_schema is not None:
-        is_plain = isinstance(response_schema, Mapping)
-        response_schema = dict(response_schema) if is_plain else response_schema_of(response_schema)
+    response_type = None
+    if isinstance(response_schema, Mapping):
+        response_schema = dict(response_schema)
+    elif response_schema is not None:
+        response_schema, response_type = response_schema_of(response_schema), response_schema
     said, asked = parse_messages(messages), parse_config(config)
     if settings:
         system, asked = _apply_settings(asked, settings)
@@ -81,6 +83,7 @@ def build_request(
         stream,
         session_id,
         {} if metadata is None else dict(metadata),
+        response_type,
     )
 
 

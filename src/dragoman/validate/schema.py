@@ -61,6 +61,20 @@ def first_error(schema: Schema, value: Any) -> str | None:
     return f"{cut(error.message, 200)} at {cut(pointer, 200) or '/'}"
 
 
+def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> bool:
+    """Return whether a finished part of an unfinished value violates the schema.
+
+    The nodes along ``open_path`` are unfinished: what is wrong with them may be right once the rest arrives.
+    """
+    if schema.growth > 1 or schema.paths > _FEW_PATHS:  # too expensive to check with every fragment
+        return False
+    try:
+        paths = [error.instance_path for error in schema.validator.iter_errors(value)]
+    except (ValueError, RecursionError, OverflowError):
+        return True
+    return any(path != open_path[: len(path)] for path in paths)
+
+
 def _measure_value(value: Any) -> tuple[int, int]:
     """Return how deep a value is and how many parts it has, counting no further than matters."""
     depth, parts, level = 0, 1, [value]

@@ -6,16 +6,15 @@ inside an object with the one property ``value``, and taken out of it again.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from ..errors import InvalidRequestError, StructuredOutputError, cut
 from ..events import Response
-from ..messages import Request, schema_of
+from ..messages import Request
+from ..signatures import pydantic_adapter, schema_of
 
 _WRAPPER = "value"
 
@@ -32,32 +31,56 @@ def response_schema_of(kind: Any) -> dict[str, Any]:
         ) from error
 
 
-def to_instance(response: Response[Any], kind: Any, request: Request) -> Any:
-    """Return the structured value as an instance of ``kind``; for a JSON Schema, as the plain data it is."""
-    value = response.parsed
-    if value is None or kind is None or isinstance(kind, Mapping):
+def to_instance(response: Response[Any], request: Request) -> Any:
+    """Return the structured value as an instance of ``request.response_type``; without one, as plain data."""
+    kind, value = request.response_type, response.parsed
+    if kind is None:
         return value
+    if value is None:
+        if response.finish_reason == "length" and not response.tool_calls:
+            raise _misfit(response, request, "the reply was cut off at the token limit (max_tokens) before its text")
+        return None
     try:
-        is_wrapped = (_describe if _is_hashable(kind) else _describe.__wrapped__)(kind)[1]
-        return _convert(value[_WRAPPER] if is_wrapped else value, kind)
+        return convert_value(unwrap(value, kind), kind)
     except ValueError as error:  # msgspec's and Pydantic's validation errors
         name = getattr(kind, "__name__", str(kind))
-        raise StructuredOutputError(
-            f"the reply does not fit {cut(name)}: {cut(' '.join(str(error).split()), 300)}",
-            response_schema=request.response_schema,
-            output_content=response.text,
-            error_message=str(error),
-            finish_reason=response.finish_reason,
-            usage=response.usage,
-            response=response,
-            request_id=request.request_id,
-        ) from error
+        problem = f"the reply does not fit {cut(name)}: {cut(' '.join(str(error).split()), 300)}"
+        raise _misfit(response, request, problem, str(error)) from error
+
+
+def unwrap(value: dict[str, Any], kind: Any, default: Any = None) -> Any:
+    """Return what a structured value holds for a type: itself, or the property it was wrapped in."""
+    is_wrapped = (_describe if _is_hashable(kind) else _describe.__wrapped__)(kind)[1]
+    return value.get(_WRAPPER, default) if is_wrapped else value
+
+
+def convert_value(value: Any, kind: Any) -> Any:
+    """Return plain data as an instance of a type; ``ValueError`` if it does not fit."""
+    if hasattr(kind, "model_validate"):  # Pydantic, by its shape
+        return kind.model_validate(value)
+    adapter = pydantic_adapter(kind)
+    return adapter.validate_python(value) if adapter is not None else msgspec.convert(value, kind)
+
+
+def _misfit(response: Response[Any], request: Request, problem: str, detail: str = "") -> StructuredOutputError:
+    return StructuredOutputError(
+        problem,
+        response_schema=request.response_schema,
+        output_content=response.text,
+        error_message=detail or problem,
+        finish_reason=response.finish_reason,
+        usage=response.usage,
+        response=response,
+        request_id=request.request_id,
+        provider=response.provider,
+        model=response.model,
+    )
 
 
 @lru_cache(maxsize=64)
 def _describe(kind: Any) -> tuple[dict[str, Any], bool]:
     """Return the schema of a type with an object at its root, and whether it had to be wrapped."""
-    adapter = _pydantic_adapter(kind)
+    adapter = pydantic_adapter(kind)
     schema = dict(adapter.json_schema()) if adapter is not None else schema_of(kind)
     if schema.get("type") == "object":
         return schema, False
@@ -71,24 +94,6 @@ def _describe(kind: Any) -> tuple[dict[str, Any], bool]:
     if definitions:
         wrapped["$defs"] = definitions
     return wrapped, True
-
-
-def _convert(value: Any, kind: Any) -> Any:
-    if hasattr(kind, "model_validate"):  # Pydantic, by its shape
-        return kind.model_validate(value)
-    adapter = _pydantic_adapter(kind)
-    return adapter.validate_python(value) if adapter is not None else msgspec.convert(value, kind)
-
-
-def _pydantic_adapter(kind: Any) -> Any:
-    """Return Pydantic's adapter for a list or union of its models; ``None`` for every other type."""
-    if hasattr(kind, "model_json_schema") or not _mentions_pydantic(kind):
-        return None
-    return sys.modules["pydantic"].TypeAdapter(kind)
-
-
-def _mentions_pydantic(kind: Any) -> bool:
-    return any(hasattr(part, "model_json_schema") or _mentions_pydantic(part) for part in get_args(kind))
 
 
 def _is_hashable(kind: Any) -> bool:

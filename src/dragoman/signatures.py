@@ -1,0 +1,266 @@
+"""Types and functions as JSON Schemas: type hints, constraints, defaults and docstrings.
+
+Pydantic is not a dependency: its models, and the constraints of its ``Field``, are recognised by their shape, and
+described by Pydantic itself, which the caller has imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import field
+
+__all__ = [
+    "called_by",
+    "describe_function",
+    "field_defaults",
+    "mentions_pydantic",
+    "pydantic_adapter",
+    "read_docstring",
+    "schema_of",
+]
+
+_PYDANTIC = frozenset({"pydantic", "annotated_types"})
+
+
+def describe_function(function: Callable[..., Any], name: str | None = None) -> tuple[str, str, dict[str, Any]]:
+    """Return a name, a description and the JSON Schema of the parameters of a function."""
+    subject: Any = function
+    filled: set[str] = set()
+    while isinstance(subject, partial):
+        subject, filled = subject.func, filled | set(subject.keywords)
+    name = name or str(getattr(subject, "__name__", type(subject).__name__))
+    if name == "<lambda>":
+        raise TypeError("a lambda has no name that a model could call it by; give it one: name=...")
+    hints = get_type_hints(called_by(function), include_extras=True)
+    fields: list[Any] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"{name}: *args and **kwargs have no JSON Schema; name the parameters")
+        if parameter.name not in filled:
+            fields.append(_describe_parameter(parameter, hints.get(parameter.name, Any)))
+    schema = schema_of(msgspec.defstruct(name, fields, kw_only=True))
+    schema.pop("title", None)
+    properties = schema["properties"]
+    description, parameters = read_docstring(inspect.getdoc(subject) or "", properties)
+    for each, text in parameters.items():
+        properties[each].setdefault("description", text)
+    return name, description, schema
+
+
+def field_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the parameters whose default is a Pydantic ``Field(...)``, which Python would pass as it is."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if _is_field(each.default)}
+
+
+def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, ...]:
+    default = parameter.default
+    if _is_field(default):
+        hint = Annotated[hint, default]  # Pydantic writes the default into the schema
+        default = parameter.empty if default.is_required() else msgspec.UNSET
+    described = _describe_hint(hint)
+    if default is parameter.empty:
+        return parameter.name, described
+    return parameter.name, described, _as_field(default)
+
+
+def _describe_hint(hint: Any) -> Any:
+    """Return a hint that msgspec can describe: texts as ``Meta``, and Pydantic's constraints as a foreign type."""
+    base, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if _has_constraints(hint):
+        adapter = sys.modules["pydantic"].TypeAdapter(hint)
+        base = type("Constrained", (), {"model_json_schema": staticmethod(adapter.json_schema)})
+        notes = [note for note in notes if isinstance(note, str)]
+    metas = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
+    return Annotated[(base, *metas)] if metas else base
+
+
+def pydantic_adapter(kind: Any) -> Any:
+    """Return Pydantic's adapter for a type with its models or constraints inside; ``None`` for every other type."""
+    if hasattr(kind, "model_json_schema") or not mentions_pydantic(kind):
+        return None
+    return sys.modules["pydantic"].TypeAdapter(kind)
+
+
+def mentions_pydantic(kind: Any) -> bool:
+    """Return whether a type has Pydantic's models or constraints inside."""
+    return any(hasattr(part, "model_json_schema") or mentions_pydantic(part) for part in get_args(kind)) or (
+        _has_constraints(kind)
+    )
+
+
+def _has_constraints(hint: Any) -> bool:
+    """Return whether a hint has notes of Pydantic's in it, and Pydantic is there to read them."""
+    if "pydantic" not in sys.modules:
+        return False
+    return any(_is_note(part) or _has_constraints(part) for part in get_args(hint))
+
+
+def _is_note(part: Any) -> bool:
+    return not isinstance(part, type) and type(part).__module__.partition(".")[0] in _PYDANTIC
+
+
+def _is_field(default: Any) -> bool:
+    return _is_note(default) and hasattr(default, "is_required") and hasattr(default, "get_default")
+
+
+def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called by a ``functools.partial``, or by an object with ``__call__``: where the type hints are."""
+    while isinstance(function, partial):
+        function = function.func
+    is_plain = inspect.isroutine(function) or inspect.isclass(function)
+    return function if is_plain else type(function).__call__
+
+
+def _as_field(default: Any) -> Any:
+    if isinstance(default, list | dict | set) or hasattr(default, "model_json_schema"):
+        return field(default_factory=lambda: default)
+    return default
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON Schema of a type, with the type itself at the root rather than behind a ``$ref``."""
+    if hasattr(kind, "model_json_schema"):  # Pydantic, by its shape: it is no dependency of ours
+        return _unwrapped(dict(kind.model_json_schema()))
+    foreign = _Foreign({})
+    schema = msgspec.json.schema(kind, schema_hook=foreign)
+    if not foreign.found.keys().isdisjoint(schema.get("$defs", {})):  # one name, two types: theirs give way
+        foreign = _Foreign(schema["$defs"])
+        schema = msgspec.json.schema(kind, schema_hook=foreign)
+    if foreign.found:
+        schema["$defs"] = {**schema.get("$defs", {}), **foreign.found}
+    return _unwrapped(schema)
+
+
+class _Foreign:
+    """Describes the Pydantic models that msgspec meets inside a type, and gathers their definitions for the root."""
+
+    def __init__(self, taken: dict[str, Any]) -> None:
+        self._taken = taken
+        self.found: dict[str, Any] = {}
+
+    def __call__(self, kind: Any) -> dict[str, Any]:
+        if not hasattr(kind, "model_json_schema"):
+            raise NotImplementedError  # msgspec's own complaint names the type
+        schema, definitions = self._describe(kind)
+        self.found.update(definitions)
+        return schema
+
+    def _describe(self, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A model's schema and its definitions, under names that mean nothing else yet."""
+        prefix, count = "", 1
+        while True:
+            schema = dict(kind.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
+            definitions = {prefix + name: each for name, each in schema.pop("$defs", {}).items()}
+            if definitions.keys().isdisjoint(self._taken) and all(
+                self.found.get(name, each) == each for name, each in definitions.items()
+            ):
+                return schema, definitions
+            count += 1
+            prefix = f"other{count}_"
+
+
+def _unwrapped(schema: dict[str, Any]) -> dict[str, Any]:
+    reference = schema.get("$ref", "")
+    if reference.startswith("#/$defs/"):
+        definitions = dict(schema["$defs"])
+        root = dict(definitions[reference.removeprefix("#/$defs/")])
+        if reference not in _references(definitions):
+            del definitions[reference.removeprefix("#/$defs/")]
+        schema = {**root, "$defs": definitions} if definitions else root
+    return schema
+
+
+def _references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        found = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return found.union(*[_references(value) for value in node.values()])
+    if isinstance(node, list):
+        return set().union(*[_references(value) for value in node])
+    return set()
+
+
+# --- docstrings -------------------------------------------------------------------------------------
+
+_GOOGLE = re.compile(r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$")
+_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_NUMPY = re.compile(r"\s*(?:Other )?Parameters\s*$")
+_NUMPY_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?::.*)?$")
+_RULE = re.compile(r"\s*-{3,}\s*$")
+_SPHINX = re.compile(r"\s*:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
+_SPHINX_TYPE = re.compile(r"\s*:type\s+\w+\s*:")
+
+
+def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Split a docstring into the description and the descriptions of the parameters ``names``.
+
+    A section that describes none of them stays in the description.
+    """
+    lines = text.splitlines()
+    kept: list[str] = []
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(lines):
+        end, entries = _read_section(lines, at)
+        known = {name: " ".join(words) for name, words in entries.items() if name in names}
+        if known or (end > at and not entries):
+            found |= {name: words for name, words in known.items() if words}
+        else:
+            end = max(end, at + 1)
+            kept += lines[at:end]
+        at = end
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), found
+
+
+def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]:
+    """Return where the section that begins here ends, and its entries; ``at`` itself if none begins here."""
+    line = lines[at]
+    if _GOOGLE.match(line):
+        return _read_entries(lines, at + 1, _indent(line) + 1, _GOOGLE_ENTRY)
+    if _NUMPY.match(line) and at + 1 < len(lines) and _RULE.match(lines[at + 1]):
+        return _read_entries(lines, at + 2, _indent(line), _NUMPY_ENTRY)
+    if _SPHINX.match(line):
+        return _read_entries(lines, at, _indent(line), _SPHINX, most=1)
+    if _SPHINX_TYPE.match(line):
+        return at + 1, {}
+    return at, {}
+
+
+def _read_entries(
+    lines: list[str], at: int, least: int, entry: re.Pattern[str], most: int | None = None
+) -> tuple[int, dict[str, list[str]]]:
+    """Read entries, each with the deeper lines after it, until a line that is less indented or another section."""
+    entries: dict[str, list[str]] = {}
+    depth: int | None = None
+    words: list[str] = []
+    while at < len(lines):
+        line = lines[at]
+        if line.strip():
+            indent = _indent(line)
+            depth = indent if depth is None else depth
+            is_section = at + 1 < len(lines) and _RULE.match(lines[at + 1])
+            if indent < least or is_section:
+                break
+            if indent <= depth:
+                named = entry.match(line[0 if most else indent :])
+                if named is None or len(entries) == most:
+                    break
+                words = entries.setdefault(named[1], [])
+                words += [named[2]] if named.re.groups > 1 and named[2] else []
+            else:
+                words.append(line.strip())
+        elif most:
+            break
+        at += 1
+    return at, entries
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,0 +1,123 @@
+"""Structured output while it arrives: the beginning of a JSON text, completed to the value so far."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..errors import InvalidRequestError
+from ..events import TextDelta, read_json
+from ..messages import Request
+from .schema import compile_schema, has_final_error
+from .structured import unwrap
+
+# White space, then a mark, a string (its content without a cut escape, and its closing quote if it has arrived), or a
+# bare word: a number, true, false or null.
+_TOKEN = re.compile(r"""\s*+(?:([{}\[\],:])|"(?:[^"\\]++|\\(?:u[0-9a-fA-F]{4}|[^u]))*+("?)|[^\s{}\[\],:"]++)""")
+_HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
+_CLOSING = {"{": "}", "[": "]"}
+_NOTHING = object()
+
+
+class PartialJson:
+    """The beginning of a JSON text. ``read`` returns its value, completed by closing what is open.
+
+    A key without a value, and a number or word that may go on, are left out; a string is as long as it is.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0  # up to here the text is read
+        self._open: list[str] = []  # the marks that close what is open, outermost first
+        self._key_follows = False
+        self._end = (0, "", 0)  # where the text can be cut, what completes it there, and how many parts are open
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the outermost object or list is closed."""
+        return self._end[0] > 0 and not self._open and not self._end[2]
+
+    def feed(self, fragment: str) -> None:
+        """Add the next fragment of the text."""
+        self._text += fragment
+        while (found := _TOKEN.match(self._text, self._at)) is not None:
+            mark, quote = found.groups()
+            if quote == "" or (quote is None and mark is None):
+                if quote == "" and not self._key_follows:
+                    self._cut(found.end(), '"')
+                if quote == "" or found.end() == len(self._text):
+                    return  # it may go on: read it again with the next fragment
+            self._at = found.end()
+            if mark is None:
+                if not self._key_follows:
+                    self._cut(self._at)
+            else:
+                self._follow(mark)
+
+    def read(self) -> tuple[Any, int]:
+        """Return the value so far and how many of its parts, along the last ones, are unfinished."""
+        end, closing, unfinished = self._end
+        if not unfinished and not self.is_complete:
+            return _NOTHING, 0
+        text = self._text[:end]
+        if closing.startswith('"'):
+            text = _HALF_PAIR.sub("", text)
+        try:
+            return read_json(text + closing), unfinished
+        except ValueError:
+            return _NOTHING, 0
+
+    def _follow(self, mark: str) -> None:
+        if mark in _CLOSING:
+            self._open.append(_CLOSING[mark])
+            self._cut(self._at)
+        elif mark in "}]":
+            if self._open:
+                self._open.pop()
+            self._cut(self._at)
+        self._key_follows = mark in "{," and self._open[-1:] == ["}"]
+
+    def _cut(self, end: int, quote: str = "") -> None:
+        self._end = end, quote + "".join(reversed(self._open)), len(self._open) + len(quote)
+
+
+class PartialValue:
+    """The structured value of a reply while its text arrives."""
+
+    def __init__(self, request: Request) -> None:
+        if request.response_schema is None:
+            raise InvalidRequestError("partial() needs a response_schema")
+        self._schema = compile_schema(request.response_schema, "response_schema")
+        self._kind = request.response_type
+        self._json = PartialJson()
+        self._block = -1
+        self._last: Any = _NOTHING
+
+    def feed(self, event: TextDelta) -> list[Any]:
+        """Return the value so far, if this fragment changed it and its finished parts satisfy the schema.
+
+        The complete value is not returned: the reply has it, as an instance.
+        """
+        if event.content_block_index != self._block:  # a model may write a text before its answer
+            self._block, self._json = event.content_block_index, PartialJson()
+        self._json.feed(event.text)
+        value, unfinished = self._json.read()
+        if self._json.is_complete or not isinstance(value, dict):
+            return []
+        if has_final_error(self._schema, value, _open_path(value, unfinished - 1)):
+            return []
+        shown = value if self._kind is None else unwrap(value, self._kind, _NOTHING)
+        if shown is _NOTHING or shown == self._last:
+            return []
+        self._last = shown
+        return [shown]
+
+
+def _open_path(value: Any, length: int) -> list[str | int]:
+    """Return the path to the last part of a value, of this length."""
+    path: list[str | int] = []
+    while len(path) < length and value:
+        key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1
+        path.append(key)
+        value = value[key]
+    return path

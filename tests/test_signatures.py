@@ -1,0 +1,167 @@
+"""Functions as tools: constraints of Pydantic's ``Field``, and docstrings of three styles."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import pydantic
+import pytest
+from pydantic import BaseModel, Field
+
+from dragoman import Tool
+from dragoman.signatures import field_defaults, read_docstring
+from dragoman.tools import FunctionTool
+
+
+class Place(BaseModel):
+    """A place."""
+
+    city: str
+
+
+def travel(
+    days: Annotated[int, Field(ge=0, le=30, description="for how long")],
+    code: Annotated[str, "a country", Field(pattern="^[A-Z]{2}$")],
+    stops: list[Annotated[int, Field(gt=0)]],
+    places: Annotated[list[Place], Field(max_length=3)],
+    speed: float = Field(50.0, gt=0, description="km/h"),
+    tags: list[str] = Field(default_factory=list),  # noqa: B008 - what Pydantic's users write
+    name: str = Field(min_length=1),
+    plain: Annotated[int, msgspec.Meta(ge=1), "plain"] = 1,
+) -> str:
+    """Travel."""
+    return f"{days} {code} {stops} {[place.city for place in places]} {speed} {tags} {name} {plain}"
+
+
+def test_the_constraints_of_fields_are_kept() -> None:
+    schema = Tool.from_function(travel).parameters
+    properties = schema["properties"]
+    assert properties["days"] == {"type": "integer", "minimum": 0, "maximum": 30, "description": "for how long"}
+    assert properties["code"] == {"type": "string", "pattern": "^[A-Z]{2}$", "description": "a country"}
+    assert properties["stops"]["items"] == {"type": "integer", "exclusiveMinimum": 0}
+    assert (properties["places"]["maxItems"], properties["places"]["items"]) == (3, {"$ref": "#/$defs/Place"})
+    assert properties["speed"] == {"type": "number", "exclusiveMinimum": 0, "description": "km/h", "default": 50.0}
+    assert properties["name"] == {"type": "string", "minLength": 1}
+    assert properties["plain"] == {"type": "integer", "minimum": 1, "description": "plain", "default": 1}
+    assert schema["required"] == ["days", "code", "stops", "places", "name"]
+    assert schema["$defs"]["Place"]["properties"].keys() == {"city"}
+    assert set(field_defaults(travel)) == {"speed", "tags", "name"}
+
+
+GOOD = {"days": 3, "code": "CH", "stops": [1], "places": [{"city": "Basel"}], "name": "x"}
+
+
+async def test_a_function_with_fields_is_called_with_instances_and_defaults() -> None:
+    tool = FunctionTool(travel)
+    assert tool.check(GOOD) is None
+    assert (await tool.execute(GOOD)).content == "3 CH [1] ['Basel'] 50.0 [] x 1"
+    assert "greater than or equal to 0" in str(tool.check({**GOOD, "days": -1}))
+    assert (await tool.execute({**GOOD, "speed": 3, "tags": ["a"]})).content == "3 CH [1] ['Basel'] 3.0 ['a'] x 1"
+
+
+def test_without_pydantic_its_notes_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def go(days: Annotated[int, Field(ge=0)]) -> None: ...
+
+    go.__annotations__["days"] = Annotated[int, Field(ge=0)]
+    assert pydantic
+    monkeypatch.delitem(sys.modules, "pydantic")
+    assert Tool.from_function(go).parameters["properties"]["days"] == {"type": "integer"}
+
+
+GOOGLE = """Look it up.
+
+    Longer text, with a colon: here.
+
+    Args:
+        city: where, and
+            a second line
+        days (int, optional): for how long
+        **options: more
+
+    Returns:
+        The answer.
+"""
+NUMPY = """Look it up.
+
+Longer text, with a colon: here.
+
+Parameters
+----------
+city : str
+    where, and
+    a second line
+days
+    for how long
+
+Returns
+-------
+The answer.
+"""
+SPHINX = """Look it up.
+
+Longer text, with a colon: here.
+
+:param str city: where, and
+    a second line
+:type city: str
+:param days: for how long
+:returns: The answer.
+"""
+FOUND = {"city": "where, and a second line", "days": "for how long"}
+TEXT = "Look it up.\n\nLonger text, with a colon: here."
+
+
+@pytest.mark.parametrize("style", [GOOGLE, NUMPY, SPHINX])
+def test_docstrings_of_three_styles(style: str) -> None:
+    import inspect
+
+    description, parameters = read_docstring(inspect.cleandoc(style), ["city", "days"])
+    assert parameters == FOUND
+    assert description.startswith(TEXT)
+    assert "The answer." in description
+    assert "where" not in description
+    assert "for how long" not in description
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "description", "found"),
+    [
+        ("", ["a"], "", {}),
+        ("Plain.", ["a"], "Plain.", {}),
+        ("Args:\n    a: x", ["a"], "", {"a": "x"}),
+        ("Args:\n    a:\n        x", ["a"], "", {"a": "x"}),
+        ("Args:\n    a:", ["a"], "", {}),
+        ("Go.\n\nArgs:\n    other: x", ["a"], "Go.\n\nArgs:\n    other: x", {}),
+        ("Args:\n    a: x\n\nNote: it is slow.", ["a"], "Note: it is slow.", {"a": "x"}),
+        ("Args:\n    a: x\n    and not an entry", ["a"], "and not an entry", {"a": "x"}),
+        ("Parameters", ["a"], "Parameters", {}),
+        ("Parameters\nof the tool", ["a"], "Parameters\nof the tool", {}),
+        ("Parameters\n----------\na : int", ["a"], "", {}),
+        (":param a: x\n\n:param b: y", ["a", "b"], "", {"a": "x", "b": "y"}),
+        (":param a: x\nMore.", ["a"], "More.", {"a": "x"}),
+        (":param other: x", ["a"], ":param other: x", {}),
+    ],
+)
+def test_docstrings(text: str, names: list[str], description: str, found: dict[str, str]) -> None:
+    assert read_docstring(text, names) == (description, found)
+
+
+def test_docstrings_describe_parameters_and_annotations_win() -> None:
+    def go(city: str, days: Annotated[int, "by annotation"] = 1, place: Place | None = None) -> None:
+        """Go.
+
+        Args:
+            city: by docstring
+            days: by docstring
+            place: where
+        """
+
+    go.__annotations__ = {"city": str, "days": Annotated[int, "by annotation"], "place": Place | None}
+    tool = Tool.from_function(go)
+    properties: dict[str, Any] = tool.parameters["properties"]
+    assert tool.description == "Go."
+    assert properties["city"] == {"type": "string", "description": "by docstring"}
+    assert properties["days"]["description"] == "by annotation"
+    assert properties["place"]["description"] == "where"

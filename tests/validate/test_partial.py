@@ -1,0 +1,153 @@
+"""Structured output while it arrives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import InvalidRequestError
+from dragoman.events import TextDelta
+from dragoman.messages import Request, User
+from dragoman.validate import PartialValue, build_request
+from dragoman.validate.partial import PartialJson
+
+ANY_OBJECT = {"type": "object"}
+
+
+def delta(text: str, block: int = 0) -> TextDelta:
+    return TextDelta("m", "r", block, text)
+
+
+def values(schema: Any, *fragments: str) -> list[Any]:
+    value = PartialValue(build_request("?", response_schema=schema))
+    return [item for fragment in fragments for item in value.feed(delta(fragment))]
+
+
+CASES = [
+    ("", []),
+    (" ", []),
+    ("{", [{}]),
+    ('{"na', [{}]),
+    ('{"name"', [{}]),
+    ('{"name":', [{}]),
+    ('{"name": "Rh', [{"name": "Rh"}]),
+    ('{"name": "Rh\\', [{"name": "Rh"}]),
+    ('{"name": "Rh\\u00', [{"name": "Rh"}]),
+    ('{"name": "Rh\\ud83d', [{"name": "Rh"}]),
+    ('{"name": "Rh\\ud83d\\ude00', [{"name": "Rh😀"}]),
+    ('{"name": "R\\"h', [{"name": 'R"h'}]),
+    ('{"km": 12', [{}]),
+    ('{"km": 12,', [{"km": 12}]),
+    ('{"ok": tru', [{}]),
+    ('{"ok": true ', [{"ok": True}]),
+    ('{"in": ["CH", "D', [{"in": ["CH", "D"]}]),
+    ('{"in": [1, 2', [{"in": [1]}]),
+    ('{"in": [{"a": {}}, {"b', [{"in": [{"a": {}}, {}]}]),
+    ('{"in": []}', []),  # the reply has the complete value
+    ('{"a": 1} and more', []),
+    ("Here it is: {", []),
+    ('"text"', []),
+    ("[1, ", []),
+    ("}", []),
+    ('{"a" "b": ', [{}]),
+    ('{"a": nul, ', []),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES)
+def test_the_beginning_of_a_value(text: str, expected: list[Any]) -> None:
+    assert values(ANY_OBJECT, text) == expected
+
+
+def test_a_value_grows_and_is_given_once() -> None:
+    assert values(ANY_OBJECT, "{", " ", '"a', '": ', '"x', "y", '"', ", ", "}") == [{}, {"a": "x"}, {"a": "xy"}]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def begins(part: Any, entire: Any) -> bool:
+    """Return whether a value can grow into another."""
+    if isinstance(part, dict) and isinstance(entire, dict):
+        return all(key in entire and begins(part[key], entire[key]) for key in part)
+    if isinstance(part, list) and isinstance(entire, list):
+        return len(part) <= len(entire) and all(map(begins, part, entire))
+    if isinstance(part, str) and isinstance(entire, str):
+        return entire.startswith(part)
+    return type(part) is type(entire) and part == entire
+
+
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.booleans(), st.integers(1, 7))
+def test_every_beginning_grows_into_the_value(value: dict[str, Any], ascii_only: bool, size: int) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    reader = PartialJson()
+    for at in range(0, len(text), size):
+        assert not reader.is_complete
+        reader.feed(text[at : at + size])
+        part, _ = reader.read()
+        assert begins(part, value), (part, text[: at + size])
+    assert reader.is_complete
+    assert reader.read() == (value, 0)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "km": {"type": "integer"},
+        "kind": {"enum": ["river", "lake"]},
+        "in": {"type": "array", "items": {"type": "object", "required": ["code"]}, "minItems": 2},
+    },
+    "required": ["km", "kind"],
+}
+
+
+def test_finished_parts_satisfy_the_schema() -> None:
+    assert values(SCHEMA, '{"kind": "riv') == [{"kind": "riv"}]  # may become a river
+    assert values(SCHEMA, '{"in": [{"code": 1}, {') == [{"in": [{"code": 1}, {}]}]
+    assert values(SCHEMA, '{"kind": "rivulet", ') == []
+    assert values(SCHEMA, '{"km": "far", ', '"kind": "river"') == []
+    assert values(SCHEMA, '{"in": [{}, ') == []
+
+
+def test_a_schema_with_many_paths_is_checked_at_the_end_only() -> None:
+    node = {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}, {"type": "null"}]}
+    tree = {
+        "$defs": {"n": {"type": "object", "properties": {"a": node, "c": node, "b": {"type": "integer"}}}},
+        "$ref": "#/$defs/n",
+        "type": "object",
+    }
+    assert values(tree, '{"b": "x", ') == [{"b": "x"}]
+
+
+def test_a_text_before_the_answer_is_passed_over() -> None:
+    value = PartialValue(build_request("?", response_schema=ANY_OBJECT))
+    assert value.feed(delta("Let me see.")) == []
+    assert value.feed(delta('{"a": "x', 1)) == [{"a": "x"}]
+
+
+def test_wrapped_types_are_unwrapped() -> None:
+    assert values(list[int], "{", '"value": [1, 2, 3') == [[1, 2]]
+    assert values(str, '{"value": "Rh') == ["Rh"]
+
+
+def test_a_schema_is_needed() -> None:
+    with pytest.raises(InvalidRequestError, match="response_schema"):
+        PartialValue(Request((User("?"),)))
+
+
+@pytest.mark.parametrize("number", ["1e999", "1" + "0" * 5000])
+def test_numbers_that_cannot_be_checked_are_not_shown(number: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert values(schema, f'{{"a": {number}, ') == []
+
+
+def test_a_value_that_is_nested_too_deeply_is_not_shown() -> None:
+    assert values({"type": "object", "properties": {"a": {"type": "integer"}}}, '{"a": ' + "[" * 600) == []
