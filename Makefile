@@ -38,6 +38,7 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright --level error
 
 bench: .venv/dev ## CPU of a call and a chunk, beside floors written by hand and the peers
 	$(BIN)/python -m bench --docs

@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def dragoman_cassette(request: pytest.FixtureRequest) -> Callable[..., Record]:
     """Wrap a provider so that this test's calls are on a cassette; a second one needs a ``name``."""
-    mode = request.config.getoption("--dragoman-cassettes")
+    mode: Any = request.config.getoption("--dragoman-cassettes")
     taken: set[str] = set()
 
     def wrap(provider: Provider, name: str = "", *, replay_timing: bool = False) -> Record:

@@ -204,7 +204,7 @@ class HttpTransport(Transport):
     def _make_session(self, url: str, *, single: bool) -> aiohttp.ClientSession:
         # Shorter than the server's own patience, or a request meets a closing door: uvicorn, node and
         # llama.cpp wait 5 s, the load balancers in front of hosted APIs a minute.
-        patience = {"keepalive_timeout": 50.0 if url.startswith("https:") else 4.0}
+        patience: dict[str, Any] = {"keepalive_timeout": 50.0 if url.startswith("https:") else 4.0}
         connector = self._aiohttp.TCPConnector(
             limit=0,
             ssl=self._ssl,
@@ -257,7 +257,8 @@ class HttpTransport(Transport):
             return refused
         if isinstance(error, aiohttp.ClientProxyConnectionError):
             return NetworkError(f"the proxy {_origin_of(proxy or '')} to {where} cannot be reached", advice=_PROXY)
-        if isinstance(error, aiohttp.ClientResponseError | aiohttp.http_exceptions.HttpProcessingError):
+        broken: Any = aiohttp.http_exceptions.HttpProcessingError  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(error, aiohttp.ClientResponseError | broken):
             return InvalidResponseError(f"what {where} answered{via} is not valid HTTP")
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             return NetworkError(f"the certificate of {where} was refused{via}, or TLS failed")

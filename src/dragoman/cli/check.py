@@ -103,8 +103,9 @@ def _show(report: Report) -> str:
     """Return the report for a terminal: what servers wrote is made legible before colours are added."""
     marks = {status: chr(0xE000 + at) for at, status in enumerate(_COLOURS)}
     text = legible(write_text(report, paint=lambda text, status: f"{marks[status]}{text}\ue0ff"))
+    end = click.style("|", fg="red").split("|")[1] if _wants_colour() else ""
     for status, mark in marks.items():
-        start, end = click.style("|", fg=_COLOURS[status]).split("|") if _wants_colour() else ("", "")
+        start = click.style("|", fg=_COLOURS[status]).split("|")[0] if _wants_colour() else ""
         text = text.replace(mark, start)
     return text.replace("\ue0ff", end)
 

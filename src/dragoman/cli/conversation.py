@@ -44,6 +44,7 @@ class Opener(Protocol):
 
     def __call__(self, model: str, address: str | None = None, *, planning: bool = False) -> SyncProvider:
         """Open it."""
+        ...
 
 
 class Conversation:

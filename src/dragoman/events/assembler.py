@@ -57,6 +57,7 @@ class Expected(Protocol):
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
         """The value of the final text under the schema, and what is wrong with it."""
+        ...
 
 
 class AssemblerError(RuntimeError):

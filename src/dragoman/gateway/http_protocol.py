@@ -253,7 +253,7 @@ class BoundedHttpProtocol(_EndingProtocol):
             self.flow.pause_reading()
             return
         try:
-            self.parser.feed_data(data)
+            self.parser.feed_data(data)  # pyright: ignore[reportAttributeAccessIssue]
         except httptools.HttpParserUpgrade:  # answered as a plain request, after which the connection ends
             self._stop_parsing()
         except httptools.HttpParserError:

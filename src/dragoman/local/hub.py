@@ -155,7 +155,7 @@ def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub
             sent["Authorization"] = f"Bearer {token}"
         request = Request(url, headers=sent, method=method)  # noqa: S310 - _check_address allows http and https only
         try:
-            reply = opener.open(request, timeout=_TIMEOUT)
+            reply: Any = opener.open(request, timeout=_TIMEOUT)
         except HTTPError as error:
             reply = error
         except URLError as error:

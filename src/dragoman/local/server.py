@@ -126,7 +126,7 @@ def _serve() -> None:
     import xllamacpp  # type: ignore[import-untyped]
 
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    params = xllamacpp.CommonParams()
+    params = xllamacpp.CommonParams()  # pyright: ignore[reportAttributeAccessIssue] - an extension module
     params.model.path = settings["model"]
     params.model_alias = {settings["alias"]}
     params.n_ctx = settings["context"]
@@ -140,7 +140,7 @@ def _serve() -> None:
     params.chat_template = settings["template"]
     params.warmup = False
     params.ui = False
-    server = xllamacpp.Server(params)
+    server = xllamacpp.Server(params)  # pyright: ignore[reportAttributeAccessIssue]
     knows_tools = " tools" if _knows_tools(server.listening_address, settings["key"]) else ""
     sys.stdout.write(f"{server.listening_address}{knows_tools}\n")
     sys.stdout.flush()

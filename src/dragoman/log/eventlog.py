@@ -57,27 +57,34 @@ class LogView(Protocol):
 
     def names(self) -> list[str]:
         """Every session's name, sorted."""
+        ...
 
     def count(self) -> int:
         """How many records there are, found without the index the other methods go by."""
+        ...
 
     def length(self, session: str) -> int:
         """The highest ``seq`` of a session; 0 when it has none."""
+        ...
 
     def page(self, session: str, after: int, size: int) -> Sequence[Row]:
         """The next rows of a session, in order."""
+        ...
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
         """The next rows of a session that are of one of these types, in order."""
+        ...
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
         """The next rows of a session whose payload contains a text, in any case of its letters, in order.
 
         The text consists of ASCII letters, digits and spaces.
         """
+        ...
 
     def ends(self) -> list[tuple[Row, Row]]:
         """The first and last row of every session, sorted by name, without their payloads."""
+        ...
 
 
 class EventLog(ABC):

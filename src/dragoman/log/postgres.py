@@ -378,7 +378,7 @@ def _migrate(connection: psycopg.Connection[Any]) -> None:
         version = _find_version(connection) or 0
         for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
             for statement in statements:
-                connection.execute(statement)
+                connection.execute(statement.encode())
             connection.execute("INSERT INTO dragoman_log_version VALUES (%s)", (number,))
 
 

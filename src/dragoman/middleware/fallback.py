@@ -135,9 +135,9 @@ class Fallback(Wrapper):
                 visible = False
                 if served.history:
                     served.record(None, record_started(candidate, asked))
+                served.reply = reply = candidate.open(asked)
                 try:
-                    async with aclosing(candidate.open(asked)) as reply:
-                        served.reply = reply
+                    async with aclosing(reply):
                         while batch := await reply.next():
                             visible = True
                             yield batch

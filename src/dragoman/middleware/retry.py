@@ -108,9 +108,10 @@ class Retry(Wrapper, Middleware):
             attempt = self._attempt(call)
             if call.attempt:
                 served.record(None, record_started(self.inner, attempt))
+            reply = self.inner.open(attempt)
+            served.reply, served.held = reply, []
             try:
-                async with aclosing(self.inner.open(attempt)) as reply:
-                    served.reply, served.held = reply, []
+                async with aclosing(reply):
                     while batch := await reply.next():
                         if hold:
                             served.held += batch

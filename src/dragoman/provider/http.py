@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, NoReturn, final
 
@@ -248,7 +248,7 @@ async def _read_error(http: HttpStream) -> bytes:
     return bytes(body[:MAX_ERROR_BODY])
 
 
-def _rejected(warnings: tuple[LossWarning, ...]) -> ProviderError:
+def _rejected(warnings: Sequence[LossWarning]) -> ProviderError:
     kind = UnsupportedContentError if ".content[" in warnings[0].path else UnsupportedFeatureError
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
     return kind(f"on_loss='reject': {warnings[0]}{more}")

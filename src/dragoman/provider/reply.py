@@ -99,15 +99,16 @@ async def read_events(reply: Reply) -> AsyncIterator[Event]:
 class AssembledReply(Reply):
     """A reply whose message one assembler makes: ``out``, once there is one."""
 
+    # Plain attributes in place of the abstract properties: they are set while the reply is read.
     provider: str = ""
     model: str = ""
-    attempt: int = 0
+    attempt: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
 
     def __init__(self, request: Request, provider: str, model: str) -> None:
         self.request = request
-        self.provider = provider
-        self.model = request.model or model
+        self.provider = provider  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.model = request.model or model  # pyright: ignore[reportIncompatibleMethodOverride]
         self.out: Assembler | None = None
 
     @property

@@ -106,8 +106,9 @@ def _observe(value: Any) -> Observation:
         return Observation((value,))
     if isinstance(value, list | tuple) and value and all(isinstance(item, Text | Image | Document) for item in value):
         return Observation(tuple(value))
-    if hasattr(value, "model_dump"):  # Pydantic, by its shape
-        value = value.model_dump(mode="json")
+    dump = getattr(value, "model_dump", None)  # Pydantic, by its shape
+    if dump is not None:
+        value = dump(mode="json")
     try:
         return Observation(msgspec.json.encode(value).decode())
     except (TypeError, ValueError, RecursionError) as error:

@@ -211,7 +211,7 @@ class _Pipe(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._kept.add(data)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -180,8 +180,9 @@ class Toolbox:
         return replace(limit_output(observation, tool.output_limit), duration_ms=self._since(began))
 
     async def _run(self, tool: ExecutableTool, arguments: Mapping[str, Any]) -> Observation:
+        deadline = asyncio.timeout(tool.timeout)
         try:
-            async with asyncio.timeout(tool.timeout) as deadline:
+            async with deadline:
                 return await tool.execute(arguments)
         except TimeoutError as error:
             if deadline.expired():

@@ -191,6 +191,7 @@ class Codec(Protocol):
         keep_raw: bool = True,
     ) -> Self:
         """A codec for an endpoint: its quirks, and what is known of the model."""
+        ...
 
     @property
     def issuer_vendor(self) -> str | None:
@@ -198,18 +199,23 @@ class Codec(Protocol):
 
     def encode(self, request: Request) -> Encoded:
         """The request as bytes: same request, same bytes."""
+        ...
 
     def decoder(self, request: Request, out: Assembler) -> Decoder:
         """A decoder for the reply to ``request``, speaking through ``out``."""
+        ...
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
         """What a reply that is not a success means. ``now`` (epoch seconds) resolves dates in headers."""
+        ...
 
     def authorise(self, key: str) -> dict[str, str]:
         """The headers that carry the key."""
+        ...
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """The questions to ask the server, one by one; raises what is not right."""
+        ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
         """A codec that avoids what the server just refused, if the request can be said another way."""

@@ -47,12 +47,15 @@ class ServerCodec(Protocol):
         A field without a place in ``Request`` is refused or kept in ``config.extras``, or it is a mere
         hint and named in ``warnings``. Raises ``InvalidRequestError`` or ``UnsupportedContentError``.
         """
+        ...
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the one reply to this request; ``created`` (epoch seconds) goes where the wire shows it."""
+        ...
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal before the reply has begun: status, headers (``retry-after`` among them) and body."""
+        ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """The key a client presents; ``headers`` have lower-case names."""

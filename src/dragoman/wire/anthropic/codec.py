@@ -127,7 +127,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         return get_json(_address(self.base_url, path), _VERSION)
 
     def _read(self, reply: HttpReply) -> dict[str, Any]:
-        data = read_success(self, reply)
+        data = read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
         if not isinstance(data, dict):
             raise InvalidResponseError("the server's answer about its models has an unknown form", status=reply.status)
         return data

@@ -264,8 +264,8 @@ class OpenAIDecoder(Decoder):
             if part.get("type") == "thinking":
                 inner = part.get("thinking")
                 for piece in inner if isinstance(inner, list) else [{"text": inner}]:
-                    if isinstance(piece, dict) and isinstance(piece.get("text"), str):
-                        self.out.thinking(piece["text"])
+                    if isinstance(piece, dict) and isinstance(text := piece.get("text"), str):
+                        self.out.thinking(text)
             elif isinstance(part.get("text"), str):
                 self._text(part["text"])
 
