@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,6 +14,8 @@ from dragoman.capabilities import Capabilities
 from dragoman.cli import main
 from dragoman.prices import PriceTable
 
+from ..server import Connection
+from ..test_sync import Background
 from .terminal import Terminal
 
 CONFIG = """\
@@ -30,7 +33,14 @@ def run(tmp_path: Path) -> Any:
     (tmp_path / "models.yaml").write_text(CONFIG)
 
     def invoke(*words: str, **variables: str) -> Result:
-        environment = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "MY_KEY": "k", "GROQ_API_KEY": "", **variables}
+        environment = {
+            "DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"),
+            "DRAGOMAN_CACHE": str(tmp_path),
+            "OLLAMA_HOST": "127.0.0.1:1",
+            "MY_KEY": "k",
+            "GROQ_API_KEY": "",
+            **variables,
+        }
         return CliRunner().invoke(main, ["models", *words], env=environment)
 
     return invoke
@@ -59,8 +69,8 @@ def test_every_fact_has_a_source(run: Any) -> None:
 
 
 def test_which_can_be_used(run: Any) -> None:
-    names = [entry["id"] for entry in json.loads(run("--json", "--configured").stdout)]
-    assert names == ["mine:five", "box:tiny"]
+    names = [entry["id"] for entry in json.loads(run("--json", "--configured", "--no-live").stdout)]
+    assert names == ["local", "mine:five", "box:tiny"]
     with_key = [entry["id"] for entry in json.loads(run("--json", "--configured", GROQ_API_KEY="k").stdout)]
     assert "groq:llama-3.3-70b-versatile" in with_key
     assert json.loads(run("five", "--json", MY_KEY="").stdout)[0]["status"] == "not_configured"
@@ -81,9 +91,13 @@ def test_one_model(run: Any) -> None:
 def test_a_pattern(run: Any) -> None:
     for pattern in ("groq:*", "GROQ:"):
         table = run(pattern).stdout.splitlines()
-        assert table[0].split()[:3] == ["MODEL", "STATUS", "CONTEXT"]
-        assert all(line.startswith("groq:") for line in table[1:-1])
-        assert "25 models, 0 of them configured" in table[-1]
+        assert table[0].split()[:3] == ["MODEL", "USE", "CONTEXT"]
+        assert all(line.startswith("groq:") for line in table[1:-3])
+        assert table[-3].startswith("23 models, 0 can be used now (*)")
+        assert table[-2:] == [
+            "the others need GROQ_API_KEY; see dragoman keys",
+            "2 that embed or transcribe are left out; --all lists them",
+        ]
     nothing = run("zzzz")
     assert nothing.exit_code == 11
     near = run("fiv")
@@ -107,9 +121,105 @@ def test_a_bad_file_is_one_line_and_exit_code_2(run: Any, tmp_path: Path) -> Non
 
 def test_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
-    words = ["models", "--configured"]
+    words = ["models", "--configured", "--no-live"]
     for variables in ({}, {"NO_COLOR": "1"}):
         with Terminal(*words, columns=150, DRAGOMAN_CONFIG=str(tmp_path / "models.yaml"), **variables) as terminal:
             assert terminal.wait() == 0
         assert "box:tiny" in terminal.raw
         assert "\x1b[3" not in terminal.raw.replace("\x1b[3m", "")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 100])
+def test_names_are_never_broken(tmp_path: Path, columns: int) -> None:
+    (tmp_path / "models.yaml").write_text(CONFIG)
+    variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "PAGER": "cat"}
+    with Terminal("models", "--no-live", "openai:gpt-5*", columns=columns, **variables) as terminal:
+        assert terminal.wait() == 0
+    lines = terminal.raw.replace("\r", "").splitlines()
+    rows = [line for line in lines if line.startswith("openai:")]
+    assert {"openai:gpt-5-mini", "openai:gpt-5.3-codex-spark"} <= {row.split()[0] for row in rows}
+    assert all(len(line) <= columns for line in [lines[0], *rows])
+    assert ("$ OUT" in lines[0]) == (columns > 60)
+
+
+def test_long_lists_are_paged_at_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text(CONFIG)
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\ncat > /dev/null\necho by-my-pager\n")
+    pager.chmod(0o755)
+    variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "PAGER": str(pager)}
+    for words, is_paged in [([], True), (["--no-pager"], False), (["mine:*"], False), (["--json"], False)]:
+        with Terminal("models", "--no-live", *words, **variables) as terminal:
+            assert terminal.wait() == 0
+        assert ("by-my-pager" in terminal.raw) == is_paged, words
+        assert ("mine:five" in terminal.raw) == (not is_paged), words
+
+
+def test_a_list_in_a_pipe_is_not_paged(run: Any) -> None:
+    assert "xai:grok" in run("--no-live", PAGER="false").stdout
+
+
+def test_the_key_variable_is_named(run: Any) -> None:
+    shown = run("groq:llama-3.3-70b-versatile").stdout.splitlines()
+    assert shown[0].endswith(": not configured; set GROQ_API_KEY, or: dragoman keys set GROQ_API_KEY")
+    assert "  key: GROQ_API_KEY" in shown
+    assert json.loads(run("groq:llama-3.3-70b-versatile", "--json").stdout)[0]["api_key_env"] == "GROQ_API_KEY"
+
+
+def test_models_that_do_not_chat_are_marked(run: Any) -> None:
+    assert "mistral-embed" not in run("mistral:*").stdout
+    assert "mistral-embed" in run("mistral:*", "--all").stdout
+    assert "chats: no; it embeds or transcribes" in run("mistral:mistral-embed").stdout
+    marked = [entry["id"] for entry in json.loads(run("--json", "--no-live").stdout) if not entry["chats"]]
+    assert len(marked) == 6
+
+
+def test_pulled_models_are_listed(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"GGUF" + bytes(100))
+    environment = {"DRAGOMAN_CACHE": str(tmp_path)}
+    assert CliRunner().invoke(main, ["local", "pull", str(file)], env=environment).exit_code == 0
+    listed = {entry["id"]: entry for entry in json.loads(run("--json", "--no-live").stdout)}
+    assert list(listed)[:2] == ["local", "local:tiny"]
+    assert listed["local"]["capabilities"]["supports_tools"]["value"] is False
+    assert listed["local"]["price"]["free"] is True
+    assert run("local").stdout.startswith("local: configured\n")
+
+
+def test_local_servers_are_asked_what_they_serve(run: Any, tmp_path: Path) -> None:
+    async def handle(connection: Connection) -> None:
+        served = b'{"object": "list", "data": [{"id": "llama3:8b"}, {"id": "bad\\nname"}, 7]}'
+        connection.reply(200, served if connection.seen.path == "/v1/models" else b"{}")
+
+    with Background(handle) as server:
+        host = urlsplit(server.base_url).netloc
+        result = run("--configured", OLLAMA_HOST=host)
+        assert "box:llama3:8b" in result.stdout  # the adapter of the file stands before the catalogue's own
+        assert "ollama:llama3:8b" not in result.stdout
+        assert "bad" not in result.stdout
+        assert result.stderr == (
+            "note: no list of models from mine (the server at http://127.0.0.1:9 cannot be reached)\n"
+        )
+        asked = len(server.requests)
+        assert "llama3" not in run("--configured", "--no-live", OLLAMA_HOST=host).stdout
+        assert run("openai:gpt-5", OLLAMA_HOST=host).stderr == ""
+        assert len(server.requests) == asked
+        (tmp_path / "models.yaml").write_text("adapters: {}")
+        assert "ollama:llama3:8b" in run("ollama:*", OLLAMA_HOST=host).stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "problem"),
+    [(404, b"{}", "HTTP 404"), (200, b"<html>", "cannot be read"), (200, b"[]", "cannot be read")],
+)
+def test_a_server_without_a_list_is_one_note(run: Any, tmp_path: Path, status: int, body: bytes, problem: str) -> None:
+    async def handle(connection: Connection) -> None:
+        connection.reply(status, body)
+
+    (tmp_path / "models.yaml").write_text("adapters: {}")
+    with Background(handle) as server:
+        result = run("--configured", OLLAMA_HOST=urlsplit(server.base_url).netloc)
+    assert result.exit_code == 0
+    [note] = result.stderr.splitlines()
+    assert note.startswith("note: no list of models from ollama (")
+    assert problem in note

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -56,13 +57,40 @@ def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Se
 
 
 def _show_plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
+    for line in format_table(heads, rows, right=[heads[at] for at in right]):
+        click.echo(line)
+
+
+def format_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), width: int | None = None
+) -> list[str]:
+    """Return rows under their heads as lines; ``right`` names the columns of numbers.
+
+    Columns are in the order of their importance: those at the end that do not fit ``width`` are left out, and no cell
+    is broken over two lines. The first column always stays.
+    """
     widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
-    for row in [heads, *rows]:
-        cells = [
-            cell.rjust(width) if at in right else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  ".join(cells).rstrip())
+    shown = len(heads)
+    while width is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > width:
+        shown -= 1
+    return [
+        "  ".join([
+            cell.rjust(size) if head in right else cell.ljust(size)
+            for head, cell, size in zip(heads[:shown], row, widths, strict=False)
+        ]).rstrip()
+        for row in [heads, *rows]
+    ]  # fmt: skip
+
+
+def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
+    """Print lines; at a terminal that is too small for them, through ``$PAGER`` unless that is empty or ``cat``."""
+    is_long = len(lines) >= shutil.get_terminal_size().lines
+    is_watched = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if use_pager and is_long and is_watched and os.environ.get("PAGER", "less") not in ("", "cat"):
+        click.echo_via_pager("\n".join(lines))
+        return
+    for line in lines:
+        click.echo(line)
 
 
 def legible(text: str, *, err: bool = False) -> str:

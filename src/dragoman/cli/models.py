@@ -2,121 +2,253 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
+import os
+import shutil
+import sys
 from typing import Any
 
 import click
 import msgspec
+from msgspec import Struct
 
 from ..capabilities import Capabilities
 from ..errors import InvalidModelError
-from ..prices import PriceRow, Unpriced
-from ..registry import ModelEntry, Registry
+from ..local import is_installed, list_models
+from ..prices import PricedAs, PriceRow, PriceTable, Unpriced
+from ..registry import ModelEntry, Registry, list_served, load_vendor
 from .completion import ModelName
-from .console import show_json, show_table
+from .console import format_table, show_json, show_pages, show_table
 from .errors import report_errors
 from .options import json_option, load_registry
 
 _SHOWN = ("supports_images", "supports_documents", "supports_tools", "supports_thinking", "supports_structured_output")
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
+_HEADS = (
+    "MODEL",
+    "USE",
+    "CONTEXT",
+    "TOOLS",
+    "$ IN",
+    "$ OUT",
+    "IMAGES",
+    "THINKS",
+    "SCHEMA",
+    "DOCS",
+    "OUTPUT",
+    "ALIASES",
+)
+_RIGHT = ("CONTEXT", "OUTPUT", "$ IN", "$ OUT")
+_SECONDS = 1.0  # how long a local server may take to list its models
 
 
 @click.command("models")
 @click.argument("name", type=ModelName(), required=False)
 @click.option("--configured", is_flag=True, help="Only those that can be used as things are.")
+@click.option("--all", "everything", is_flag=True, help="Also those that embed or transcribe, and do not chat.")
+@click.option("--live/--no-live", default=True, show_default=True, help="Ask local servers what they serve now.")
+@click.option("--no-pager", is_flag=True, help="Print a long list without a pager.")
 @json_option("every fact with where it is from")
-def command(name: str | None, *, configured: bool, as_json: bool) -> None:
+def command(name: str | None, *, configured: bool, everything: bool, live: bool, no_pager: bool, as_json: bool) -> None:
     """List models: what they can do, how we know, and what they cost.
 
     NAME is a model or an alias, shown with every fact and its source; or a pattern such as groq:* or
-    llama, and then a list. Prices are US dollars for a million tokens; "?" is unknown, which is not no.
+    llama, and then a list. Prices are US dollars for a million tokens; "?" is unknown, which is not no. Local servers,
+    such as Ollama's, are asked what they serve. A long list goes through $PAGER at a terminal.
     """
     with report_errors():
         registry = load_registry()
-        entries = [each for each in _find(registry, name) if not configured or each.status == "configured"]
+        catalogue = _Catalogue(registry, registry.prices(), _local_entries() | _live_entries(registry, name, live=live))
+        entries = catalogue.find(name)
+        if configured:
+            entries = [entry for entry in entries if entry.status == "configured"]
         if as_json:
-            show_json([_as_data(entry) for entry in entries])
+            show_json([catalogue.as_data(entry) for entry in entries])
         elif len(entries) == 1 and name in (entries[0].id, *entries[0].aliases):
-            _show_one(entries[0])
+            _show_one(catalogue, entries[0])
         else:
-            _show_all(entries)
+            _show_all(catalogue, entries, everything=everything, use_pager=not no_pager)
 
 
-def _find(registry: Registry, name: str | None) -> list[ModelEntry]:
-    """One model by its name, else all that fit a pattern; ``InvalidModelError`` suggests when nothing does."""
-    names = registry.names()
-    if name is None:
-        return [registry.find(each) for each in names]
-    if name not in names and name not in registry.aliases():
-        is_pattern = any(sign in name for sign in "*?[")
-        pattern = name if is_pattern else f"*{name}*"
-        found = [each for each in names if fnmatch.fnmatchcase(each.lower(), pattern.lower())]
-        if found:
-            return [registry.find(each) for each in found]
-        if is_pattern:  # of a server of one's own nothing is listed, and any name could be asked for
-            raise InvalidModelError(f"no model that is listed fits {name!r}", model=name)
-    return [registry.find(name)]
+# --- which models there are -------------------------------------------------------------------------
 
 
-def _price(entry: ModelEntry) -> PriceRow | Unpriced:
-    return load_registry().prices().find(entry.priced_as.model)
+class _Catalogue(Struct):
+    """The models of the registry, and before them those that are found on this machine."""
+
+    registry: Registry
+    prices: PriceTable
+    found: dict[str, ModelEntry]
+
+    def find(self, name: str | None) -> list[ModelEntry]:
+        """Return one model by its name, else all that fit a pattern; ``InvalidModelError`` suggests near names."""
+        names = [*self.found, *[each for each in self.registry.names() if each not in self.found]]
+        if name is None:
+            return [self.entry(each) for each in names]
+        if name not in names and name not in self.registry.aliases():
+            is_pattern = any(sign in name for sign in "*?[")
+            pattern = name if is_pattern else f"*{name}*"
+            fitting = [each for each in names if fnmatch.fnmatchcase(each.lower(), pattern.lower())]
+            if fitting:
+                return [self.entry(each) for each in fitting]
+            if is_pattern:  # a server of one's own lists nothing when it does not run; any name may be used
+                raise InvalidModelError(f"no model that is listed fits {name!r}", model=name)
+        return [self.entry(name)]
+
+    def entry(self, name: str) -> ModelEntry:
+        return self.found[name] if name in self.found else self.registry.find(name)
+
+    def price(self, entry: ModelEntry) -> PriceRow | Unpriced:
+        return self.prices.find(entry.priced_as.model)
+
+    def chats(self, entry: ModelEntry) -> bool:
+        """Return whether a model takes messages, rather than texts to embed or sounds to transcribe."""
+        if entry.adapter == "local":
+            return True
+        vendor = self.registry.adapter(entry.adapter).vendor
+        return vendor is None or entry.wire_name not in vendor.not_chat
+
+    def needs(self, entry: ModelEntry) -> str:
+        """Return what is missing before a model can be used, or an empty string."""
+        if entry.status == "configured":
+            return ""
+        if entry.adapter == "local":
+            return "pip install 'dragoman[local]'"
+        adapter = self.registry.adapter(entry.adapter)
+        return str(adapter.api_key_env) if adapter.base_url else "base_url in models.yaml"
+
+    def key_variable(self, entry: ModelEntry) -> str | None:
+        return None if entry.adapter == "local" else self.registry.adapter(entry.adapter).api_key_env
+
+    def as_data(self, entry: ModelEntry) -> dict[str, Any]:
+        price = self.price(entry)
+        facts = {
+            name: msgspec.to_builtins(getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__
+        }
+        unknown = {"value": None, "source": "unknown"}
+        return {
+            "id": entry.id,
+            "adapter": entry.adapter,
+            "wire_name": entry.wire_name,
+            "status": entry.status,
+            "configured": entry.status == "configured",
+            "api_key_env": self.key_variable(entry),
+            "served_here": entry.id in self.found,
+            "chats": self.chats(entry),
+            "tier": entry.tier,
+            "can_delegate": entry.can_delegate,
+            "aliases": list(entry.aliases),
+            "tokens": entry.tokens,
+            "capabilities": {name: unknown | value for name, value in facts.items()},
+            "price": None if isinstance(price, Unpriced) else self._price_as_data(price),
+            "price_unknown": price.reason if isinstance(price, Unpriced) else None,
+        }
+
+    def _price_as_data(self, price: PriceRow) -> dict[str, Any]:
+        rates = {rate: None if getattr(price, rate) is None else str(getattr(price, rate)) for rate in _RATES}
+        return {
+            **rates,
+            "currency": "USD",
+            "per_tokens": 1_000_000,
+            "free": price.free,
+            "has_tiers": bool(price.tiers),
+            "pricing_version": self.prices.version,
+        }
 
 
-def _as_data(entry: ModelEntry) -> dict[str, Any]:
-    price = _price(entry)
-    facts = {fact: msgspec.to_builtins(getattr(entry.capabilities, fact)) for fact in Capabilities.__struct_fields__}
-    unknown = {"value": None, "source": "unknown"}
+def _local_entries() -> dict[str, ModelEntry]:
+    """Return the embedded model and those that were pulled."""
+    entries = {}
+    for at, model in enumerate(list_models()):
+        if at > 0 and not model.is_present:
+            continue
+        name = f"local:{model.name}" if at > 0 else "local"  # the first is the default, fetched when it is used
+        facts = {} if model.calls_tools is None else {"supports_tools": model.calls_tools}
+        entries[name] = ModelEntry(
+            name,
+            "local",
+            model.name,
+            capabilities=Capabilities.of(facts, "catalogue", by="local"),
+            status="configured" if is_installed() else "not_configured",
+            priced_as=PricedAs.of("free", model.name),
+        )
+    return entries
+
+
+def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[str, ModelEntry]:
+    """Return the models that local servers list; print a note about servers of models.yaml that do not answer."""
+    own, others = registry.local_adapters() if live else ([], [])
+    prefix, colon, rest = (name or "").partition(":")
+    is_exact = bool(rest) and not any(sign in rest for sign in "*?[")
+    wanted = [each for each in [*own, *others] if not is_exact and (not colon or each.name == prefix)]
+    if not wanted:
+        return {}
+    found = asyncio.run(list_served(wanted, _SECONDS))
+    expected = {each.name for each in own} | {each.name for each in others if _is_chosen(each.name)}
+    failed = [
+        f"{each.adapter.name} ({each.problem})" for each in found if each.problem and each.adapter.name in expected
+    ]
+    if failed:
+        click.echo(f"note: no list of models from {', '.join(failed)}", err=True)
     return {
-        "id": entry.id,
-        "adapter": entry.adapter,
-        "wire_name": entry.wire_name,
-        "status": entry.status,
-        "configured": entry.status == "configured",
-        "tier": entry.tier,
-        "can_delegate": entry.can_delegate,
-        "aliases": list(entry.aliases),
-        "tokens": entry.tokens,
-        "capabilities": {fact: unknown | value for fact, value in facts.items()},
-        "price": None if isinstance(price, Unpriced) else _price_as_data(price),
-        "price_unknown": price.reason if isinstance(price, Unpriced) else None,
+        entry.id: entry
+        for served in found
+        for model in served.models
+        for entry in [registry.find(f"{served.adapter.name}:{model}")]
     }
 
 
-def _price_as_data(price: PriceRow) -> dict[str, Any]:
-    rates = {rate: None if getattr(price, rate) is None else str(getattr(price, rate)) for rate in _RATES}
-    return {
-        **rates,
-        "currency": "USD",
-        "per_tokens": 1_000_000,
-        "free": price.free,
-        "has_tiers": bool(price.tiers),
-        "pricing_version": load_registry().prices().version,
-    }
+def _is_chosen(vendor: str) -> bool:
+    """Return whether the user has set the variable for the address of a vendor's server."""
+    variable = load_vendor(vendor).base_url_env
+    return bool(variable and os.environ.get(variable))
 
 
 # --- for people -------------------------------------------------------------------------------------
 
 
-def _show_all(entries: list[ModelEntry]) -> None:
-    heads = ["MODEL", "STATUS", "CONTEXT", "OUTPUT", "IMAGES", "DOCS", "TOOLS", "THINKS", "SCHEMA", "$ IN", "$ OUT"]
-    rows = []
-    for entry in entries:
-        known = entry.capabilities
-        rows.append([
-            ", ".join([entry.id, *entry.aliases]),
-            entry.status.replace("_", " "),
-            _say(known.max_context_tokens.value),
-            _say(known.max_output_tokens.value),
-            *[_say(known.known(fact)) for fact in _SHOWN],
-            *_say_price(_price(entry)),
-        ])  # fmt: skip
-    if rows:
-        show_table(heads, rows, right=[2, 3, 9, 10])
-    usable = sum(entry.status == "configured" for entry in entries)
-    click.echo(f"{len(rows)} models, {usable} of them configured; dragoman models NAME tells where each fact is from")
+def _show_all(catalogue: _Catalogue, entries: list[ModelEntry], *, everything: bool, use_pager: bool) -> None:
+    shown = [entry for entry in entries if everything or catalogue.chats(entry)]
+    rows = [_row(catalogue, entry) for entry in shown]
+    has_aliases = any(entry.aliases for entry in shown)
+    heads = _HEADS if has_aliases else _HEADS[:-1]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = format_table(heads, [row[: len(heads)] for row in rows], right=_RIGHT, width=width) if rows else []
+    usable = sum(entry.status == "configured" for entry in shown)
+    lines.append(
+        f"{len(shown)} models, {usable} can be used now (*); dragoman models NAME shows where each fact is from"
+    )
+    missing = list(dict.fromkeys(each for entry in shown if (each := catalogue.needs(entry))))
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        lines.append(f"the others need {', '.join(missing[:3])}{more}; see dragoman keys")
+    if len(shown) < len(entries):
+        lines.append(f"{len(entries) - len(shown)} that embed or transcribe are left out; --all lists them")
+    show_pages(lines, use_pager=use_pager)
 
 
-def _say(value: Any) -> str:
+def _row(catalogue: _Catalogue, entry: ModelEntry) -> list[str]:
+    known = entry.capabilities
+    images, documents, tools, thinking, schema = [_write(known.known(fact)) for fact in _SHOWN]
+    paid, paid_out = _write_price(catalogue.price(entry))
+    return [
+        entry.id,
+        "*" if entry.status == "configured" else "",
+        _write(known.max_context_tokens.value),
+        tools,
+        paid,
+        paid_out,
+        images,
+        thinking,
+        schema,
+        documents,
+        _write(known.max_output_tokens.value),
+        ", ".join(entry.aliases),
+    ]
+
+
+def _write(value: Any) -> str:
     if value is None:
         return "?"
     if isinstance(value, bool):
@@ -124,36 +256,41 @@ def _say(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else ", ".join(value)
 
 
-def _say_price(price: PriceRow | Unpriced) -> tuple[str, str]:
+def _write_price(price: PriceRow | Unpriced) -> tuple[str, str]:
     if isinstance(price, Unpriced):
         return "?", "?"
-    more = "+" if price.tiers else ""  # dearer for long inputs
+    more = "+" if price.tiers else ""  # long inputs cost more
     return f"{price.input}{more}", f"{price.output}{more}"
 
 
-def _show_one(entry: ModelEntry) -> None:
-    click.echo(f"{entry.id}: {entry.status.replace('_', ' ')}")
-    said = {
+def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
+    missing, variable = catalogue.needs(entry), catalogue.key_variable(entry)
+    if missing and missing == variable:
+        missing = f"set {variable}, or: dragoman keys set {variable}"
+    click.echo(f"{entry.id}: {entry.status.replace('_', ' ')}{f'; {missing}' if missing else ''}")
+    facts = {
         "adapter": entry.adapter,
         "sent as": entry.wire_name,
+        "key": variable,
         "aliases": ", ".join(entry.aliases),
         "tier": entry.tier,
         "can delegate": "yes" if entry.can_delegate else "",
+        "chats": "" if catalogue.chats(entry) else "no; it embeds or transcribes",
         "vocabulary": entry.tokens,
     }
-    for label, value in said.items():
+    for label, value in facts.items():
         if value:
             click.echo(f"  {label}: {value}")
-    facts = [(name, getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__]
-    rows = [[name, _say(fact.value), fact.source, fact.by or "", fact.at or ""] for name, fact in facts]
+    known = [(name, getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__]
+    rows = [[name, _write(fact.value), fact.source, fact.by or "", fact.at or ""] for name, fact in known]
     show_table(["FACT", "VALUE", "SOURCE", "BY", "AT"], rows)
-    price = _price(entry)
+    price = catalogue.price(entry)
     if isinstance(price, Unpriced):
         click.echo(f"price unknown: {price.reason}")
         return
     rates = [f"{rate} {getattr(price, rate)}" for rate in _RATES if getattr(price, rate) is not None]
-    words = "free" if price.free else ", ".join(rates)
-    click.echo(f"$ for a million tokens: {words} (table {load_registry().prices().version})")
+    text = "free" if price.free else ", ".join(rates)
+    click.echo(f"$ for a million tokens: {text} (table {catalogue.prices.version})")
     for tier in price.tiers:
-        dearer = [f"{rate} {getattr(tier, rate)}" for rate in _RATES if getattr(tier, rate) is not None]
-        click.echo(f"  with more than {tier.above:,} input tokens: {', '.join(dearer)}")
+        higher = [f"{rate} {getattr(tier, rate)}" for rate in _RATES if getattr(tier, rate) is not None]
+        click.echo(f"  with more than {tier.above:,} input tokens: {', '.join(higher)}")

@@ -26,7 +26,7 @@ from ..transport import Timeouts
 from ..wire import SwapPlan
 from .catalog import CatalogModel, Defaults
 from .pull import Found, LocalModel, check_model, find_model, list_models, pull_model, remove_model
-from .server import LocalServer, LocalServerError
+from .server import LocalServer, LocalServerError, is_installed
 from .store import WeightsError
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "WeightsError",
     "check_model",
     "find_model",
+    "is_installed",
     "list_models",
     "open_local",
     "open_server",

@@ -15,6 +15,11 @@ from typing import IO, Any, Literal
 from urllib.request import ProxyHandler, Request, build_opener
 
 
+def is_installed() -> bool:
+    """Return whether the extra with llama.cpp's server is installed."""
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
 class LocalServerError(RuntimeError):
     """The server did not start; the message says why."""
 
@@ -59,7 +64,7 @@ class LocalServer:
         """Start the child, wait until the model is loaded, and return the server's address."""
         if not Path(str(self._settings["model"])).is_file():
             raise LocalServerError(f"there is no model file at {self._settings['model']}")
-        if importlib.util.find_spec("xllamacpp") is None:
+        if not is_installed():
             raise LocalServerError("the local server is not installed; run: pip install 'dragoman[local]'")
         process = self.launch()
         assert process.stdout is not None

@@ -4,6 +4,7 @@ from .config import ConfigError
 from .entries import Adapter, File, ModelEntry, config_path, read_file
 from .keys import keys_path, remove_key, store_key, stored_keys
 from .names import Registry, open_name
+from .served import Served, list_served
 from .vendors import Vendor, load_vendor, vendor_names
 
 __all__ = [
@@ -12,9 +13,11 @@ __all__ = [
     "File",
     "ModelEntry",
     "Registry",
+    "Served",
     "Vendor",
     "config_path",
     "keys_path",
+    "list_served",
     "load_vendor",
     "open_name",
     "read_file",

@@ -80,6 +80,16 @@ class Adapter(Struct, frozen=True):
         """Can it be used as it stands? A local server needs no key."""
         return bool(self.base_url) and (self.key() is not None or self.api_key_env is None)
 
+    @property
+    def is_local(self) -> bool:
+        """Return whether its server is the user's own: of a vendor for that, or at a loopback address."""
+        try:
+            host = urlsplit(self.base_url or "").hostname or ""
+        except ValueError:
+            return False
+        is_loopback = host in ("localhost", "::1") or host.startswith("127.")
+        return is_loopback or bool(self.vendor and self.vendor.local)
+
     def settings(self) -> dict[str, Any]:
         """What ``connect`` is to be told, besides the model."""
         vendor = self.vendor

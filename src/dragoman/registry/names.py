@@ -186,6 +186,15 @@ class Registry:
         """An adapter of the file, or the catalogue's own."""
         return self._names().adapter(name)
 
+    def local_adapters(self) -> tuple[list[Adapter], list[Adapter]]:
+        """Return the adapters of servers on the user's own machine: those of the file, and the catalogue's others."""
+        names = self._names()
+        own = [adapter for adapter in names.adapters.values() if adapter.is_configured and adapter.is_local]
+        vendors = [vendor for vendor in vendor_names() if vendor not in names.adapters and load_vendor(vendor).local]
+        addresses = {adapter.base_url for adapter in own}
+        others = [names.adapter(vendor) for vendor in vendors]
+        return own, [adapter for adapter in others if adapter.base_url not in addresses]
+
     def prices(self) -> PriceTable:
         """The price table of the file, over the bundled one; ``DRAGOMAN_PRICES`` takes its place."""
         own = self._names().own_prices

@@ -1,0 +1,68 @@
+"""Ask the servers on the user's own machine or network which models they serve now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from ..capabilities import Capabilities
+from ..errors import ProviderError
+from ..events import read_json
+from ..transport import HttpTransport, Secret, Timeouts
+from ..wire import CODECS, HttpRequest
+from ..wire.urls import join_url, root_of
+from .entries import Adapter
+
+_MAX_NAME = 200
+
+
+class Served(Struct, frozen=True):
+    """The models that an adapter's server lists, or why it does not."""
+
+    adapter: Adapter
+    models: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list[Served]:
+    """Ask every adapter's server for its models, all at once, and wait for ``seconds`` at most."""
+    transport = HttpTransport()
+    try:
+        return list(await asyncio.gather(*[_ask(adapter, transport, seconds) for adapter in adapters]))
+    finally:
+        await transport.close()
+
+
+async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Served:
+    base_url = adapter.base_url or ""
+    try:
+        if adapter.wire == "ollama":
+            url = f"{root_of(base_url)}/api/tags"
+        else:
+            url = join_url(base_url, "/models", default="/v1")
+        key, codec = adapter.key(), CODECS[adapter.wire].connect("m", base_url, None, Capabilities())
+        credentials = {name: Secret(value) for name, value in codec.authorise(key).items()} if key else {}
+        request = HttpRequest("GET", url, {"accept": "application/json"})
+        async with asyncio.timeout(seconds):
+            reply = await transport.exchange(request, credentials, Timeouts(seconds, seconds, seconds, seconds))
+        if reply.status != 200:
+            return Served(adapter, problem=f"HTTP {reply.status}")
+        return Served(adapter, tuple(_names(read_json(reply.body))))
+    except ProviderError as error:
+        return Served(adapter, problem=error.message)
+    except TimeoutError:
+        return Served(adapter, problem=f"no answer within {seconds:g} s")
+    except ValueError:
+        return Served(adapter, problem="its list of models cannot be read")
+
+
+def _names(data: Any) -> list[str]:
+    """Return the names in a list of models: ``data`` with ``id`` of OpenAI's form, or ``models`` with ``name``."""
+    listed = data.get("data", data.get("models")) if isinstance(data, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("not a list of models")
+    names = [each.get("id") or each.get("name") for each in listed if isinstance(each, dict)]
+    return [name for name in names if isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME]
