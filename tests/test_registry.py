@@ -192,7 +192,7 @@ def test_connect_without_a_key(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
     file.write_text("")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    with pytest.raises(AuthenticationError, match="variable ANTHROPIC_API_KEY, or: dragoman keys set"):
+    with pytest.raises(AuthenticationError, match=r"variable ANTHROPIC_API_KEY\. Or store"):
         connect("anthropic:claude-sonnet-4-6")
     given: Any = connect("anthropic:claude-sonnet-4-6", api_key="mine", timeouts=5, on_loss="reject")
     assert given.model == "claude-sonnet-4-6"

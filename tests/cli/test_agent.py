@@ -105,7 +105,7 @@ def test_everything_is_allowed_by_yes(server: Server, workspace: Path) -> None:
         "           -one",
         "           +two",
         "  running  bash cat a.txt (sandbox: ",
-        " observed  bash: exit code 0, ",
+        "   result  bash: exit code 0, ",
         "It says two now.",
         " finished  completed (4 turns, 440 tokens, cost unknown)",
         "dragoman replay session_",
@@ -241,7 +241,7 @@ def test_an_error_of_the_model_is_an_exit_code(workspace: Path) -> None:
         (["--budget", "usd=1"], "budget.cost_usd: the price of 127.0.0.1:"),
         (["--allow", "edit_file:/etc/**"], "--allow edit_file:/etc/**: path: must be a pattern below the workspace"),
         (["--allow", ":x"], "--allow :x: names no tool"),
-        (["--resume", "nowhere"], "there is no session 'nowhere' in this log"),
+        (["--resume", "nowhere"], "the log has no session 'nowhere'"),
     ],
 )
 def test_what_makes_no_sense_is_said(server: Server, workspace: Path, more: list[str], complaint: str) -> None:
@@ -286,8 +286,13 @@ def test_a_person_is_asked_at_the_terminal(server: Server, workspace: Path) -> N
         terminal.type("n\n")
         terminal.see("denied  bash, by user")
         terminal.see("finished  completed")
+        terminal.see("what next? ")
+        terminal.type("\n")
         assert terminal.wait() == 0
     assert (workspace / "a.txt").read_text() == "two\n"
+    assert "\x1b[31m- one" in terminal.raw  # before it is allowed
+    assert "\x1b[32m+ two" in terminal.raw
+    assert "\x1b[32m           +two" in terminal.raw  # and when it is done
 
 
 def test_an_interrupt_while_a_person_is_asked_is_recorded(server: Server, workspace: Path) -> None:
@@ -309,7 +314,7 @@ def test_what_a_model_says_cannot_play_with_the_terminal(workspace: Path) -> Non
         Background(
             Scripted(("\x1b]0;mine\x07hello", [("bash", {"command": "echo \x1b[2J\u202e"})]), ("", []))
         ) as server,
-        Terminal(*words(server, workspace), columns=120) as terminal,
+        Terminal(*words(server, workspace, "--once"), columns=120) as terminal,
     ):
         terminal.see("or why not: ")
         terminal.type("n\n")
@@ -318,3 +323,122 @@ def test_what_a_model_says_cannot_play_with_the_terminal(workspace: Path) -> Non
     assert "\x1b[2J" not in terminal.raw
     assert "echo \ufffd[2J\ufffd" in terminal.raw
     assert "\u202e" not in terminal.raw
+
+
+@pytest.mark.parametrize("ending", ["\n", "\x04"])
+def test_a_session_goes_on_at_the_terminal(workspace: Path, ending: str) -> None:
+    with Background(Scripted(("**First** answer.", []), ("Second answer.", []))) as server:
+        with Terminal(*words(server, workspace), columns=120) as terminal:
+            terminal.see("First answer.")  # Markdown, without its asterisks
+            terminal.see("finished  completed")
+            terminal.see("what next? ")
+            terminal.type("And then?\n")
+            terminal.see("Second answer.")
+            terminal.see("what next? ")
+            terminal.type(ending)
+            assert terminal.wait() == 0
+        sent = [message["content"] for message in server.requests[-1].json["messages"]]
+    assert sent[1:] == ["Make it two.", "**First** answer.", "And then?"]
+    check_evidence(records(workspace))
+
+
+def test_once_ends_after_the_first_answer(workspace: Path) -> None:
+    with (
+        Background(Scripted(("Done.", []))) as server,
+        Terminal(*words(server, workspace, "--once"), columns=120) as terminal,
+    ):
+        assert terminal.wait() == 0
+    assert "Done." in terminal.raw
+    assert "what next" not in terminal.raw
+
+
+def test_thinking_is_separated_from_text(workspace: Path) -> None:
+    async def think(connection: Connection) -> None:
+        connection.begin_stream()
+        for delta in ({"reasoning_content": "I look first."}, {"content": "I looked."}):
+            data = {"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+            connection.chunk(b"data: " + json.dumps(data).encode() + b"\n\n")
+        end = {"model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        connection.chunk(b"data: " + json.dumps(end).encode() + b"\n\ndata: [DONE]\n\n")
+        connection.end_stream()
+
+    with Background(think) as server:
+        result = run(server, workspace)
+        with Terminal(*words(server, workspace, "--once"), columns=120) as terminal:
+            assert terminal.wait() == 0
+    assert "I look first.\nI looked.\n" in result.stdout
+    assert "first.I looked" not in terminal.raw
+
+
+# --- which model ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path / "empty"))
+    for variable in ("DRAGOMAN_MODEL", "GROQ_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    path = tmp_path / "models.yaml"
+    path.write_text("adapters: {}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [([], "local/"), (["--model", "local"], "local/"), (["--model", "groq:allam-2-7b"], "groq/allam-2-7b")],
+)
+def test_a_model_that_does_not_call_tools_is_refused(
+    settings: Path, workspace: Path, more: list[str], name: str
+) -> None:
+    place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
+    result = CliRunner().invoke(main, ["agent", "Mend it.", *place, *more], env={"GROQ_API_KEY": "k" * 20})
+    assert result.exit_code == EXIT_CODES["provider_invalid_request"]
+    category, reason, advice = result.stderr.splitlines()
+    assert category == "error: provider_invalid_request"
+    assert reason.startswith(f"  {name}")
+    assert reason.endswith("this model does not call tools, and an agent works with tools.")
+    assert "dragoman local pull qwen" in advice
+    assert "--model local:qwen" in advice
+    assert result.stdout == ""
+    assert not (workspace.parent / "log.db").exists()
+
+
+def test_a_model_without_its_key_is_three_lines(settings: Path, workspace: Path) -> None:
+    result = CliRunner().invoke(main, ["agent", "Mend it.", "--model", "groq:llama-3.3-70b-versatile"])
+    assert result.exit_code == EXIT_CODES["provider_authentication"] == 10
+    assert result.stderr.splitlines() == [
+        "error: provider_authentication",
+        "  groq/llama-3.3-70b-versatile: groq:llama-3.3-70b-versatile is not configured: "
+        "set the environment variable GROQ_API_KEY.",
+        "  Or store the key: dragoman keys set GROQ_API_KEY",
+    ]
+
+
+def test_a_key_that_is_refused_is_no_traceback(settings: Path, workspace: Path) -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.reply(401, b'{"error": {"message": "bad key"}}')
+
+    with Background(refuse) as server:
+        result = run(server, workspace)
+    assert result.exit_code == 10
+    assert result.stderr.splitlines()[0] == "error: provider_authentication"
+    assert len(result.stderr.splitlines()) == 3
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_the_default_model_is_that_of_the_settings(settings: Path, workspace: Path) -> None:
+    with Background(Scripted(("Done.", []))) as server:
+        settings.write_text(
+            f"default: box:m\nadapters: {{box: {{type: openai-compatible, base_url: '{server.base_url}'}}}}\n"
+        )
+        place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
+        result = CliRunner().invoke(main, ["agent", "Mend it.", *place])
+    assert result.exit_code == 0, result.output
+    assert "  session  box:m with " in result.stdout
+
+
+def test_an_address_needs_a_model(workspace: Path) -> None:
+    result = CliRunner().invoke(main, ["agent", "Mend it.", "--base-url", "http://127.0.0.1:9/v1"])
+    assert result.exit_code == 2
+    assert "--base-url needs --model" in result.stderr

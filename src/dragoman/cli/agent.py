@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shlex
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
@@ -13,20 +15,22 @@ from typing import Any, ClassVar
 
 import click
 
+from ..errors import UnsupportedFeatureError
+from ..local import WeightsError, find_model, list_models
 from ..log import EventLog
 from ..messages import RuntimeConfig
 from ..permission import Policy, Rule
-from ..provider import Provider
+from ..provider import SCHEMES, Provider
 from ..registry import ConfigError
 from ..session import Budget, Outcome, Session, SessionError
 from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, hide_memory, workspace_tools
 from .agent_view import AgentView
-from .approval import make_approver
+from .approval import Lines, make_approver
 from .completion import ModelName
 from .doctor import doctor
 from .errors import EXIT_CODES, WrongFile, report_errors
 from .log import log_option, open_log_at
-from .options import model_options, open_model
+from .options import default_model, model_options, open_model
 from .sessions import find_session
 
 _EFFECTS = ("none", "read", "write", "execute", "network")
@@ -58,7 +62,7 @@ class _Agent(click.Command):
 
 @click.command("agent", cls=_Agent)
 @click.argument("goal", required=False)
-@click.option("--model", type=ModelName(), default="local", show_default=True, help="Who is asked.")
+@click.option("--model", type=ModelName(), help="The model; by default $DRAGOMAN_MODEL or default: of models.yaml.")
 @model_options
 @click.option(
     "--workspace",
@@ -93,15 +97,17 @@ class _Agent(click.Command):
 @log_option
 @click.option("--resume", metavar="SESSION", help="Go on with a session: its id, the beginning of it, or last.")
 @click.option("--takeover", is_flag=True, help="With --resume: go on even if the session still runs elsewhere.")
+@click.option("--once", is_flag=True, help="End after the first answer; at a terminal, do not ask what is next.")
 @click.option("--json", "as_json", is_flag=True, help="Print every record, one JSON object a line.")
-def command(goal: str | None, model: str, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
+def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
     """Have a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and bash.
 
     Reading is allowed, everything else is asked about, and what nobody can be asked about is denied. A RULE is a tool
     or a side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
     "write", "bash:pytest *", "edit_file:src/**". Every step is recorded in the log before it is taken; see dragoman
-    log and dragoman replay. dragoman agent doctor shows what confines commands on this machine. Exit codes: 0 it came
-    to an answer, 23 a budget was used up, 24 it failed, 130 interrupted.
+    log and dragoman replay. At a terminal it asks what is next after an answer; an empty line or Ctrl-D ends it.
+    dragoman agent doctor shows what confines commands on this machine. Exit codes: 0 it came to an answer, 23 a budget
+    was used up, 24 it failed, 130 interrupted.
     """
     hide_memory()  # a command could read the keys of this process from /proc otherwise
     policy = _read_policy(options["policy"], options["allowed"], options["denied"], options["mode"])
@@ -110,12 +116,14 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
         raise click.UsageError("give a GOAL, or --resume a session")
     if options["takeover"] and options["resume"] is None:
         raise click.UsageError("--takeover needs --resume")
-    names = ("base_url", "wire", "api_key_env", "timeout")
     with report_errors():
-        provider = open_model(model, *[options[name] for name in names]).provider
+        provider = _open_model(options)
     view = AgentView(as_json=as_json)
     logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is on record, and shown
-    approve = make_approver(view, always=options["mode"] == "ask")
+    lines = Lines()
+    approve = make_approver(view, lines, always=options["mode"] == "ask")
+    is_watched = sys.stdin.isatty() and sys.stdout.isatty()
+    follow_up = lines if is_watched and not as_json and not options["once"] else None
     settings = {
         "system": options["system"],
         "config": RuntimeConfig(max_tokens=options["max_tokens"]),
@@ -129,8 +137,37 @@ def command(goal: str | None, model: str, workspace: Path, where: str | None, *,
         if options["resume"] is not None:
             options["resume"] = find_session(log, options["resume"], kind="agent")
         view.warn_of_sandbox(find_sandbox())
-        work = _run(provider, workspace, policy, log, goal, settings, options, view)
-        _leave(view, asyncio.run(work))
+        work = _run(provider, workspace, policy, log, goal, settings, options, view, follow_up)
+        _leave(asyncio.run(work))
+
+
+def _open_model(options: dict[str, Any]) -> Provider:
+    """Open the model that is named, or the default one; raise if it is known not to call tools."""
+    model, base_url = options["model"], options["base_url"]
+    if base_url is not None and model is None:
+        raise click.UsageError("--base-url needs --model")
+    model = model or default_model() or "local"
+    scheme, _, rest = model.partition(":")
+    if base_url is None and scheme in SCHEMES:
+        with contextlib.suppress(WeightsError):  # an unknown name: opening it raises with the names there are
+            found = find_model(rest)
+            if found.entry is not None and not found.entry.calls_tools:
+                raise _refuse("local", found.entry.model)
+    provider = open_model(model, *[options[name] for name in ("base_url", "wire", "api_key_env", "timeout")]).provider
+    if provider.capabilities.known("supports_tools") is False:
+        raise _refuse(provider.name, provider.model)
+    return provider
+
+
+def _refuse(provider: str, model: str) -> UnsupportedFeatureError:
+    local = next((each.name for each in list_models() if each.calls_tools), None)
+    remedy = f" Without a key: dragoman local pull {local}, and --model local:{local}." if local else ""
+    return UnsupportedFeatureError(
+        "this model does not call tools, and an agent works with tools",
+        provider=provider,
+        model=model,
+        advice=f"Name one that does with --model.{remedy}",
+    )
 
 
 async def _run(
@@ -142,6 +179,7 @@ async def _run(
     settings: dict[str, Any],
     options: dict[str, Any],
     view: AgentView,
+    follow_up: Lines | None,
 ) -> Outcome:
     try:
         async with provider, _open_tools(workspace, options, view) as tools:
@@ -152,12 +190,29 @@ async def _run(
                 session = await Session.resume(provider, tools, policy, log, name, takeover=takeover, **settings)
             else:
                 session = Session(provider, tools, policy, log, **settings)
-            return await session.run(goal)
+            outcome = await session.run(goal)
+            view.show_outcome(outcome)
+            while follow_up is not None and outcome.outcome == "completed":
+                goal = await _ask_next(follow_up)
+                if not goal:
+                    break
+                outcome = await session.run(goal)
+                view.show_outcome(outcome)
+            return outcome
     except (SessionError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     except ToolFailure as error:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(EXIT_CODES["session_failed"]) from None
+
+
+async def _ask_next(lines: Lines) -> str:
+    """Ask for the next goal; return an empty text at the end of the input."""
+    click.echo("what next? (empty line to end) ", nl=False, err=True)
+    line = await lines.read()
+    if line is None:
+        click.echo(err=True)
+    return (line or "").strip()
 
 
 @asynccontextmanager
@@ -173,8 +228,7 @@ async def _open_tools(workspace: Path, options: dict[str, Any], view: AgentView)
         yield tools
 
 
-def _leave(view: AgentView, outcome: Outcome) -> None:
-    view.show_outcome(outcome)
+def _leave(outcome: Outcome) -> None:
     code = {"completed": 0, "failed": EXIT_CODES["session_failed"], "exhausted": EXIT_CODES["session_exhausted"]}
     raise SystemExit(code.get(outcome.outcome, EXIT_CODES["cancelled"]))
 

@@ -1,4 +1,4 @@
-"""A session as it goes, for somebody who watches: what is proposed, allowed, run and seen, line by line."""
+"""Show a session while it runs: what is proposed, allowed and run, and its results, line by line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from ..log import (
 from ..replay import make_printable, shorten
 from ..session import Outcome
 from ..tools import Sandbox
-from .console import legible
+from .console import console, legible
+from .screen import MarkdownScreen
 
 _SHOWN_LINES = 12  # of what came back; the log has all of it
 _WIDE = 110
@@ -51,18 +52,21 @@ class AgentView:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self._fresh = True  # is the cursor at the beginning of a line?
+        self._was_thinking = False
+        self._screen: MarkdownScreen | None = None  # open while the model writes, at a terminal
         self._warned: set[str] = set()
 
-    # what is heard
-
     def show_event(self, event: Event) -> None:
-        """Show what the model says while it says it."""
+        """Show text and thinking as they arrive: as Markdown at a terminal, else as plain text."""
         if self.as_json:
             return
         if isinstance(event, TextDelta | ThinkingDelta) and event.text:
-            dim = isinstance(event, ThinkingDelta)
-            click.echo(click.style(legible(event.text), dim=dim) if dim else legible(event.text), nl=False)
-            self._fresh = event.text.endswith("\n")
+            if self._screen is None and (screen := console()) is not None:
+                self._screen = MarkdownScreen(screen)
+            if self._screen is not None:
+                self._screen.show(event)
+            else:
+                self._show_text(event.text, is_thinking=isinstance(event, ThinkingDelta))
         elif isinstance(event, MessageComplete):
             self._break()
 
@@ -84,18 +88,17 @@ class AgentView:
                     self._warned.add(loss.code)
                     self.say("note", str(loss), "yellow")
 
-    # what is said
-
     def say(self, word: str, text: str, colour: str | None = None) -> None:
-        """One line: what kind of thing, and what."""
+        """Print one line with a label."""
         self._break()
         click.echo(f"{click.style(f'{word:>9}', fg=colour)}  {legible(shorten(text, 300))}")
 
-    def show_block(self, text: str) -> None:
-        """Several lines, set off, with a sign for every character that would not show."""
+    def show_block(self, text: str, *, is_diff: bool = False) -> None:
+        """Print several indented lines, with a sign for every character that would not show."""
         self._break()
         for line in text.expandtabs(4).split("\n"):
-            click.echo(f"{'':>9}  {make_printable(line)}")
+            colour = _DIFF_COLOURS.get(line[:1]) if is_diff else None
+            click.echo(f"{'':>9}  {click.style(make_printable(line), fg=colour)}")
 
     def note(self, text: str) -> None:
         """Print a remark; with ``--json``, on standard error, because standard output holds records only."""
@@ -110,7 +113,7 @@ class AgentView:
             self.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """How it ended, and where to look."""
+        """Print how it ended, what it cost, and how to see it again."""
         if self.as_json:
             return
         spent = outcome.spent
@@ -119,7 +122,17 @@ class AgentView:
         self.say("finished", f"{text} ({spent.turns} turns, {spent.tokens} tokens, {spent.describe_cost()})", colour)
         self.say("", f"dragoman replay {outcome.session}")
 
+    def _show_text(self, text: str, *, is_thinking: bool) -> None:
+        if is_thinking != self._was_thinking:
+            self._break()
+        self._was_thinking = is_thinking
+        click.echo(click.style(legible(text), dim=True) if is_thinking else legible(text), nl=False)
+        self._fresh = text.endswith("\n")
+
     def _break(self) -> None:
+        screen, self._screen = self._screen, None
+        if screen is not None:
+            screen.close()
         if not self._fresh:
             click.echo()
             self._fresh = True
@@ -131,10 +144,13 @@ class AgentView:
         shown = [line if len(line) <= _WIDE else f"{line[: _WIDE - 1]}…" for line in lines[:_SHOWN_LINES]]
         if len(lines) > _SHOWN_LINES:
             shown.append(f"… {len(lines) - _SHOWN_LINES} more lines")
+        is_diff = seen.content.startswith(("--- ", "diff --git "))
         for line in shown:
-            click.echo(click.style(legible(f"{'':>9}  {line}"), dim=True))
+            colour = _DIFF_COLOURS.get(line[:1]) if is_diff else None
+            click.echo(click.style(legible(f"{'':>9}  {line}"), dim=True if colour is None else None, fg=colour))
 
 
+_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _Line = tuple[str, str | None, str]
 
 
@@ -144,7 +160,7 @@ def _observed(it: ToolObserved) -> _Line:
     facts += [f"{size} characters" if isinstance(it.content, str) else f"{len(it.content)} blocks"]
     facts += [f"{it.duration_ms / 1000:.1f} s"] if it.duration_ms is not None else []
     facts += ["cut to its limit"] if it.truncated else []
-    return "observed", "yellow" if it.is_error else "green", f"{it.tool_name}: {', '.join(facts)}"
+    return "result", "yellow" if it.is_error else "green", f"{it.tool_name}: {', '.join(facts)}"
 
 
 def _by(it: PermissionGranted | PermissionDenied) -> str:
@@ -174,7 +190,7 @@ _LINES: dict[type, Callable[[Any], _Line]] = {
     ToolStarted: _started,
     ToolObserved: _observed,
     ToolFailed: lambda it: ("failed", "red", f"{it.tool_name}: {it.kind}: {it.message}"),
-    CallFailed: lambda it: ("model", "red", f"{it.error_class}: {it.error_message_redacted}"),
+    CallFailed: lambda it: ("error", "red", it.error_message_redacted),
     RoutingSwitched: lambda it: ("routing", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
     ModelSwapped: lambda it: ("model", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
     BudgetExceeded: lambda it: ("budget", "red", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}"),

@@ -17,18 +17,17 @@ _COMPARED = 2_000  # lines
 _QUESTION = "allow? [y]es, [n]o, [a]lways this tool, or why not: "
 
 
-def make_approver(view: AgentView, *, always: bool = False) -> Approver | None:
-    """Somebody to ask: the terminal, if there is one, or ``always`` whoever writes to standard input."""
+def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> Approver | None:
+    """Return an approver that asks at the terminal, or ``None`` without one; ``always`` asks standard input anyway."""
     if not always and not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    lines = _Lines()
 
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
         if not view.as_json:
             view.say(
                 "asked", f"{describe_action(proposal.tool_name, proposal.input)} ({proposal.side_effect})", "yellow"
             )
-            view.show_block(_show_whole(proposal))
+            view.show_block(_show_whole(proposal), is_diff={"old", "new"} <= set(proposal.input))
         click.echo(_QUESTION, nl=False, err=True)
         line = await lines.read()
         if line is None:
@@ -71,8 +70,8 @@ def _show_changes(old: str, new: str) -> list[str]:
     return [f"{line[:1]} {line[1:]}" for line in diff]  # without the names of files and the place
 
 
-class _Lines:
-    """The lines of standard input, without keeping the event loop from its other work.
+class Lines:
+    """The lines of standard input, read without blocking the event loop.
 
     Not ``input`` in a thread: one that still waits when the program ends makes Python crash at its lock.
     """

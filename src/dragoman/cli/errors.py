@@ -72,8 +72,8 @@ def name_options(error: ProviderError) -> ProviderError:
     """Return the error with the command's options in its text, where Python's settings and attributes were."""
     error.message = _name_options(error.message)
     clauses = [clause for clause in error.advice.rstrip(".").split("; ") if "error." not in clause]
-    advice = _name_options("; ".join(clauses))
-    error.advice = f"{advice[0].upper()}{advice[1:]}{'' if advice.endswith('?') else '.'}" if advice else ""
+    advice, stop = _name_options("; ".join(clauses)), "." if error.advice.endswith(".") else ""
+    error.advice = f"{advice[0].upper()}{advice[1:]}{stop}" if advice else ""
     return error
 
 
@@ -82,7 +82,6 @@ _WORDS = {
     "timeouts=": "--timeout",
     "on_loss='reject': ": "",
     "response_schema": "--schema",
-    "base_url": "--base-url",
     "the base URL": "the address (--base-url)",
 }
 

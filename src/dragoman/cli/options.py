@@ -72,9 +72,14 @@ def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
         raise click.UsageError(str(error)) from error
 
 
+def default_model() -> str | None:
+    """Return the model that the environment or models.yaml names as the default."""
+    return os.environ.get("DRAGOMAN_MODEL") or load_registry().default
+
+
 def choose_model() -> str:
     """Return the model to use when none is named: from the environment, from models.yaml, or the embedded one."""
-    chosen = os.environ.get("DRAGOMAN_MODEL") or load_registry().default
+    chosen = default_model()
     if chosen:
         return chosen
     click.echo('using "local", the embedded model; set DRAGOMAN_MODEL or default: in models.yaml', err=True)

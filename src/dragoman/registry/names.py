@@ -308,15 +308,16 @@ def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
 
 def _not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
     if not adapter.base_url:
-        what = f"adapter {adapter.name!r} has no base_url; set it in {config_path().name}"
+        what, advice = f"adapter {adapter.name!r} has no base_url", f"Set it in {config_path().name}."
     else:
-        what = f"set the environment variable {adapter.api_key_env}, or: dragoman keys set {adapter.api_key_env}"
+        what = f"set the environment variable {adapter.api_key_env}"
+        advice = f"Or store the key: dragoman keys set {adapter.api_key_env}"
     return AuthenticationError(
         f"{entry.id} is not configured: {what}",
         provider=adapter.name,
         model=entry.wire_name,
         provider_code="not_configured",
-        advice="",
+        advice=advice,
     )
 
 
