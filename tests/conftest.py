@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,11 @@ os.environ["DRAGOMAN_KEYS"] = os.path.join(os.sep, "nonexistent", "keys.json")  
 # A shell that runs us in the background has interrupts ignored, and so would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# The commands keep their log and the history of chats in the data folder: never in the user's own.
+_DATA = tempfile.TemporaryDirectory(prefix="dragoman-tests-")
+os.environ["XDG_DATA_HOME"] = _DATA.name
 
 
 @pytest.fixture

@@ -65,6 +65,12 @@ class Terminal:
             return
         raise AssertionError(f"{keys!r} never made {text!r} appear")
 
+    def drain(self, seconds: float) -> None:
+        """Read what appears in this time."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and self._read(left):
+            pass
+
     def _text(self) -> str:
         return _ESCAPES.sub("", self.raw)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,131 @@ async def propose(connection: Connection) -> None:
     connection.end_stream()
 
 
+def leave(terminal: Terminal) -> None:
+    """Press Ctrl-D until the program ends: between two lines the terminal itself takes the key."""
+    for _ in range(40):
+        with contextlib.suppress(OSError):
+            terminal.type("\x04")
+        terminal.drain(0.5)
+        if terminal.process.poll() is not None:
+            break
+    assert terminal.wait() == 0
+
+
+@contextlib.contextmanager
+def chatting(server: Background, *words: str, **variables: str) -> Iterator[Terminal]:
+    with Terminal("chat", "m", "--base-url", server.base_url, *words, **variables) as terminal:
+        terminal.see(">")
+        yield terminal
+        leave(terminal)
+
+
 # --- at a terminal ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "sent"),
+    [
+        ("\x1b[200~first\nsecond\n\nthird\x1b[201~\r", "first\nsecond\n\nthird"),  # bracketed paste
+        ("one\x1b\rtwo\r", "one\ntwo"),  # Alt-Enter
+        ("one\\\rtwo\r", "one\ntwo"),  # a backslash, then Enter
+        ("a\\b\r", "a\\b"),
+    ],
+)
+def test_several_lines_are_one_message(keys: str, sent: str) -> None:
+    with Background(answering("Hello")) as server, chatting(server) as terminal:
+        terminal.type(keys)
+        terminal.see("Hello")
+    assert heard(server) == [[sent]]
+
+
+def test_the_history_outlives_the_program_and_is_private(tmp_path: Path) -> None:
+    with Background(answering("Hello")) as server:
+        with chatting(server, XDG_DATA_HOME=str(tmp_path)) as terminal:
+            terminal.type("remember me\r")
+            terminal.see("Hello")
+        with chatting(server, XDG_DATA_HOME=str(tmp_path)) as terminal:
+            terminal.type("\x1b[A\r")  # the arrow up
+            terminal.see("Hello")
+    assert heard(server) == [["remember me"], ["remember me"]]
+    history = tmp_path / "dragoman" / "chat-history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_tab_completes_commands() -> None:
+    with Background(answering("Hello")) as server, chatting(server) as terminal:
+        terminal.type("/he\t")
+        terminal.see("/help")
+        terminal.type("\r")
+        terminal.see("forget the conversation")  # a line of /help
+
+
+def test_a_message_is_written_in_an_editor(tmp_path: Path) -> None:
+    editor = tmp_path / "editor.sh"
+    editor.write_text('#!/bin/sh\nprintf "from\\nthe editor\\n" >> "$1"\n')
+    editor.chmod(0o755)
+    with Background(answering("Hello")) as server, chatting(server, EDITOR=str(editor), VISUAL="") as terminal:
+        terminal.type("/edit draft: \r")
+        terminal.see("Hello")
+    assert heard(server) == [["draft:\nfrom\nthe editor"]]
+
+
+def test_keys_typed_during_an_answer_are_not_lost() -> None:
+    async def handler(connection: Connection) -> None:
+        if len(connection.seen.json["messages"]) > 1:
+            await answering("Done")(connection)
+            return
+        connection.begin_stream()
+        connection.chunk(chunk("Working"))
+        await connection.writer.drain()
+        await asyncio.Event().wait()
+
+    with Background(handler) as server, chatting(server) as terminal:
+        terminal.type("one\r")
+        terminal.see("Working")
+        terminal.type("typed aheax\x7fd")
+        terminal.drain(0.2)
+        terminal.type("\x03")
+        terminal.see("(stopped)")
+        terminal.see("typed ahead")  # the next prompt has it
+        terminal.type("\r")
+        terminal.see("Done")
+    assert heard(server)[-1] == ["one", "Working", "typed ahead"]
+
+
+def test_reasoning_that_is_not_resent_is_noted_once_and_never_logged_to_the_terminal() -> None:
+    async def handler(connection: Connection) -> None:
+        delta = {"reasoning_content": "hm"}
+        data = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        connection.begin_stream()
+        connection.chunk(b"data: " + json.dumps(data).encode() + b"\n\n" + stream_of("Hello"))
+        connection.end_stream()
+
+    with Background(handler) as server:
+        with chatting(server) as terminal:
+            for line in ("one", "two", "three"):
+                terminal.type(f"{line}\r")
+                terminal.see("Hello")
+        piped = chat("m", "--base-url", server.base_url, given="one\ntwo\nthree\n")
+    for shown in (terminal.raw, piped.stderr):
+        assert "thinking_dropped" not in shown
+        assert "messages[" not in shown
+        assert shown.count("earlier reasoning is not sent back") == 1
+
+
+def test_errors_use_the_words_of_the_command_line() -> None:
+    async def handler(connection: Connection) -> None:
+        connection.begin_stream()
+        connection.chunk(chunk("Half"))
+        await connection.writer.drain()
+        connection.writer.close()
+
+    with Background(handler) as server:
+        talk = chat("m", "--base-url", server.base_url, given="one\n")
+        setting = chat("m", "--base-url", server.base_url, "--wire", "anthropic", given="one\n")
+    assert "error.response" not in talk.stderr
+    assert "Try again" in talk.stderr
+    assert "config." not in setting.stderr
 
 
 def test_markdown_grows_and_an_interrupt_keeps_the_conversation() -> None:
@@ -61,41 +187,41 @@ def test_markdown_grows_and_an_interrupt_keeps_the_conversation() -> None:
         await asyncio.Event().wait()
 
     with Background(handler) as server, Terminal("chat", "m", "--base-url", server.base_url) as terminal:
-        terminal.see("> ")
+        terminal.see(">")
         terminal.type("one\n")
         said = terminal.see("Some bold words.")
         assert "A title" in said
         assert "\x1b[1m" in terminal.raw
-        terminal.see("> ")
+        terminal.see(">")
         terminal.type("slowly\n")
         terminal.see("First half")
         terminal.type("\x03")
         assert "^C" not in terminal.see("(stopped)")  # nothing is drawn into the answer
-        terminal.see("> ")
+        terminal.see(">")
         terminal.type("three\n")
         terminal.see("bold words.")
-        terminal.see("> ")
-        terminal.insist("\x03", "> ")  # at the prompt it is not the end
-        terminal.type("\x04")
-        assert terminal.wait() == 0
+        terminal.see(">")
+        terminal.type("\x03")  # at the prompt it is not the end
+        terminal.see(">")
+        leave(terminal)
     assert heard(server)[-1] == ["one", "## A title\n\nSome **bold** words.\n", "slowly", "First half", "three"]
 
 
 def test_a_swap_at_a_terminal_shows_the_losses_and_asks(tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
-    said = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]
+    said = [{"type": "opaque", "data": {"x": 1}}, {"type": "text", "text": "Hello"}]
     saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
     with Background(answering("Hello")) as server, Terminal("chat", "m", "--base-url", server.base_url) as terminal:
-        terminal.see("> ")
+        terminal.see(">")
         terminal.type(f"/load {saved}\n")
         terminal.see("2 messages")
         for key, outcome in (("n", "still with m"), ("y", "now other")):
-            terminal.see("> ")
+            terminal.see(">")
             terminal.type("/model other\n")
-            assert "thinking_dropped" in terminal.see("Go on with less?")
+            assert "opaque_dropped" in terminal.see("Go on with less?")
             terminal.type(f"{key}\n")
             terminal.see(outcome)
-        terminal.see("> ")
+        terminal.see(">")
         terminal.type("/exit\n")
         assert terminal.wait() == 0
 
@@ -151,6 +277,7 @@ def test_a_swap_that_cannot_be_changes_nothing() -> None:
         )
     assert "no model is named 'nobody:x'" in talk.stderr
     assert "ANTHROPIC_API_KEY" in talk.stderr
+    assert "kept" not in talk.stdout  # no plan for a model that is not configured
     assert heard(server)[-1] == ["one", "Hello", "two"]
 
 
@@ -181,7 +308,8 @@ def test_cost(tmp_path: Path) -> None:
     assert "nothing was asked yet" in talk.stdout
     # 3 tokens at 1.25 and 2 at 10 dollars a million, twice
     assert "five: 2 answers, 6 tokens in, 4 out; $0.0000475 (prices" in talk.stdout
-    assert "price unknown" in unknown.stdout
+    assert "m: 1 answer, 3 tokens in, 2 out; price unknown: m at 127.0.0.1" in unknown.stdout
+    assert "set priced_as: in models.yaml" in unknown.stdout
 
 
 def test_pictures_go_with_the_next_message(tmp_path: Path) -> None:

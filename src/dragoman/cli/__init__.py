@@ -23,7 +23,7 @@ _COMMANDS = {
     "cost": "Price a usage, a reply, or a log of calls.",
     "keys": "Keep API keys in the system's keyring, or in a file that only you may read.",
     "local": "Manage the embedded model.",
-    "log": "Look into the event log: list, show, verify, export, prune, cost.",
+    "log": "Look into the event log: list, search, show, verify, export, prune, cost; turn it on and off.",
     "models": "List models: what they can do, how we know, and what they cost.",
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",

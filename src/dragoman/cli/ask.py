@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 import msgspec
 
-from ..events import Response, encode_event
-from ..messages import Message, RuntimeConfig, System, Text, User
-from ..sync import SyncProvider
+from ..errors import ProviderError
+from ..events import Event, Response, encode_event
+from ..messages import Message, RuntimeConfig, System, Text, Tool, User
+from ..sync import SyncEventStream, SyncProvider
+from ..validate import parse_tools
 from .attachments import read_attachment
 from .completion import ModelName
 from .console import legible, show_json, working
 from .errors import report_errors
 from .options import choose_model, is_model_name, json_option, model_options, open_model, read_json
-from .screen import PlainScreen, open_screen, show_ending
+from .recording import Recording, make_metadata, no_log_option, open_recording
+from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
 
 _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 
@@ -47,6 +52,7 @@ _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 @click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Retry transient errors.")
 @click.option("-x", "--extract", is_flag=True, help="Print only the first code block of the answer.")
 @click.option("--stream/--no-stream", default=True, show_default=True, help="Print the answer as it arrives.")
+@no_log_option
 @json_option("the events, one a line, or with --no-stream the reply as one object,")
 @click.option("--raw", is_flag=True, help="Print what the provider sent, as JSON.")
 def command(
@@ -69,6 +75,7 @@ def command(
     PROMPT is optional when something is piped; - stands for the piped text. Proposed tool calls are
     printed and never executed.
     """  # noqa: D301 - Click reads the backspace: what follows keeps its lines
+    logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is shown anyway
     piped = _read_pipe(asked=prompt == "-")
     model, prompt = _sort_words(model, prompt, base_url, is_piped=piped is not None)
     messages = _messages(prompt, piped, options["system"], options["attachments"])
@@ -77,12 +84,15 @@ def command(
         "response_schema": read_json(options["schema"]) if options["schema"] else None,
         "config": _read_config(options),
     }
-    as_json = options["as_json"]
+    recording = open_recording("ask", make_metadata(model, base_url, wire), off=options["no_log"])
     with (
-        report_errors(as_json=as_json),
-        open_model(model, base_url, wire, api_key_env, timeout, retries=options["retries"]) as provider,
+        report_errors(as_json=options["as_json"]),
+        recording,
+        recording.watch(
+            open_model(model, base_url, wire, api_key_env, timeout, retries=options["retries"])
+        ) as provider,
     ):
-        _ask(provider, messages, settings, options)
+        _ask(provider, messages, settings, options, recording)
 
 
 def read_tools(path: str) -> list[Any]:
@@ -154,19 +164,48 @@ def _read_value(text: str) -> Any:
 # --- what comes back --------------------------------------------------------------------------------
 
 
-def _ask(provider: SyncProvider, messages: list[Message], settings: dict[str, Any], options: dict[str, Any]) -> None:
+def _ask(
+    provider: SyncProvider,
+    messages: list[Message],
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    recording: Recording,
+) -> None:
     quiet = options["raw"] or options["extract"]
-    if options["stream"] and not options["extract"]:
-        response = _stream(provider, messages, settings, as_json=options["as_json"], quiet=quiet)
-    else:
-        with working(f"waiting for {provider.model}"):
-            response = provider.complete(messages, **settings)
-        if not quiet:
-            show_json(_to_record(response)) if options["as_json"] else _show(response)
+    streamed = options["stream"] and not options["extract"]
+    settings["request_id"] = recording.begin(
+        provider, messages, len(messages) - 1,
+        tools=_try_tools(settings["tools"]), config=settings["config"], stream=streamed,
+    )  # fmt: skip
+    response, failure = None, None
+    try:
+        if streamed:
+            response = _stream(provider, messages, settings, as_json=options["as_json"], quiet=quiet)
+        else:
+            with working(f"waiting for {provider.model}"):
+                response = provider.complete(messages, **settings)
+    except ProviderError as error:
+        failure = error
+        raise
+    finally:
+        kept = response.message if response is not None else None
+        recording.end(response, failure, kept=kept, count=len(messages))
+    if response is not None and response.finish_reason == "cancelled":
+        raise KeyboardInterrupt
+    if response is not None and not streamed and not quiet:
+        show_json(_to_record(response)) if options["as_json"] else _show(response)
     if options["extract"] and response is not None:
         _show_block(response, as_json=options["as_json"])
     elif options["raw"] and response is not None:
         show_json(response.raw)
+
+
+def _try_tools(tools: list[Any] | None) -> list[Tool]:
+    """Return the tools as values; none if they are wrong, which the call itself reports."""
+    try:
+        return list(parse_tools(tools) or ())
+    except (ValueError, ProviderError):
+        return []
 
 
 def _stream(
@@ -175,7 +214,7 @@ def _stream(
     screen = PlainScreen() if as_json or quiet else open_screen()
     with working(f"waiting for {provider.model}") as arrived, provider.stream(messages, **settings) as stream:
         try:
-            for event in stream:
+            for event in _stoppable(stream):
                 arrived()
                 if as_json:
                     click.echo(encode_event(event).decode())
@@ -184,6 +223,11 @@ def _stream(
         finally:
             screen.close()
     return stream.response if stream.ended else None
+
+
+def _stoppable(stream: SyncEventStream) -> Iterator[Event]:
+    with stop_on_interrupt(stream):
+        yield from stream
 
 
 def _show(response: Response) -> None:

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import signal
+import logging
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from ..errors import ProviderError
-from ..events import encode_event
-from ..messages import Message, System
+from ..events import Event, MessageComplete, encode_event
+from ..messages import Message, RuntimeConfig, System
 from ..sync import SyncEventStream, SyncProvider
 from .console import working
-from .conversation import COMMANDS, Conversation
+from .conversation import COMMANDS, REASONING_LOSSES, Conversation, count
 from .errors import EXIT_CODES, report_errors, show_error
-from .options import choose_model, json_option, model_argument, model_options, open_model
-from .screen import Screen, open_screen
+from .log import open_log_at
+from .options import choose_model, is_model_name, json_option, model_argument, model_options, open_model
+from .prompt import Reader, open_reader
+from .recording import Past, Recording, make_metadata, no_log_option, open_recording, read_past
+from .screen import Screen, open_screen, stop_on_interrupt
+from .sessions import find_session
 
 
 @click.command("chat")
 @model_argument(required=False)
 @model_options
 @click.option("--system", metavar="TEXT", help="The system prompt.")
+@click.option("--max-tokens", type=click.IntRange(1), help="The most tokens an answer may have.")
 @click.option("--prompt", metavar="TEXT", help="Answer this and exit.")
+@click.option(
+    "-c", "--continue", "resumed", is_flag=False, flag_value="last", metavar="[ID]",
+    help="Go on with a logged chat: the last one, or the one whose id begins with ID.",
+)  # fmt: skip
+@no_log_option
 @json_option("the events, one a line,")
 def command(
     model: str | None,
@@ -36,30 +45,51 @@ def command(
     api_key_env: str,
     timeout: float | None,
     system: str | None,
+    max_tokens: int | None,
     prompt: str | None,
+    resumed: str | None,
     *,
+    no_log: bool,
     as_json: bool,
 ) -> None:
     """Talk with MODEL.
 
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the embedded one,
     which needs no key and no account. Lines that begin with a slash are commands; /help lists them.
-    Tool calls are shown and never executed.
+    Alt-Enter, or a backslash at the end of a line, begins another line; Enter sends. Tool calls are shown
+    and never executed. Chats are logged (dragoman log); --no-log and dragoman log off turn that off.
     """
+    logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is shown, in other words
+    past = None
+    if resumed is not None:
+        if model is None and is_model_name(resumed):  # chat -c MODEL
+            model, resumed = resumed, "last"
+        past = _find_past(resumed)
+        if system is not None:
+            raise click.UsageError("--system cannot change a conversation that is continued")
+    if model is None and past is not None and base_url is None:
+        model, base_url = past.metadata.get("model"), past.metadata.get("base_url")
+        wire = past.metadata.get("wire", wire)
     model = model or choose_model()
-    opener = partial(_open, api_key_env=api_key_env, timeout=timeout, started=(model, base_url, wire))
-    with report_errors(as_json=as_json), opener(model) as provider:
+    recording = open_recording("chat", make_metadata(model, base_url, wire), off=no_log)
+    opener = partial(
+        _open, api_key_env=api_key_env, timeout=timeout, started=(model, base_url, wire), recording=recording
+    )
+    with report_errors(as_json=as_json), recording, opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
-        talk = Conversation(provider, model, opening, opener)
-        answer = _Answer(talk, as_json=as_json)
+        talk = Conversation(provider, model, opening, opener, recording)
+        talk.config = RuntimeConfig(max_tokens=max_tokens)
+        if past is not None:
+            recording.resume(past)
+            talk.messages = list(past.messages)
         if prompt is not None:
             talk.ask(prompt)
-            answer()
+            _Answer(talk, as_json=as_json)()
             return
-        click.echo(f"{provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.", err=True)
-        _offer_completion()
+        _greet(talk, past)
+        reader = open_reader(COMMANDS)
         try:
-            failure = _talk(talk, answer)
+            failure = _talk(talk, reader, _Answer(talk, as_json=as_json, quiet=reader.quiet))
         finally:
             talk.provider.close()
         if failure is not None and not sys.stdin.isatty():  # a script needs to know
@@ -70,21 +100,33 @@ def _open(
     model: str,
     address: str | None = None,
     *,
-    planning: bool = False,
     api_key_env: str,
     timeout: float | None,
     started: tuple[str, str | None, str],
+    recording: Recording,
 ) -> SyncProvider:
     """Open a model by its name, or at an address; the one that the command was started with needs no repeating."""
     first, base_url, wire = started
     at_start = base_url is not None and (model == first or ":" not in model)
-    return open_model(model, address or (base_url if at_start else None), wire, api_key_env, timeout, planning=planning)
+    address = address or (base_url if at_start else None)
+    return recording.watch(open_model(model, address, wire, api_key_env, timeout))
 
 
-def _talk(talk: Conversation, answer: Callable[[], None]) -> ProviderError | None:
+def _find_past(word: str) -> Past:
+    with open_log_at(None) as log:
+        return read_past(log, find_session(log, word, kind="chat"))
+
+
+def _greet(talk: Conversation, past: Past | None) -> None:
+    click.echo(f"{talk.provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.", err=True)
+    if past is not None:
+        click.echo(f"continuing {past.session}, {count(len(past.messages), 'message')}", err=True)
+
+
+def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> ProviderError | None:
     """Read lines and answer them; return the last failure, if any."""
     failure: ProviderError | None = None
-    while (line := _read_line()) is not None and line not in ("/exit", "/quit"):
+    while (line := reader.read()) is not None and line not in ("/exit", "/quit"):
         try:
             if not line.startswith("/"):
                 if line:
@@ -100,107 +142,67 @@ def _talk(talk: Conversation, answer: Callable[[], None]) -> ProviderError | Non
     return failure
 
 
-def _read_line() -> str | None:
-    try:
-        return input("> " if sys.stdin.isatty() else "").strip()
-    except EOFError:
-        return None
-    except KeyboardInterrupt:
-        click.echo(err=True)
-        return ""
-
-
-def _offer_completion() -> None:
-    """Line editing, and the tab key for commands, where the platform has it."""
-    if not sys.stdin.isatty():
-        return
-    try:
-        import readline  # not on every platform; changes how ``input`` behaves
-    except ImportError:
-        return
-
-    def complete(text: str, state: int) -> str | None:
-        found = [name for name in COMMANDS if name.startswith(text)] if text.startswith("/") else []
-        return found[state] if state < len(found) else None
-
-    readline.set_completer_delims(" ")
-    readline.set_completer(complete)
-    readline.parse_and_bind("tab: complete")
-
-
 # --- one answer -------------------------------------------------------------------------------------
 
 
 class _Answer:
-    """Asks the model of a conversation and shows what it says; an interrupt stops it and keeps what was said."""
+    """Call the model of a conversation and show its reply; an interrupt stops it and keeps what arrived."""
 
-    def __init__(self, talk: Conversation, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        talk: Conversation,
+        *,
+        as_json: bool,
+        quiet: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self._talk = talk
         self._as_json = as_json
+        self._quiet = quiet
+        self._is_noted = False
 
     def __call__(self) -> None:
-        talk, reply = self._talk, None
+        talk, reply, failure = self._talk, None, None
+        request_id = talk.recording.begin(
+            talk.provider, talk.messages, talk.before, tools=talk.tools, config=talk.config
+        )
         try:
-            with _no_echo(), working(f"waiting for {talk.provider.model}") as heard:
-                with talk.provider.stream(talk.messages, talk.tools or None) as stream, _interrupts(stream):
-                    self._show(stream, heard)
+            with self._quiet(), working(f"waiting for {talk.provider.model}") as arrived:
+                call = talk.provider.stream(talk.messages, talk.tools or None, talk.config, request_id=request_id)
+                with call as stream, stop_on_interrupt(stream):
+                    self._show(stream, arrived)
                 reply = stream.response if stream.ended else None
         except ProviderError as error:  # a reply that cannot be used is billed all the same
+            failure = error
             if reply is None and (failed := getattr(error, "response", None)) is not None:
-                talk.count(failed.usage)
+                talk.add_usage(failed.usage)
             raise
         finally:
-            talk.answered(reply)
+            kept = talk.answered(reply)
+            talk.recording.end(reply, failure, kept=kept, count=len(talk.messages))
+            talk.recording.report()
 
-    def _show(self, stream: SyncEventStream, heard: Callable[[], None]) -> None:
+    def _show(self, stream: SyncEventStream, arrived: Callable[[], None]) -> None:
         screen: Screen | None = None
         try:
             for event in stream:
-                heard()
+                arrived()
                 if self._as_json:
                     click.echo(encode_event(event).decode())
                     continue
                 screen = screen or open_screen()
-                screen.show(event)
+                screen.show(self._note_reasoning(event) if isinstance(event, MessageComplete) else event)
         finally:
             if screen is not None:
                 screen.close()
 
+    def _note_reasoning(self, end: MessageComplete) -> Event:
+        """Take the warnings about reasoning out of the end of a reply, and print one note in their place.
 
-@contextlib.contextmanager
-def _no_echo() -> Iterator[None]:
-    """Keys that are pressed while an answer is drawn would be drawn into it; they wait for the next line."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    try:
-        import termios  # not on every platform
-    except ImportError:
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-@contextlib.contextmanager
-def _interrupts(stream: SyncEventStream) -> Iterator[None]:
-    """Ctrl-C ends the answer well, as ``cancel`` does; a second one interrupts the program."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def stop(*_: Any) -> None:
-        signal.signal(signal.SIGINT, before)
-        stream.cancel()
-
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        Most wires have no field for earlier reasoning, so every reply after the first would warn of it.
+        """
+        warnings = tuple([warning for warning in end.warnings if warning.code not in REASONING_LOSSES])
+        if len(warnings) < len(end.warnings) and not self._is_noted:
+            self._is_noted = True
+            note = "note: the model's earlier reasoning is not sent back to it"
+            click.echo(click.style(note, dim=True), err=True)
+        return replace(end, warnings=warnings)

@@ -15,19 +15,34 @@ import msgspec
 
 from ..errors import ProviderError
 from ..events import Response, Usage
-from ..messages import Assistant, Document, Image, Message, Text, Tool, ToolCall, ToolResult, User
+from ..messages import (
+    Assistant,
+    Document,
+    Image,
+    LossWarning,
+    Message,
+    RuntimeConfig,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+)
 from ..prices import Cost, Unpriced
 from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
+from ..wire import SwapPlan
 from .ask import read_tools
 from .cost import write_amount
 from .plan import read_conversation, show_plan
+from .recording import Recording
 
 COMMANDS = {
     "/model": "NAME [URL]  go on with another model; what would be lost is shown first",
     "/cost": "what the conversation has cost so far",
     "/save": "FILE  keep the conversation",
     "/load": "FILE  go on with one that was kept",
+    "/edit": "[TEXT]  write the next message in your editor ($EDITOR)",
     "/image": "PATH  show a picture or a document with the next message",
     "/tools": "FILE  offer tools (JSON), or none; calls are shown and never executed",
     "/result": "TEXT  what a proposed call gave, if you ran it yourself",
@@ -36,13 +51,16 @@ COMMANDS = {
     "/exit": "leave; Ctrl-D does, too",
 }
 
+# Reasoning of earlier replies is for the model that wrote it; most wires have no field for it.
+REASONING_LOSSES = ("thinking_dropped", "redacted_thinking_dropped")
+
 _NOT_RUN = "Not executed: the user has only looked at this proposal."
 
 
 class Opener(Protocol):
     """Opens a model by its name."""
 
-    def __call__(self, model: str, address: str | None = None, *, planning: bool = False) -> SyncProvider:
+    def __call__(self, model: str, address: str | None = None) -> SyncProvider:
         """Open it."""
         ...
 
@@ -50,14 +68,23 @@ class Opener(Protocol):
 class Conversation:
     """What was said, with whom, with which tools, and what it used."""
 
-    def __init__(self, provider: SyncProvider, name: str, opening: list[Message], opener: Opener) -> None:
+    def __init__(
+        self,
+        provider: SyncProvider,
+        name: str,
+        opening: list[Message],
+        opener: Opener,
+        recording: Recording | None = None,
+    ) -> None:
         self.provider = provider
         self.name = name
         self.messages: list[Message] = list(opening)
         self.tools: tuple[Tool, ...] = ()
+        self.config = RuntimeConfig()
         self._opening = list(opening)
         self._opener = opener
-        self._before = 0  # how long the conversation was before the question that is open
+        self.recording = recording or Recording("chat", None)
+        self.before = 0  # how long the conversation was before the question that is open
         self._shown: list[Image | Document] = []
         self._used: list[tuple[str, Usage, Cost | Unpriced]] = []
         self._file: Path | None = None
@@ -66,24 +93,25 @@ class Conversation:
 
     def ask(self, text: str) -> None:
         """Add a question; proposals that nobody answered are answered as not executed."""
-        self._before = len(self.messages)
+        self.before = len(self.messages)
         self.messages += [ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()]
         self.messages.append(User([Text(text), *self._shown]) if self._shown else User(text))
         self._shown = []
 
-    def answered(self, reply: Response | None) -> None:
-        """Keep what was said; a question that got no answer is taken back."""
+    def answered(self, reply: Response | None) -> Assistant | None:
+        """Keep the reply and return what is kept of it; a question that got no answer is taken back."""
         said = reply.message if reply is not None else Assistant(())
         if reply is not None:
-            self.count(reply.usage)
+            self.add_usage(reply.usage)
             if reply.finish_reason == "cancelled":  # half a call is no proposal
                 said = Assistant([block for block in said.content if not isinstance(block, ToolCall)])
-        if said.content:
-            self.messages.append(said)
-        else:
-            del self.messages[self._before :]
+        if not said.content:
+            del self.messages[self.before :]
+            return None
+        self.messages.append(said)
+        return said
 
-    def count(self, usage: Usage) -> None:
+    def add_usage(self, usage: Usage) -> None:
         """Count what a call used, whether its reply could be kept or not."""
         if usage != Usage():
             self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
@@ -103,6 +131,7 @@ class Conversation:
             "/cost": self._show_cost,
             "/save": self._save,
             "/load": self._load,
+            "/edit": self._edit,
             "/image": self._attach,
             "/tools": self._offer,
             "/result": self._give_result,
@@ -118,6 +147,7 @@ class Conversation:
             click.echo(f"{word} {text}", err=True)
 
     def _reset(self, _: str) -> None:
+        self.recording.restart()
         self.messages = list(self._opening)
         self._shown = []
 
@@ -127,19 +157,14 @@ class Conversation:
         if not name:
             click.echo(f"{self.name}: {self.provider.model}", err=True)
             return
-        planner = self._opener(name, address.strip() or None, planning=True)
-        try:
-            planned = planner.plan(self.messages) if self.messages else None
-        finally:
-            planner.close()
-        if planned is not None:
-            show_plan(planned)
-            if planned.refused is not None:
-                raise click.UsageError(f"still with {self.name}")
-            if (planned.losses or planned.fits is False) and not _agree("Go on with less?"):
-                click.echo(f"still with {self.name}", err=True)
-                return
-        fresh = self._opener(name, address.strip() or None)
+        fresh = self._opener(name, address.strip() or None)  # a missing key is reported before any question
+        planned = fresh.plan(self.messages) if self.messages else None
+        if planned is not None and not _accept(planned):
+            fresh.close()
+            click.echo(f"still with {self.name}", err=True)
+            return
+        losses = [LossWarning(item.rule, item.path, item.reason) for item in (planned.losses if planned else ())]
+        self.recording.swap(self.provider, fresh, f"/model {rest}", losses)
         self.provider.close()
         self.provider, self.name = fresh, name
         click.echo(f"now {fresh.model}", err=True)
@@ -147,8 +172,8 @@ class Conversation:
     def _show_cost(self, _: str) -> None:
         for name in dict.fromkeys([used for used, _, _ in self._used]):
             calls = [(usage, bill) for used, usage, bill in self._used if used == name]
-            counts = _count([usage for usage, _ in calls])
-            click.echo(f"{name}: {len(calls)} answers, {counts}; {_price([bill for _, bill in calls])}")
+            counts = _add_up([usage for usage, _ in calls])
+            click.echo(f"{name}: {count(len(calls), 'answer')}, {counts}; {_price([bill for _, bill in calls])}")
         if not self._used:
             click.echo("nothing was asked yet")
 
@@ -159,7 +184,7 @@ class Conversation:
         data = {"model": self.name, "messages": msgspec.to_builtins(self.messages)}
         _write_private(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
         self._file = path
-        click.echo(f"{len(self.messages)} messages in {path}", err=True)
+        click.echo(f"{count(len(self.messages), 'message')} in {path}", err=True)
 
     def _load(self, rest: str) -> None:
         path = _path(rest, "/load")
@@ -168,7 +193,16 @@ class Conversation:
         except ValueError as error:
             raise click.UsageError(f"{path}: {error}") from error
         self._file, self._shown = path, []
-        click.echo(f"{len(self.messages)} messages from {path}", err=True)
+        self.recording.restart()
+        click.echo(f"{count(len(self.messages), 'message')} from {path}", err=True)
+
+    def _edit(self, rest: str) -> bool:
+        text = click.edit(rest, extension=".md")
+        if text is None or not text.strip():
+            click.echo("nothing was written, so nothing is sent", err=True)
+            return False
+        self.ask(text.strip())
+        return True
 
     def _attach(self, rest: str) -> None:
         path = _path(rest, "/image")
@@ -195,17 +229,26 @@ class Conversation:
                 raise click.UsageError(f"{path}: {error}") from error
         for tool in self.tools:
             click.echo(f"{tool.name}: {tool.description or ''}", err=True)
-        click.echo(f"{len(self.tools)} tools; calls are shown, never executed", err=True)
+        click.echo(f"{count(len(self.tools), 'tool')}; calls are shown, never executed", err=True)
 
     def _give_result(self, rest: str) -> bool:
         waiting = self._open_calls()
         if not waiting:
             raise click.UsageError("no proposal is waiting for a result")
-        self._before = len(self.messages)
+        self.before = len(self.messages)
         self.messages.append(ToolResult(waiting[0].id, rest))
         if len(waiting) > 1:
             click.echo(f"and {waiting[1].name}?", err=True)
         return len(waiting) == 1
+
+
+def _accept(planned: SwapPlan) -> bool:
+    """Show what another model would not receive, and ask if that is more than reasoning, which is never resent."""
+    show_plan(planned)
+    if planned.refused is not None:
+        return False
+    losses = [item for item in planned.losses if item.rule not in REASONING_LOSSES]
+    return _agree("Go on with less?") if losses or planned.fits is False else True
 
 
 def _agree(question: str) -> bool:
@@ -234,7 +277,12 @@ def _write_private(path: Path, text: str) -> None:
         raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _count(calls: list[Usage]) -> str:
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 answer`` or ``2 answers``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _add_up(calls: list[Usage]) -> str:
     def add(field: str) -> str:
         known = [getattr(usage, field) for usage in calls if getattr(usage, field) is not None]
         return f"{sum(known):,}{'' if len(known) == len(calls) else ' or more'}" if known else "unknown"
@@ -246,7 +294,9 @@ def _price(bills: list[Cost | Unpriced]) -> str:
     known = [bill for bill in bills if not isinstance(bill, Unpriced)]
     reasons = [bill.reason for bill in bills if isinstance(bill, Unpriced)]
     if not known:
-        return f"price unknown: {reasons[0]}"
+        return f"price unknown: {reasons[0]}".replace("set priced_as", "set priced_as: in models.yaml")
     more = f" and more ({reasons[0]})" if reasons else ""
+    if not reasons and all(bill.row is not None and bill.row.free for bill in known):
+        return "free"
     total = sum([bill.total for bill in known], Decimal(0))
     return f"${write_amount(total)}{more} (prices {known[0].pricing_version})"

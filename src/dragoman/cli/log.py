@@ -38,6 +38,7 @@ from ..trace import TraceServer
 from .console import Bar, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import json_option, load_prices
+from .recording import find_marker, is_logging, set_logging
 from .sessions import ROW, find_excerpt, find_session, make_row, sort_sessions, summarize, to_json
 
 _SHOWN = 50  # sessions in a list that is read by people
@@ -72,6 +73,40 @@ def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLo
 def write_json(value: Any) -> None:
     """Print a value as JSON; decimals are written as text, so that nothing rounds them."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+# --- on and off -------------------------------------------------------------------------------------
+
+
+@command.command("on")
+def turn_on() -> None:
+    """Record ask and chat in the log, which is the default."""
+    _turn(on=True)
+
+
+@command.command("off")
+def turn_off() -> None:
+    """Stop recording ask and chat. The agent always records; what is in the log stays there."""
+    _turn(on=False)
+
+
+def _turn(*, on: bool) -> None:
+    try:
+        set_logging(on=on)
+    except OSError as error:
+        raise click.UsageError(f"{find_marker()}: cannot be changed: {error.strerror}") from error
+    click.echo(f"ask and chat are {'logged' if on else 'not logged'}", err=True)
+
+
+@command.command("status")
+@json_option("the state")
+def status(*, as_json: bool) -> None:
+    """Print whether ask and chat are recorded, and where the log is."""
+    place = name_place(find_place())
+    if as_json:
+        write_json({"logging": is_logging(), "place": place})
+    else:
+        click.echo(f"ask and chat are {'logged' if is_logging() else 'not logged'}; the log is {place}")
 
 
 # --- looking ----------------------------------------------------------------------------------------

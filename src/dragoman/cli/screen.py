@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import click
 
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
 from ..messages import LossWarning
+from ..sync import SyncEventStream
 from .console import console, legible
 
 _PAUSE = 0.06  # seconds between two drawings
@@ -38,6 +42,25 @@ def describe_call(event: ToolUseEnd) -> str:
         return f"not a usable proposal: {event.problem}: {event.detail}"
     arguments = json.dumps(event.intent.input, ensure_ascii=False, indent=2 if len(event.intent.input) > 1 else None)
     return f"proposed, not executed: {event.intent.tool_name}({arguments})"
+
+
+@contextlib.contextmanager
+def stop_on_interrupt(stream: SyncEventStream) -> Iterator[None]:
+    """Let Ctrl-C end a reply as ``cancel`` does, with its last events; a second one interrupts the program."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        stream.cancel()
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class PlainScreen:

@@ -1,0 +1,167 @@
+"""Lines from the keyboard or a pipe, for ``chat``.
+
+At a terminal ``prompt_toolkit`` edits them, where it is installed: several lines, bracketed paste, a history
+that outlives the process, and completion of commands. ``input`` is the fallback, and reads pipes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import platformdirs
+
+
+class Reader(Protocol):
+    """Where questions and commands come from."""
+
+    def read(self) -> str | None:
+        """Return the next one, without the space around it; ``None`` at the end, empty after Ctrl-C."""
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """Keep keys that are pressed during an answer for the next line, and off the screen."""
+
+
+def open_reader(commands: Iterable[str]) -> Reader:
+    """Return the best reader there is here."""
+    if not sys.stdin.isatty() or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return PlainReader()
+    try:
+        return LineEditor(list(commands))
+    except ImportError:
+        _bind_readline(list(commands))
+        return PlainReader()
+
+
+def find_history() -> Path:
+    """Return the file that keeps what was typed."""
+    return platformdirs.user_data_path("dragoman") / "chat-history"
+
+
+class PlainReader:
+    """Lines by ``input``."""
+
+    def read(self) -> str | None:
+        try:
+            return input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            return ""
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        return _hide_keys(raw=False)
+
+
+class LineEditor:
+    """An editor of one or several lines. Enter sends; Alt-Enter, or a backslash before Enter, begins a line."""
+
+    def __init__(self, commands: list[str]) -> None:
+        from prompt_toolkit import PromptSession  # an extra, and slow to import
+        from prompt_toolkit.completion import WordCompleter
+
+        # Asking the terminal for the position of its cursor would mix the reply with keys typed ahead.
+        os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
+        self._session: PromptSession[str] = PromptSession(
+            "> ",
+            multiline=True,
+            prompt_continuation=". ",
+            history=_open_history(),
+            completer=WordCompleter(commands, sentence=True),
+            complete_while_typing=False,
+            key_bindings=_bind_keys(),
+            enable_history_search=True,
+        )
+
+    def read(self) -> str | None:
+        try:
+            return self._session.prompt().strip()
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            return ""
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        return _hide_keys(raw=True)
+
+
+def _bind_keys() -> Any:
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.char_before_cursor == "\\" and buffer.document.is_cursor_at_the_end:
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+def _open_history() -> Any:
+    """Open the history, readable by its owner alone; one in memory where no file can be written."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    path = find_history()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        click.echo(f"note: {path}: {error.strerror}; what you type is not kept", err=True)
+        return InMemoryHistory()
+    return FileHistory(path)
+
+
+def _bind_readline(commands: list[str]) -> None:
+    """Turn on line editing, and the Tab key for commands, where the platform has readline."""
+    try:
+        import readline  # not on every platform; changes how ``input`` behaves
+    except ImportError:
+        return
+
+    def complete(text: str, state: int) -> str | None:
+        found = [name for name in commands if name.startswith(text)] if text.startswith("/") else []
+        return found[state] if state < len(found) else None
+
+    readline.set_completer_delims(" ")
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")
+
+
+@contextlib.contextmanager
+def _hide_keys(*, raw: bool) -> Iterator[None]:
+    """Turn the echo off. ``raw`` also leaves keys such as Backspace and Enter to the editor that reads them."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    try:
+        import termios  # not on every platform
+    except ImportError:
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    # Without NOFLSH, the terminal discards what was typed ahead when Ctrl-C stops an answer.
+    flags = (before[3] & ~termios.ECHO) | termios.NOFLSH
+    if raw:
+        flags &= ~termios.ICANON
+    change: Callable[[list[Any]], None] = lambda mode: termios.tcsetattr(sys.stdin, termios.TCSADRAIN, mode)
+    change([*before[:3], flags, *before[4:]])
+    try:
+        yield
+    finally:
+        change(before)

@@ -1,0 +1,456 @@
+"""The conversations of ``ask`` and ``chat`` in the event log.
+
+Records are written by a thread of their own while the model answers, and the log is open only while they
+are written, so that other commands can write it too. A log that cannot be written costs one note on standard
+error and never an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import click
+import platformdirs
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..calls import STOP_REASONS, CallStarted, price_usage, redact
+from ..errors import ProviderError, scrub
+from ..events import Event, MessageComplete, Response, ToolUseEnd
+from ..log import (
+    EventLog,
+    InvalidRecordError,
+    LogConflictError,
+    LogError,
+    LogLockedError,
+    MessageRecorded,
+    ModelSwapped,
+    Payload,
+    Routing,
+    SessionFinished,
+    SessionResumed,
+    SessionStarted,
+    ToolIntentClosed,
+    TurnStarted,
+    find_place,
+    open_log,
+)
+from ..messages import Assistant, LossWarning, Message, Request, RuntimeConfig, Tool, User, new_ulid
+from ..middleware.layer import Middleware, Wrapper, find_served
+from ..provider import Provider, Reply, Served
+from ..session.records import make_message, new_message_id, record_completed, record_failed
+from ..session.state import reduce_records
+from ..sync import SyncProvider
+
+_PATIENCE = 2.0  # seconds to wait for another process that is writing the log
+_PAUSE = 0.05
+_GOAL = 2000  # characters of a question that a session is listed by
+_NOT_RUN = "shown, and not executed"
+
+
+# --- on and off -------------------------------------------------------------------------------------
+
+
+def find_marker() -> Path:
+    """Return the file that turns logging off by being there."""
+    return platformdirs.user_data_path("dragoman") / "log.off"
+
+
+def is_logging() -> bool:
+    """Return whether ``ask`` and ``chat`` are logged unless an option says otherwise."""
+    return not find_marker().exists()
+
+
+def set_logging(*, on: bool) -> None:
+    """Turn the logging of ``ask`` and ``chat`` on or off, for this user."""
+    marker = find_marker()
+    if on:
+        marker.unlink(missing_ok=True)
+        return
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch(mode=0o600)
+
+
+def no_log_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option that keeps a conversation out of the log."""
+    return click.option("--no-log", is_flag=True, help="Do not record this in the log.")(command)
+
+
+# --- what is recorded -------------------------------------------------------------------------------
+
+
+class WatchedProvider(Wrapper, Middleware):
+    """Keep the reply of the last call, which has the attempts before it, and the tool calls in it."""
+
+    def __init__(self, provider: Provider) -> None:
+        super().__init__(provider)
+        self.reply: Reply | None = None
+        self.ends: list[ToolUseEnd] = []
+
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+        async with aclosing(self.inner.open(request)) as reply:
+            self.reply = served.reply = reply
+            while batch := await reply.next():
+                self.ends += [event for event in batch if type(event) is ToolUseEnd]
+                yield batch
+
+
+class Past(Struct):
+    """A recorded conversation, ready to be continued."""
+
+    session: str
+    messages: list[Message]
+    metadata: dict[str, Any]
+    model: str | None
+    seq: int
+    root: str
+    turns: int
+    epoch: int
+
+
+class _Session(Struct):
+    """Where the next record of a session goes."""
+
+    id: str
+    seq: int = 0
+    root: str | None = None
+    call: str | None = None
+
+
+class _Entry(Struct):
+    session: _Session
+    payload: Payload
+    turn: str | None = None
+    of_call: bool = False
+
+
+class Recording:
+    """One conversation in the log; without a place, nothing is recorded.
+
+    ``begin`` and ``end`` enclose each call to a model. ``close`` waits for the last record and reports a
+    problem, if there was one.
+    """
+
+    def __init__(
+        self, kind: Literal["chat", "ask"], place: str | Path | None, metadata: dict[str, Any] | None = None
+    ) -> None:
+        self._kind: Literal["chat", "ask"] = kind
+        self._metadata = metadata or {}
+        self._session: _Session | None = None
+        self._past: Past | None = None
+        self._turn = 0
+        self._recorded = 0  # how many messages of the conversation are in the log
+        self._is_open = False
+        self._routing: Routing | None = None
+        self._started: CallStarted | None = None
+        self._provider: SyncProvider | None = None
+        self._writer = _LogWriter(place) if place is not None else None
+
+    @property
+    def session(self) -> str | None:
+        """The id of the session, once there is one."""
+        return self._session.id if self._session is not None else None
+
+    def watch(self, provider: SyncProvider) -> SyncProvider:
+        """Return the provider to call, whose calls can be recorded."""
+        return provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
+
+    # --- one call
+
+    def begin(
+        self,
+        provider: SyncProvider,
+        messages: Sequence[Message],
+        before: int,
+        *,
+        tools: Iterable[Tool] = (),
+        config: RuntimeConfig | None = None,
+        stream: bool = True,
+    ) -> str:
+        """Record a question: the messages from ``before`` on. Return the id of the request."""
+        request_id = new_ulid()
+        watched = provider.provider
+        if self._writer is None or not isinstance(watched, WatchedProvider):
+            return request_id
+        watched.reply, watched.ends = None, []
+        self._provider = provider
+        target: dict[str, Any] = {"model": provider.model, "provider": provider.name}
+        self._routing = self._routing or Routing("default", f"{provider.name}:{provider.model}", "the model named")
+        entries: list[Payload] = [*self._open_session(messages[before:], target, tools)]
+        entries += [_record(message) for message in messages[self._recorded : before]]
+        self._write(*entries)
+        self._turn += 1
+        self._started = CallStarted(
+            **target,
+            request_id=request_id,
+            at=time.time(),
+            estimated_input_tokens=_estimate(provider, messages, tools),
+            stream=stream,
+            config=replace(config or RuntimeConfig(), extras={}),  # extras may hold a key
+        )
+        said = [_record(message) for message in messages[max(before, self._recorded) :]]
+        self._write(TurnStarted(self._turn, **target), *said, self._started, turn=True)
+        return request_id
+
+    def end(
+        self, response: Response | None, error: ProviderError | None, *, kept: Assistant | None, count: int
+    ) -> None:
+        """Record how the call ended; without a response and an error, it was interrupted.
+
+        ``kept`` is what the conversation keeps of the reply, and ``count`` its number of messages now.
+        """
+        self._recorded = count
+        started, self._started = self._started, None
+        if started is None or self._provider is None:
+            return
+        watched = self._provider.provider
+        assert isinstance(watched, WatchedProvider)
+        reply = watched.reply
+        arrived = response or getattr(error, "response", None) or _rescue(reply)
+        self._write(*(reply.history if reply is not None else ()), turn=True, of_call=True)
+        if arrived is None:
+            self._write(record_failed(started, error, None, None, reply), turn=True, of_call=True)
+            return
+        said = self._make_message(watched, arrived, started, kept)
+        if arrived.message.content:
+            self._write(said, turn=True, of_call=True)
+        for end in watched.ends:
+            if end.intent is not None:
+                closed = ToolIntentClosed(end.intent.id, _NOT_RUN, end.intent.tool_name)
+                self._write(end.intent, closed, turn=True, of_call=True)
+        if error is None and arrived.finish_reason in STOP_REASONS:
+            self._write(record_completed(said, arrived, reply), turn=True, of_call=True)
+            return
+        problem = error or (None if arrived.finish_reason == "cancelled" else f"ended with {arrived.finish_reason}")
+        self._write(record_failed(started, problem, said, arrived, reply), turn=True, of_call=True)
+
+    def _make_message(
+        self, watched: WatchedProvider, arrived: Response, started: CallStarted, kept: Assistant | None
+    ) -> MessageRecorded:
+        reply = watched.reply
+        name = (reply.provider if reply is not None else "") or watched.name
+        model = (reply.model if reply is not None else "") or watched.model
+        sold_as = find_served(watched, name, model).priced_as
+        cost = price_usage(arrived.usage, sold_as.cost(arrived.usage), sold_as.model)
+        assert self._routing is not None
+        said = make_message(arrived, watched.ends, self._routing, (name, model), cost, in_context=kept is not None)
+        return replace(said, message=kept or arrived.message, request_id=started.request_id)
+
+    # --- the session
+
+    def _open_session(
+        self, question: Sequence[Message], target: dict[str, Any], tools: Iterable[Tool]
+    ) -> Iterator[Payload]:
+        self._is_open = True
+        if self._session is None:
+            self._session = _Session(f"{self._kind}_{new_ulid()}")
+            text = next((each.text for each in reversed(question) if isinstance(each, User)), "")
+            names = tuple([tool.name for tool in tools])
+            yield SessionStarted(
+                text[:_GOAL] or None, **target, tools=names, metadata=self._metadata, kind=self._kind
+            )  # fmt: skip
+        elif self._past is not None:
+            yield SessionResumed(self._past.seq, reason=f"continued by {self._kind}", epoch=self._past.epoch + 1)
+            self._past = None
+
+    def resume(self, past: Past) -> None:
+        """Go on with a recorded conversation; nothing is written before the next question."""
+        self._past, self._turn, self._recorded = past, past.turns, len(past.messages)
+        self._session = _Session(past.session, past.seq, past.root)
+
+    def restart(self) -> None:
+        """End the session; the next question begins another, with all messages before it."""
+        self.finish("completed")
+        self._session, self._past, self._turn, self._recorded = None, None, 0, 0
+
+    def swap(self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]) -> None:
+        """Record that the conversation goes on with another model, chosen by this line of the user."""
+        old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
+        self._routing = Routing("manual", new, line)
+        self._metadata = read_place(line)
+        if self._is_open:
+            self._write(ModelSwapped(old, new, line, tuple(losses)))
+
+    def finish(
+        self, outcome: Literal["completed", "failed", "cancelled"] = "completed", detail: str | None = None
+    ) -> None:
+        """Record the end of the session, if anything was asked in it."""
+        if self._is_open:
+            self._is_open = False
+            self._write(SessionFinished(outcome, detail, self._turn))
+
+    def close(self) -> None:
+        """Wait until everything is written, and report what is not."""
+        self.finish()
+        if self._writer is not None:
+            self._writer.close()
+
+    def report(self) -> None:
+        """Print why the log could not be written, once, if that is known by now."""
+        if self._writer is not None:
+            self._writer.report()
+
+    def _write(self, *payloads: Payload, turn: bool = False, of_call: bool = False) -> None:
+        if self._writer is not None and self._session is not None and payloads:
+            place = f"t{self._turn}" if turn else None
+            self._writer.write([_Entry(self._session, payload, place, of_call) for payload in payloads])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, ProviderError):
+            self.finish("failed", redact(f"{error.kind}: {error}"[:_GOAL]))
+        elif error is not None:
+            self.finish("cancelled" if isinstance(error, KeyboardInterrupt) else "failed")
+        self.close()
+
+
+def open_recording(kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool) -> Recording:
+    """Return the recording of a command: in the log of the user, unless an option or ``log off`` forbids it."""
+    return Recording(kind, find_place() if is_logging() and not off else None, metadata)
+
+
+def read_past(log: EventLog, session: str) -> Past:
+    """Read a recorded conversation. A question that got no answer is left out, as ``chat`` takes it back."""
+    records = list(log.read(session))
+    state = reduce_records(records)
+    messages: list[Message] = []
+    mark, is_answered = 0, True
+    metadata: dict[str, Any] = {}
+    for payload in [record.payload for record in records]:
+        if isinstance(payload, TurnStarted):
+            if not is_answered:
+                del messages[mark:]
+            mark, is_answered = len(messages), False
+        elif isinstance(payload, MessageRecorded) and payload.in_context:
+            messages.append(payload.message)
+            is_answered = is_answered or isinstance(payload.message, Assistant)
+        elif isinstance(payload, SessionStarted):
+            metadata = payload.metadata
+        elif isinstance(payload, ModelSwapped):
+            metadata = read_place(payload.reason) or metadata
+    if not is_answered:
+        del messages[mark:]
+    return Past(
+        session, messages, metadata, state.model, state.last_seq, state.root or records[0].id, state.spent.turns,
+        state.epoch,
+    )  # fmt: skip
+
+
+def read_place(line: str) -> dict[str, Any]:
+    """Return the model and the address that a line such as ``/model m http://127.0.0.1:8080/v1`` names."""
+    words = line.split()
+    if len(words) < 2 or words[0] != "/model":
+        return {}
+    return make_metadata(words[1], words[2] if len(words) > 2 else None, "openai")
+
+
+def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
+    """Return what ``chat --continue`` needs to open the model again; an address with a password is left out."""
+    if base_url is None or "@" in base_url or "?" in base_url:
+        return {"model": model}
+    return {"model": model, "base_url": base_url, "wire": wire}
+
+
+def _estimate(provider: SyncProvider, messages: Sequence[Message], tools: Iterable[Tool]) -> int | None:
+    try:
+        return provider.estimate_input_tokens(list(messages), list(tools) or None)
+    except (ProviderError, ValueError):  # the call will fail for the same reason, and says so
+        return None
+
+
+def _record(message: Message) -> MessageRecorded:
+    return MessageRecorded(message, message_id=new_message_id())
+
+
+def _rescue(reply: Reply | None) -> Response | None:
+    """Return what had arrived of a reply that was interrupted, if anything was used or written."""
+    if reply is None:
+        return None
+    ends = [event for event in reply.cancel() if isinstance(event, MessageComplete)]
+    content = ends[0].final_content if ends else ()
+    usage = ends[0].usage if ends else reply.usage
+    if not content and usage.input_tokens is None and usage.output_tokens is None:
+        return None
+    return Response(Assistant(content), "cancelled", usage, model=reply.model, provider=reply.provider)
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+class _LogWriter:
+    """Append entries in order, in one thread; what could not be written is tried again with the next ones."""
+
+    def __init__(self, place: str | Path) -> None:
+        self._place = place
+        self._waiting: deque[_Entry] = deque()
+        self._thread = ThreadPoolExecutor(1, "dragoman-log")
+        self._last: Future[None] | None = None
+        self._problem: Exception | None = None
+        self._is_reported = False
+        self._is_off = False
+
+    def write(self, entries: list[_Entry]) -> None:
+        if not self._is_off:
+            self._waiting.extend(entries)
+            self._last = self._thread.submit(self._flush)
+
+    def report(self) -> None:
+        """Print the problem once. A log that another process writes may be free later: that can wait."""
+        problem = self._problem
+        if problem is None or self._is_reported or (isinstance(problem, LogLockedError) and not self._is_off):
+            return
+        self._is_reported = True
+        click.echo(f"note: the log is not complete: {scrub(str(problem))}", err=True)
+
+    def close(self) -> None:
+        if self._last is not None:
+            self._last.result()
+        self._is_off = True
+        self._thread.shutdown()
+        self.report()
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while self._waiting and not self._is_off:
+            try:
+                with open_log(self._place) as log:
+                    self._problem = None
+                    self._append_all(log)
+            except LogLockedError as error:
+                self._problem = error
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(_PAUSE)
+            except (LogError, OSError) as error:
+                self._problem = error
+                self._is_off = isinstance(error, LogConflictError)
+                return
+
+    def _append_all(self, log: EventLog) -> None:
+        while self._waiting:
+            entry = self._waiting[0]
+            session = entry.session
+            parent = session.call if entry.of_call else session.root
+            facts: dict[str, Any] = {"turn": entry.turn, "parent": parent, "expected": session.seq}
+            try:
+                record = log.append_sync(session.id, entry.payload, **facts)
+            except LogConflictError:
+                raise
+            except InvalidRecordError as error:  # such as an attachment that is too long for a record
+                self._problem = error
+                self._waiting.popleft()
+                continue
+            session.seq = record.seq
+            if isinstance(entry.payload, SessionStarted):
+                session.root = record.id
+            elif isinstance(entry.payload, CallStarted) and not entry.of_call:
+                session.call = record.id
+            self._waiting.popleft()

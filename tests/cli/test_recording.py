@@ -1,0 +1,260 @@
+"""``ask`` and ``chat`` in the event log: what is recorded, found again, continued, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.cli.errors import EXIT_CODES
+from dragoman.log import CallCompleted, CallFailed, LogRecord, MessageRecorded, SessionStarted, SqliteLog
+from dragoman.messages import Assistant, System, User
+
+from ..server import Connection, answering, chunk
+from ..test_sync import Background
+from .test_chat import TOOL, heard, propose
+
+KEY = "sk-secret-0123456789abcdef"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("DRAGOMAN_API_KEY", KEY)
+    monkeypatch.delenv("DRAGOMAN_LOG", raising=False)
+    return tmp_path / "dragoman" / "log.db"
+
+
+def run(*words: str, given: str = "") -> Result:
+    return CliRunner().invoke(main, list(words), input=given)
+
+
+def read(place: Path) -> dict[str, list[LogRecord]]:
+    with SqliteLog(place, readonly=True) as log:
+        assert log.verify().ok
+        return {entry.session: list(log.read(entry.session)) for entry in log.sessions()}
+
+
+def only(place: Path) -> list[LogRecord]:
+    (records,) = read(place).values()
+    return records
+
+
+def types(records: list[LogRecord]) -> list[str]:
+    return [record.type for record in records]
+
+
+def messages(records: list[LogRecord]) -> list[Any]:
+    return [record.payload.message for record in records if isinstance(record.payload, MessageRecorded)]
+
+
+CALL = ["turn.started", "message.recorded", "llm.call_started", "message.recorded", "llm.call_completed"]
+
+
+@pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
+def test_ask_is_recorded(place: Path, mode: str) -> None:
+    with Background(answering("Paris")) as server:
+        words = ["ask", "m", "Capital?", "--base-url", server.base_url, "--system", "Be brief", mode]
+        assert run(*words, "-o", "secret_field", KEY).exit_code == 0
+    records = only(place)
+    assert types(records) == ["session.started", "message.recorded", *CALL, "session.finished"]
+    assert messages(records) == [System("Be brief"), User("Capital?"), Assistant("Paris")]
+    started = records[0].payload
+    assert isinstance(started, SessionStarted)
+    assert (started.kind, started.goal, started.model) == ("ask", "Capital?", "m")
+    ended = records[-2].payload
+    assert isinstance(ended, CallCompleted)
+    assert (ended.input_tokens, ended.output_tokens) == (3, 2)
+    assert KEY.encode() not in place.read_bytes()
+    for words in (["log", "show"], ["replay"], ["log", "verify"], ["log", "cost"], ["log", "export"]):
+        assert run(*words, "last").exit_code == 0
+    assert "!" not in run("replay", "last").stdout  # nothing that does not follow from the records
+
+
+def test_a_chat_is_one_session_and_is_found_by_its_words(place: Path) -> None:
+    with Background(answering("Hello")) as server:
+        run("chat", "m", "--base-url", server.base_url, given="one giraffe\ntwo\n/reset\nthree\n")
+    sessions = list(read(place).values())
+    assert [types(records) for records in sessions] == [
+        ["session.started", *CALL, *CALL, "session.finished"],
+        ["session.started", *CALL, "session.finished"],
+    ]
+    (found,) = json.loads(run("log", "search", "GIRAFFE", "--json").stdout)
+    assert (found["kind"], found["goal"]) == ("chat", "one giraffe")
+    listed = run("log", "list", "--kind", "chat").stdout
+    assert "one giraffe" in listed
+    assert "unknown" in listed  # the cost
+    assert run("log", "list", "--kind", "agent").stdout == ""
+
+
+def test_an_empty_chat_leaves_no_session(place: Path) -> None:
+    with Background(answering("Hello")) as server:
+        run("chat", "m", "--base-url", server.base_url, given="/help\n/reset\n")
+    assert not place.exists()
+
+
+def test_a_chat_goes_on_with_its_model_and_messages(place: Path) -> None:
+    with Background(answering("Hello")) as server:
+        run("chat", "m", "--base-url", server.base_url, "--system", "S", given="one\n")
+        run("ask", "m", "other", "--base-url", server.base_url)
+        for words in (["-c"], ["--continue", max(read(place))[:12]]):
+            again = run("chat", *words, given="two\n")
+            assert again.exit_code == 0, again.stderr
+        assert "continuing chat_" in again.stderr
+        run("chat", "-c", "--prompt", "three")
+    assert heard(server)[-1] == ["S", "one", "Hello", "two", "Hello", "two", "Hello", "three"]
+    records = next(records for name, records in read(place).items() if name.startswith("chat_"))
+    assert types(records).count("session.resumed") == 3
+    assert types(records).count("session.started") == 1
+    assert "!" not in run("replay", records[0].session).stdout
+
+
+def test_a_question_without_an_answer_is_recorded_and_not_continued(place: Path) -> None:
+    async def handler(connection: Connection) -> None:
+        if connection.seen.json["messages"][-1]["content"] == "two":
+            connection.reply(400, b'{"error": {"message": "no ' + KEY.encode() + b'"}}')
+        else:
+            await answering("Hello")(connection)
+
+    with Background(handler) as server:
+        run("chat", "m", "--base-url", server.base_url, given="one\ntwo\n")
+        run("chat", "-c", given="three\n")
+    assert heard(server)[-1] == ["one", "Hello", "three"]
+    records = only(place)
+    assert [record.type for record in records if isinstance(record.payload, CallFailed)] == ["llm.call_failed"]
+    assert User("two") in messages(records)
+    assert KEY.encode() not in place.read_bytes()
+
+
+def test_continue_without_a_chat_and_with_an_unknown_id(place: Path) -> None:
+    with Background(answering("Hello")) as server:
+        run("ask", "m", "one", "--base-url", server.base_url)
+    for words, problem in ((["-c"], "the log has no chat yet"), (["-c", "nope"], "no session 'nope'")):
+        found = run("chat", *words, given="")
+        assert (found.exit_code, problem in found.stderr) == (2, True)
+
+
+def test_a_swap_is_recorded_and_the_continuation_uses_the_new_model(place: Path) -> None:
+    with Background(answering("A")) as one, Background(answering("B")) as two:
+        run("chat", "m", "--base-url", one.base_url, given=f"one\n/model other {two.base_url}\ntwo\n")
+        run("chat", "-c", given="three\n")
+        assert len(two.requests) == 2
+    assert "model.swapped" in types(only(place))
+
+
+def test_proposals_are_recorded_as_not_executed(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps(TOOL))
+    with Background(propose) as server:
+        given = f"/tools {tmp_path / 'tools.json'}\nlook\n/result a boat\n"
+        run("chat", "m", "--base-url", server.base_url, given=given)
+    found = types(only(place))
+    assert (found.count("tool_intent.proposed"), found.count("tool_intent.closed")) == (1, 1)
+    assert "tool.started" not in found
+    assert "!" not in run("replay", "last").stdout
+
+
+# --- failures ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_an_interrupted_reply_is_recorded_with_what_arrived(place: Path, command: str) -> None:
+    async def handler(connection: Connection) -> None:
+        connection.begin_stream()
+        connection.chunk(chunk("Half an ans"))
+        await connection.writer.drain()
+        await asyncio.Event().wait()
+
+    words = ["m", "Hi"] if command == "ask" else ["m", "--prompt", "Hi"]
+    with Background(handler) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", command, *words, "--base-url", server.base_url],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.read(4) == b"Half"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    records = only(place)
+    assert types(records)[-2:] == ["llm.call_failed", "session.finished"]
+    failed = records[-2].payload
+    assert isinstance(failed, CallFailed)
+    assert (process.returncode, failed.error_class) == (EXIT_CODES["cancelled"] if command == "ask" else 0, "cancelled")
+    assert messages(records)[-1] == Assistant("Half an ans")
+
+
+def test_a_failed_ask_is_recorded(place: Path) -> None:
+    found = run("ask", "m", "Hi", "--base-url", "http://127.0.0.1:9/v1", "--retries", "1")
+    assert found.exit_code == EXIT_CODES["provider_unavailable"]
+    records = only(place)
+    failures = [record.payload for record in records if isinstance(record.payload, CallFailed)]
+    assert [failure.attempt for failure in failures] == [0, 1]
+    assert types(records)[-1] == "session.finished"
+    assert records[-1].data["outcome"] == "failed"
+
+
+def test_a_log_in_use_or_unusable_costs_one_note_and_no_answer(place: Path) -> None:
+    place.parent.mkdir(parents=True)
+    with Background(answering("Paris")) as server:
+        with SqliteLog(place):
+            held = run("ask", "m", "Capital?", "--base-url", server.base_url)
+        place.write_bytes(b"this is not a database" * 100)
+        broken = run("chat", "m", "--base-url", server.base_url, given="one\ntwo\n")
+    for found in (held, broken):
+        assert found.exit_code == 0
+        assert "Paris" in found.stdout
+        assert found.stderr.count("note: the log is not complete") == 1
+
+
+def test_a_chat_writes_what_it_could_not_write_before(place: Path) -> None:
+    place.parent.mkdir(parents=True)
+    with Background(answering("Hello")) as server, SqliteLog(place) as other:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", "chat", "m", "--base-url", server.base_url],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.read(5) == b"Hello"
+        time.sleep(0.1)
+        other.close()
+        _, said = process.communicate(b"two\n", timeout=30)
+    assert b"not complete" not in said
+    assert messages(only(place)) == [User("one"), Assistant("Hello"), User("two"), Assistant("Hello")]
+
+
+# --- on and off -------------------------------------------------------------------------------------
+
+
+def test_no_log_and_log_off(place: Path) -> None:
+    with Background(answering("Hello")) as server:
+        where = ["--base-url", server.base_url]
+        run("ask", "m", "one", *where, "--no-log")
+        run("chat", "m", "--no-log", *where, given="one\n")
+        assert run("log", "off").exit_code == 0
+        assert json.loads(run("log", "status", "--json").stdout) == {"logging": False, "place": str(place)}
+        run("ask", "m", "two", *where)
+        assert not place.exists()
+        run("log", "on")
+        assert "are logged" in run("log", "status").stdout
+        run("ask", "m", "three", *where)
+    assert messages(only(place))[0] == User("three")
+
+
+def test_the_log_is_where_the_variable_says(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "mine.db"))
+    with Background(answering("Hello")) as server:
+        run("ask", "m", "one", "--base-url", server.base_url)
+    assert not place.exists()
+    assert messages(only(tmp_path / "mine.db"))[0] == User("one")
+    assert (tmp_path / "mine.db").stat().st_mode & 0o777 == 0o600
