@@ -158,6 +158,7 @@ def test_reasoning_that_is_not_resent_is_noted_once_and_never_logged_to_the_term
         assert "thinking_dropped" not in shown
         assert "messages[" not in shown
         assert shown.count("earlier reasoning is not sent back") == 1
+    assert terminal.raw.rindex("not sent back") > terminal.raw.index("Hello")
 
 
 def test_errors_use_the_words_of_the_command_line() -> None:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 from urllib.parse import quote
@@ -19,7 +20,10 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import SessionStarted, SqliteLog, ToolObserved, find_place, name_place, open_log
 
+from ..cli.terminal import Terminal
+from ..server import answering
 from ..story import GOAL, LEFT_OPEN, STORY, tell
+from ..test_sync import Background
 
 
 def run(*words: str, **variables: str) -> Result:
@@ -97,6 +101,29 @@ def test_the_part_after_the_kind_is_a_prefix_too_and_an_ambiguous_one_lists_the_
         assert words in found.stderr
     replayed = CliRunner().invoke(main, ["replay", "last", "--log", str(path)])
     assert "question of ask_01AC" in replayed.stdout
+
+
+def test_ids_are_short_at_a_terminal_and_can_be_used_as_shown(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    names = ["chat_01M7GF3N03RFWHZMXNHT3N77NK", "chat_01M7GF3N03RFWHZMXNHT3N88NK", "ask_01M7GF3N03RFWHZMXNHT3N77NK"]
+    with SqliteLog(path) as log:
+        for name in names:
+            log.append_sync(name, SessionStarted("A question"))
+    with Terminal("log", "list", "--log", str(path), columns=120) as terminal:
+        assert terminal.wait() == 0
+    shown = {word for word in terminal.raw.split() if word.startswith(("chat_", "ask_"))}
+    assert shown == {"chat_01M7GF3N03RFWHZMXNHT3N7", "chat_01M7GF3N03RFWHZMXNHT3N8", "ask_01M7GF3N03RF"}
+    for word in shown:
+        assert run("show", word, "--log", str(path)).exit_code == 0
+
+
+def test_a_writer_waits_for_a_chat_that_writes_a_few_records(path: Path) -> None:
+    log = SqliteLog(path)
+    closing = threading.Timer(0.3, log.close)
+    closing.start()
+    done = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
+    assert (done.exit_code, done.stdout.split()) == (0, ["fix", "look"])
+    closing.join()
 
 
 def test_the_last_session_of_an_empty_log(tmp_path: Path) -> None:
@@ -325,4 +352,12 @@ def test_a_log_on_a_server(conninfo: str) -> None:
         tell(log)
     assert run("verify", "--log", address).stdout == f"{len(STORY)} records in 1 session: whole\n"
     assert "fix" in run("list", "--log", address).stdout
-    assert len(run("show", "fix", "--type", "tool.started", "--log", address).stdout.splitlines()) == 2
+    assert len(run("show", "fi", "--type", "tool.started", "--log", address).stdout.splitlines()) == 2
+    (found,) = json.loads(run("search", "RM -RF", "--json", "--log", address).stdout)
+    assert found["session"] == "fix"
+    with Background(answering("Paris")) as server:
+        words = ["m", "Capital?", "--base-url", server.base_url]
+        asked = CliRunner().invoke(main, ["ask", *words], env={"DRAGOMAN_LOG": address})
+    assert (asked.exit_code, asked.stdout) == (0, "Paris\n")
+    (found,) = json.loads(run("search", "paris", "--json", "--log", address).stdout)
+    assert (found["kind"], found["outcome"]) == ("ask", "completed")

@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from ..errors import ProviderError
-from ..events import Event, MessageComplete, encode_event
+from ..events import MessageComplete, encode_event
 from ..messages import Message, RuntimeConfig, System
 from ..sync import SyncEventStream, SyncProvider
 from .console import working
@@ -190,19 +190,22 @@ class _Answer:
                     click.echo(encode_event(event).decode())
                     continue
                 screen = screen or open_screen()
-                screen.show(self._note_reasoning(event) if isinstance(event, MessageComplete) else event)
+                if isinstance(event, MessageComplete):
+                    self._show_end(screen, event)
+                else:
+                    screen.show(event)
         finally:
             if screen is not None:
                 screen.close()
 
-    def _note_reasoning(self, end: MessageComplete) -> Event:
-        """Take the warnings about reasoning out of the end of a reply, and print one note in their place.
+    def _show_end(self, screen: Screen, end: MessageComplete) -> None:
+        """Show the end of a reply, with one note per conversation in place of the warnings about reasoning.
 
         Most wires have no field for earlier reasoning, so every reply after the first would warn of it.
         """
-        warnings = tuple([warning for warning in end.warnings if warning.code not in REASONING_LOSSES])
-        if len(warnings) < len(end.warnings) and not self._is_noted:
+        others = tuple([warning for warning in end.warnings if warning.code not in REASONING_LOSSES])
+        screen.show(replace(end, warnings=others))
+        if len(others) < len(end.warnings) and not self._is_noted:
             self._is_noted = True
             note = "note: the model's earlier reasoning is not sent back to it"
             click.echo(click.style(note, dim=True), err=True)
-        return replace(end, warnings=warnings)

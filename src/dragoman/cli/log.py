@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import sys
+import time
 import webbrowser
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from ..log import (
     CATALOGUE,
     EventLog,
     LogError,
+    LogLockedError,
     LogRecord,
     Progress,
     find_place,
@@ -39,8 +41,9 @@ from .console import Bar, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import json_option, load_prices
 from .recording import find_marker, is_logging, set_logging
-from .sessions import ROW, find_excerpt, find_session, make_row, sort_sessions, summarize, to_json
+from .sessions import ROW, find_excerpt, find_session, make_row, shorten_ids, sort_sessions, summarize, to_json
 
+_PATIENCE = 1.0  # seconds to wait for another writer
 _SHOWN = 50  # sessions in a list that is read by people
 
 
@@ -63,11 +66,23 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLog]:
     """Open the log that the option names; whatever goes wrong with it is told, and is an exit code."""
     try:
-        with report_errors(), open_log(find_place(where), readonly=readonly) as log:
+        with report_errors(), _open_patiently(find_place(where), readonly=readonly) as log:
             yield log
     except LogError as error:
         click.echo(f"{click.style('error', fg='red')}: {scrub(str(error))}", err=True)
         raise SystemExit(EXIT_CODES["log_unusable"]) from None
+
+
+def _open_patiently(place: str | Path, *, readonly: bool) -> EventLog:
+    """Open a log; wait a moment for a chat that is writing a few records to it."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return open_log(place, readonly=readonly)
+        except LogLockedError:
+            if readonly or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def write_json(value: Any) -> None:
@@ -128,7 +143,7 @@ def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json
             write_json([to_json(*each) for each in found])
             return
         if found:
-            show_table(ROW, [make_row(*each) for each in found], right=[3])
+            show_table(ROW, [make_row(*each) for each in shorten_ids(found, entries)], right=[3])
         if len(chosen) < len(entries):
             click.echo(f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)", err=True)
         if not entries:

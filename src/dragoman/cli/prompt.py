@@ -29,13 +29,16 @@ class Reader(Protocol):
 
 def open_reader(commands: Iterable[str]) -> Reader:
     """Return the best reader there is here."""
-    if not sys.stdin.isatty() or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    names = list(commands)
+    if not sys.stdin.isatty():
         return PlainReader()
-    try:
-        return LineEditor(list(commands))
-    except ImportError:
-        _bind_readline(list(commands))
-        return PlainReader()
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        try:
+            return LineEditor(names)
+        except ImportError:
+            pass  # the extra is not installed
+    _bind_readline(names)
+    return PlainReader()
 
 
 def find_history() -> Path:

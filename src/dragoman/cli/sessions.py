@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from typing import Any
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..log import (
     ADMINISTRATION,
@@ -24,6 +26,7 @@ from ..replay import shorten
 from .cost import write_amount
 
 _CANDIDATES = 10
+_SHORTEST = 16  # characters of an id in a table
 
 
 class Summary(Struct):
@@ -104,6 +107,24 @@ def make_row(entry: SessionEntry, summary: Summary) -> list[str]:
         f"{entry.updated:%Y-%m-%d %H:%M}", summary.kind or "", shorten(summary.model or "", 40), show_cost(summary),
         summary.outcome or "", shorten(entry.session, 60), shorten(summary.goal or "", 60),
     ]  # fmt: skip
+
+
+def shorten_ids(
+    found: list[tuple[SessionEntry, Summary]], entries: list[SessionEntry]
+) -> list[tuple[SessionEntry, Summary]]:
+    """Cut the ids to unique prefixes at a terminal, where a long one would break across lines."""
+    if not sys.stdout.isatty():
+        return found
+    names = [entry.session for entry in entries]
+    return [(replace(entry, session=_find_prefix(entry.session, names)), summary) for entry, summary in found]
+
+
+def _find_prefix(session: str, names: list[str]) -> str:
+    """Return the shortest prefix that no other name has, of a length that can still be recognised."""
+    length = _SHORTEST
+    while sum(name.startswith(session[:length]) for name in names) > 1 and length < len(session):
+        length += 1
+    return session[:length]
 
 
 ROW = ["last record", "kind", "model", "cost", "outcome", "session", "begins with"]
