@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,28 @@ def test_an_interrupted_reply_is_recorded_with_what_arrived(place: Path, command
     assert isinstance(failed, CallFailed)
     assert (process.returncode, failed.error_class) == (EXIT_CODES["cancelled"] if command == "ask" else 0, "cancelled")
     assert messages(records)[-1] == Assistant("Half an ans")
+
+
+@pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
+def test_an_ask_that_is_interrupted_before_its_reply_is_recorded(place: Path, mode: str) -> None:
+    asked = threading.Event()
+
+    async def handler(connection: Connection) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    with Background(handler) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", "ask", "m", "Hi", mode, "--base-url", server.base_url],
+            stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert asked.wait(30)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, b"Traceback" in said) == (EXIT_CODES["cancelled"], False)
+    records = only(place)
+    assert types(records)[-2:] == ["llm.call_failed", "session.finished"]
+    assert records[-1].data["outcome"] == "cancelled"
 
 
 def test_a_failed_ask_is_recorded(place: Path) -> None:
