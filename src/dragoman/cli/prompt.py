@@ -25,6 +25,7 @@ class Reader(Protocol):
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
         """Keep keys that are pressed during an answer for the next line, and off the screen."""
+        ...
 
 
 def open_reader(commands: Iterable[str]) -> Reader:
