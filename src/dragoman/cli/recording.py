@@ -27,7 +27,6 @@ from ..log import (
     EventLog,
     InvalidRecordError,
     LogConflictError,
-    LogError,
     LogLockedError,
     MessageRecorded,
     ModelSwapped,
@@ -429,7 +428,7 @@ class _LogWriter:
                 if time.monotonic() > deadline:
                     return
                 time.sleep(_PAUSE)
-            except (LogError, OSError) as error:
+            except Exception as error:  # whatever it is, the answer goes on
                 self._problem = error
                 self._is_off = isinstance(error, LogConflictError)
                 return
