@@ -393,6 +393,7 @@ class _LogWriter:
         self._thread = ThreadPoolExecutor(1, "dragoman-log")
         self._last: Future[None] | None = None
         self._problem: Exception | None = None
+        self._locked_since: float | None = None
         self._is_reported = False
         self._is_off = False
 
@@ -417,15 +418,16 @@ class _LogWriter:
         self.report()
 
     def _flush(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
         while self._waiting and not self._is_off:
             try:
                 with open_log(self._place) as log:
-                    self._problem = None
+                    self._problem = self._locked_since = None
                     self._append_all(log)
             except LogLockedError as error:
-                self._problem = error
-                if time.monotonic() > deadline:
+                # Wait once; after that, each new record is one more attempt.
+                self._problem, now = error, time.monotonic()
+                self._locked_since = self._locked_since or now
+                if now - self._locked_since > _PATIENCE:
                     return
                 time.sleep(_PAUSE)
             except Exception as error:  # whatever it is, the answer goes on
