@@ -39,7 +39,7 @@ from dragoman.log import (
     genesis,
     hash_record,
 )
-from dragoman.log.record import Draft
+from dragoman.log.record import Draft, draft_record
 
 from .samples import SAMPLES, WRITABLE, payloads
 
@@ -386,7 +386,7 @@ async def test_a_closed_log_says_so(open_store: Open) -> None:
 
 def test_closing_writes_what_is_queued(open_store: Open) -> None:
     log = open_store()
-    futures = [log._offer(log._draft("s1", TurnStarted(number))) for number in range(100)]
+    futures = [log._offer(draft_record("s1", TurnStarted(number))) for number in range(100)]
     log.close()
     assert all(accepted and future.result(timeout=0).seq for accepted, future in futures)
     with open_store(readonly=True) as reader:

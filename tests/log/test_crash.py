@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from dragoman.log import EventLog, LogFullError, LogStorageError, PostgresLog, SqliteLog, ToolObserved, TurnStarted
+from dragoman.log.record import draft_record
 
 from .children import killing, start
 
@@ -137,7 +138,7 @@ def test_a_group_that_fails_fails_whole(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.append_sync("s0", TurnStarted(0))
         log._connection.execute("PRAGMA max_page_count = 20")
-        drafts = [log._draft("s0", ToolObserved("tu", "bash", "x" * 2000)) for _ in range(60)]
+        drafts = [draft_record("s0", ToolObserved("tu", "bash", "x" * 2000)) for _ in range(60)]
         futures = [future for _, future in [log._offer(draft) for draft in drafts]]
         outcomes = [future.exception() for future in futures]
         written = sum(outcome is None for outcome in outcomes)

@@ -20,6 +20,7 @@ from dragoman.log import (
     TurnStarted,
     name_place,
 )
+from dragoman.log.record import draft_record
 
 from .samples import WRITABLE
 
@@ -43,7 +44,7 @@ def test_two_writers_wait_for_each_other_and_not_for_ever(conninfo: str) -> None
 
         def write(log: PostgresLog, order: list[str]) -> None:
             for _ in range(15):
-                futures = [log._offer(log._draft(name, TurnStarted(1)))[1] for name in order]
+                futures = [log._offer(draft_record(name, TurnStarted(1)))[1] for name in order]
                 for future in futures:
                     future.result(timeout=20)
 

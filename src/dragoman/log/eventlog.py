@@ -121,7 +121,7 @@ class EventLog(ABC):
         the session's last record as you know it (0 for a new session), the append is atomic with the
         check that this is still so; if not, nothing is written and ``LogConflictError`` is raised.
         """
-        draft = self._draft(
+        draft = _make_draft(
             session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
         )  # fmt: skip
         while True:
@@ -142,7 +142,7 @@ class EventLog(ABC):
         expected: int | None = None,
     ) -> LogRecord:
         """Do what ``append`` does, and block until it is done."""
-        draft = self._draft(
+        draft = _make_draft(
             session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
         )  # fmt: skip
         return cast("LogRecord", self._wait(draft))
@@ -210,12 +210,6 @@ class EventLog(ABC):
                     progress(done, max(report.records, done))
         return done
 
-    def _draft(self, session: str, payload: Payload, **facts: Any) -> Draft:
-        draft = draft_record(session, payload, **facts)
-        if draft.session == ADMINISTRATION:
-            raise InvalidRecordError(f"session: only the log itself writes to {ADMINISTRATION!r}")
-        return draft
-
     def _offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
         if self._writer is None:
             raise LogReadOnlyError("this log was opened for reading only")
@@ -259,7 +253,7 @@ class EventLog(ABC):
 
         Quicker than reading everything when you want a few kinds of it: ``log.find("llm.call_completed")``.
         """
-        return self._collect(session, lambda view, name, after: view.select(name, types, after, _PAGE))
+        return _collect(self, session, lambda view, name, after: view.select(name, types, after, _PAGE))
 
     def search(self, text: str, session: str | None = None) -> Iterator[LogRecord]:
         """Yield the records that hold a text in one of their values, in any case of its letters.
@@ -270,25 +264,9 @@ class EventLog(ABC):
         # The store compares ASCII alone, and knows nothing of how JSON escapes quotes or line breaks: it
         # preselects by the longest plain part of the text, and every record it finds is then decoded.
         part = max(re.findall("[A-Za-z0-9 ]+", text), key=len, default="")
-        for record in self._collect(session, lambda view, name, after: view.search(name, part, after, _PAGE)):
+        for record in _collect(self, session, lambda view, name, after: view.search(name, part, after, _PAGE)):
             if any(needle in value.casefold() for value in find_texts(record.data)):
                 yield record
-
-    def _collect(
-        self, session: str | None, select: Callable[[LogView, str, int], Sequence[Row]]
-    ) -> Iterator[LogRecord]:
-        """Yield what a query finds in one session or in all, page by page."""
-        with self._view() as view:
-            names = view.names() if session is None else [session]
-        for name in names:
-            after = 0
-            while True:
-                with self._view() as view:
-                    rows = select(view, name, after)
-                yield from map(read_row, rows)
-                if len(rows) < _PAGE:
-                    break
-                after = rows[-1][1]
 
     def verify(
         self, session: str | None = None, *, known: Mapping[str, str] | None = None, progress: Progress | None = None
@@ -373,6 +351,30 @@ class EventLog(ABC):
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
         """Look at what is stored; any number of threads may at once."""
+
+
+def _make_draft(session: str, payload: Payload, **facts: Any) -> Draft:
+    draft = draft_record(session, payload, **facts)
+    if draft.session == ADMINISTRATION:
+        raise InvalidRecordError(f"session: only the log itself writes to {ADMINISTRATION!r}")
+    return draft
+
+
+def _collect(
+    log: EventLog, session: str | None, select: Callable[[LogView, str, int], Sequence[Row]]
+) -> Iterator[LogRecord]:
+    """Yield what a query finds in one session or in all, page by page."""
+    with log._view() as view:
+        names = view.names() if session is None else [session]
+    for name in names:
+        after = 0
+        while True:
+            with log._view() as view:
+                rows = select(view, name, after)
+            yield from map(read_row, rows)
+            if len(rows) < _PAGE:
+                break
+            after = rows[-1][1]
 
 
 _NOT_TEXT = ("type", "role", "base64_data")
