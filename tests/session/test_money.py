@@ -116,6 +116,42 @@ async def test_a_cancelled_reply_costs_what_had_arrived(wrap: Any, log: SqliteLo
     assert outcome.spent.cost_usd == cost(failed.usage, f"anthropic:{SONNET}").total
 
 
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"word " * 200 + b'"}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("wire", "chunks", "asked"),
+    [("anthropic", [STARTED, WORDS], (100_000, 100_000)), ("openai", [CHUNK], (1, 30))],
+    ids=["input reported", "nothing reported"],
+)
+@pytest.mark.parametrize("wrap", [lambda bare: bare, lambda bare: Retry(Observe(bare))], ids=["bare", "wrapped"])
+async def test_a_reply_that_breaks_off_costs_what_had_arrived(
+    wrap: Any, wire: str, chunks: list[bytes], asked: tuple[int, int], log: SqliteLog
+) -> None:
+    transport = FixtureTransport((200, {"content-type": "text/event-stream"}, chunks))
+    base = dragoman.connect(SONNET, wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
+    base.priced_as = f"anthropic:{SONNET}"
+    config = dragoman.RuntimeConfig(max_tokens=9000)
+    session = Session(wrap(base), (), ALL, log, config=config, budget=Budget(cost_usd=1))
+    with pytest.raises(dragoman.StreamInterruptedError) as caught:
+        await session.run("Go.")
+    [failed] = of(list(log.read(session.id)), "llm.call_failed")
+    assert failed.estimated
+    assert asked[0] <= failed.input_tokens <= asked[1]
+    assert 150 < failed.output_tokens < 300
+    assert caught.value.response.usage.output_tokens == failed.output_tokens
+    assert session.state.spent.cost_usd == failed.cost_usd == cost(failed.usage, f"anthropic:{SONNET}").total
+
+
+@pytest.mark.parametrize(("which", "is_billed"), [("first_event", True), ("connect", False)])
+async def test_a_call_whose_answer_is_late_costs_its_input(which: Any, is_billed: bool, log: SqliteLog) -> None:
+    session = Session(sonnet(dragoman.TimedOutError("late", which=which)), (), ALL, log)
+    with pytest.raises(dragoman.TimedOutError):
+        await session.run("Go.")
+    [failed] = of(list(log.read(session.id)), "llm.call_failed")
+    assert (failed.cost_usd is not None, failed.estimated) == (is_billed, is_billed)
+
+
 async def test_an_unknown_cost_is_not_shown_as_zero(log: SqliteLog) -> None:
     silent = speak(lambda out: out.text("Done."), usage=Usage())
     spent = (await Session(sonnet(silent), (), ALL, log).run("Go.")).spent

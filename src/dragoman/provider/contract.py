@@ -107,6 +107,8 @@ class Provider(ABC):
             while batch := await reply.next():
                 first, last = first or batch[0], batch[-1]
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                reply.cancel()  # so that its usage is estimated
             await reply.aclose()
             if isinstance(error, asyncio.CancelledError) and waiting.is_interrupted():
                 raise self._cancelled(request) from None

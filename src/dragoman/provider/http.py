@@ -185,11 +185,11 @@ class WireReply(AssembledReply):
                 chunk = b"" if http.over else await http.receive()
                 events = decoder.feed(chunk) if chunk else decoder.end()
                 if events:
-                    return events
+                    return self._close(events) if decoder.done else events
         except ProviderError as error:
             events = decoder.fail(error)
             if events:
-                return events
+                return self._close(events)
         if decoder.error is not None:
             raise decoder.error
         return []
@@ -225,6 +225,7 @@ class WireReply(AssembledReply):
 
     async def _fail(self, error: BaseException) -> NoReturn:
         await self._leave(error)
+        self._charge(error)
         if not isinstance(error, ProviderError):
             raise error
         # Without the frames below: they hold the reply, and some servers repeat the key in it.

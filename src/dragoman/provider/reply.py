@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from ..calls import CallRecord
+from ..errors import MalformedToolCallError, TimedOutError
 from ..events import Assembler, Event, Follower, MessageComplete, MessageStart, Usage
-from ..messages import Assistant, Issuer, LossWarning, Request
+from ..messages import Assistant, AssistantBlock, Issuer, LossWarning, Request
 from ..tokens import estimate_input_tokens
 
 
@@ -128,24 +129,43 @@ class AssembledReply(Reply):
         return self.out.warnings if self.out is not None else ()
 
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
+        is_sent = self.out is not None
         if self.out is None:
             self.out = Assembler(request_id=self.request.request_id, model=self.model, provider=self.provider)
         closing = self.out.cut(undelivered)
-        if closing and type(closing[-1]) is MessageComplete and closing[-1].final_content:
-            self.out.reported = self._estimate(closing[-1])
+        if is_sent and closing and type(closing[-1]) is MessageComplete:
+            self.out.reported = self._estimate(closing[-1].usage, closing[-1].final_content)
             closing[-1] = replace(closing[-1], usage=self.out.reported)
         return closing
 
-    def _estimate(self, complete: MessageComplete) -> Usage:
+    def _close(self, events: list[Event]) -> list[Event]:
+        """Estimate the usage of a message that broke off with an error, in the event that closes it."""
+        out, last = self.out, events[-1]
+        if out is None or type(last) is not MessageComplete or last.finish_reason != "error":
+            return events
+        if out.error is None or isinstance(out.error, MalformedToolCallError):  # the counts are complete
+            return events
+        out.reported = self._estimate(last.usage, last.final_content)
+        out.complete = replace(last, usage=out.reported)
+        out.error.response = replace(out.error.response, usage=out.reported)
+        return [*events[:-1], out.complete]
+
+    def _charge(self, error: BaseException) -> None:
+        """Estimate the input of a request whose answer was late: the provider works on it and bills it."""
+        is_late = isinstance(error, TimedOutError) and error.which != "connect"
+        if is_late and self.out is not None and self.out.reported == Usage():
+            self.out.reported = self._estimate(Usage(), ())
+
+    def _estimate(self, usage: Usage, content: Sequence[AssistantBlock]) -> Usage:
         """Return the usage of a message that was cut off: the provider bills what it had written.
 
         The counts of a stream come at its end, or begin with one output token, so they are too low here.
         """
-        usage, request = complete.usage, self.request
-        written = estimate_input_tokens((Assistant(complete.final_content),), family=self.token_family)
+        request, family = self.request, self.token_family
+        written = estimate_input_tokens((Assistant(tuple(content)),), family=family) if content else 0
         asked = usage.input_tokens
         if asked is None:
-            asked = estimate_input_tokens(request.messages, request.tools, family=self.token_family)
+            asked = estimate_input_tokens(request.messages, request.tools, family=family)
         output = max(usage.output_tokens or 0, written)
         return replace(usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True)
 
@@ -179,7 +199,8 @@ class EventsReply(AssembledReply):
         except StopAsyncIteration:
             await self.aclose()
             return []
-        except BaseException:
+        except BaseException as error:
+            self._charge(error)
             await self.aclose()
             raise
         self._follower.follow(event)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from ..calls import CallCompleted, CallFailed, CallStarted, count_usage, find_stop_reason, read_headers, redact
@@ -86,10 +87,12 @@ def record_failed(
     said: MessageRecorded | None = None,
     response: Response | None = None,
     reply: Reply | None = None,
+    used: Mapping[str, Any] = MappingProxyType({}),
 ) -> CallFailed:
     """Return the record of a call that failed in its last attempt; without an error, it was cancelled.
 
-    ``said``, ``response`` and ``reply`` are what had arrived. It is billed, although the call failed.
+    ``said``, ``response`` and ``reply`` are what had arrived. It is billed, although the call failed. ``used``
+    are the fields of the usage and its cost if no message had arrived.
     """
     error_class: ErrorClass = "cancelled" if error is None else "other"
     message, status = error or "the call was cancelled", None
@@ -99,7 +102,7 @@ def record_failed(
     attempt = reply.attempt if reply is not None else 0
     headers = error.headers if isinstance(error, ProviderError) else {}
     return CallFailed(
-        **(_end_fields(said, response) if said is not None else {}),
+        **(_end_fields(said, response) if said is not None else used),
         model=(reply.model if reply is not None else None) or call.model,
         provider=(reply.provider if reply is not None else None) or call.provider,
         **read_headers(headers),

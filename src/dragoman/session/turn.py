@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, price_usage
 from ..errors import MalformedToolCallError, ProviderError
-from ..events import Event, MessageStart, Response, ToolIntent, ToolUseEnd
+from ..events import Event, MessageStart, Response, ToolIntent, ToolUseEnd, Usage
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
 from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
 from ..middleware.layer import find_served
@@ -181,15 +181,24 @@ class Turn:
                 await self._write(reply, call.id)
             await self._keep_raw(partial, call.id)
         sent = stream.reply if stream is not None else None
-        await self._write(record_failed(started, error, reply, partial, sent), call.id)
+        used = self._price(sent, sent.usage) if sent is not None and reply is None else {}
+        await self._write(record_failed(started, error, reply, partial, sent, used), call.id)
 
     def _message(self, reply: Reply, response: Response, *, in_context: bool) -> MessageRecorded:
-        name, model = reply.provider or self._provider.name, reply.model or self._provider.model
+        served = self._find_served(reply)
+        cost = self._price(reply, response.usage)
+        return make_message(response, self._ends, self._routing, served, cost, in_context=in_context)
+
+    def _find_served(self, reply: Reply) -> tuple[str, str]:
+        return reply.provider or self._provider.name, reply.model or self._provider.model
+
+    def _price(self, reply: Reply, usage: Usage) -> dict[str, Any]:
+        """Return the fields of a record that hold a usage and its cost."""
+        name, model = self._find_served(reply)
         sold_as = find_served(self._provider, name, model).priced_as
         price = self._settings.price
-        bill = price(response.usage, f"{name}:{model}") if price is not None else sold_as.cost(response.usage)
-        cost = price_usage(response.usage, bill, sold_as.model)
-        return make_message(response, self._ends, self._routing, (name, model), cost, in_context=in_context)
+        bill = price(usage, f"{name}:{model}") if price is not None else sold_as.cost(usage)
+        return price_usage(usage, bill, sold_as.model)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
         """Record the provider's own JSON, if the session keeps it and there is any."""

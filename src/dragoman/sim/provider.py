@@ -252,7 +252,12 @@ class _ScriptedReply(AssembledReply):
             if scene.fault.is_of_bytes:
                 scene = self._provider.break_bytes(self.request, scene)
             self.out, self._source = scene.out, scene.batches
-        return await anext(self._source, [])
+        try:
+            batch: list[Event] = await anext(self._source, [])
+        except ProviderError as error:
+            self._charge(error)
+            raise
+        return self._close(batch) if batch else batch
 
     async def aclose(self) -> None:
         if self._source is not None:
