@@ -6,16 +6,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
 import dragoman
 from dragoman import Session, Usage
 from dragoman.calls import IS_WORKER, CallCompleted, CallFailed, CallStarted, RoutingSwitched
+from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.log import SqliteLog
 from dragoman.middleware import Fallback, Observe, Retry
 from dragoman.transport import FixtureTransport
 
+from .gateway.serving import serving
 from .listed import Clock, Listed, speak
 
 HEADERS = {"content-type": "application/json", "x-request-id": "req", "x-ratelimit-remaining-requests": "9"}
@@ -53,9 +57,22 @@ async def collect(folder: Path) -> list[Any]:
         await second.complete("Hi.", [dragoman.Tool("add")])
         records = [record.payload for record in log.find("llm.call_started", "llm.call_completed", "llm.call_failed",
                                                          "routing.switched")]  # fmt: skip
+        records += await collect_from_gateway(log)
     for observer in (inner, second, third):
         await observer.close()
     return seen + records
+
+
+async def collect_from_gateway(log: SqliteLog) -> list[Any]:
+    """Call models through a gateway that writes to the log; return the records of these calls."""
+    key = Key("ann", hash_key("dg-ann"))
+    answering, failing = Listed(completed()), Listed(dragoman.OverloadedError("no"))
+    app = create_app({"fast": answering, "slow": failing}, keys=KeyRing([key]), log=log)
+    async with serving(app) as url, aiohttp.ClientSession(headers={"authorization": "Bearer dg-ann"}) as session:
+        for name in ("fast", "slow"):
+            body = {"model": name, "messages": [{"role": "user", "content": "Hi."}]}
+            await (await session.post(f"{url}/v1/chat/completions", json=body)).read()
+    return [record.payload for record in log.find("llm.call_completed", "llm.call_failed") if record.turn != "t1"]
 
 
 async def test_every_field_of_a_record_is_written_by_some_run(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "CallFailed",
     "CallRecord",
     "CallStarted",
+    "Inbound",
     "ProviderRecovered",
     "ProviderUnavailable",
     "RoutingSwitched",
@@ -70,6 +71,23 @@ def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | No
 # --- calls ------------------------------------------------------------------------------------------
 
 
+class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The client's side of a call that came through a gateway.
+
+    ``wire`` is the one that the client speaks, ``key`` the id of its key, ``name`` the name under which it
+    asked for the model; ``status`` and ``bytes`` are of the reply that it received, ``warnings`` what its
+    request lost on the way, ``error`` the category of the error that it received.
+    """
+
+    wire: str
+    key: str | None = None
+    name: str | None = None
+    status: int = 0
+    bytes: int = 0
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+
+
 class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What every record of an attempt has.
 
@@ -106,7 +124,8 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     ``cost_unknown`` is why there is none, ``stated_cost_usd`` what the provider says it charges. In the log
     a cost is an exact decimal number. ``first_event_ms`` and ``latency_ms`` count from ``at``.
     ``response_model`` is the model that served, as the provider names it, ``provider_request_id`` the
-    provider's own id of the request, ``rate_limits`` the headers about its limits.
+    provider's own id of the request, ``rate_limits`` the headers about its limits, ``inbound`` the client's
+    side of it in a gateway.
     """
 
     finish_reason: FinishReason | None = None
@@ -125,6 +144,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     response_model: str | None = None
     provider_request_id: str | None = None
     rate_limits: dict[str, str] = field(default_factory=dict)
+    inbound: Inbound | None = None
 
     @property
     def usage(self) -> Usage:

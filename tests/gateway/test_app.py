@@ -491,9 +491,10 @@ async def test_the_access_log_tells_neither_content_nor_keys(caplog: pytest.LogC
             await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
             await post(f"{url}/v1/chat/completions", BODY, bearer("dg-wrong"))
     lines = [json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"]
-    assert [(line["status"], line.get("key"), line.get("model")) for line in lines] == [
-        (200, "ann", "fast"),
-        (401, None, None),
+    found = [(line["type"], line["inbound"]) for line in lines]
+    assert [(kind, line["status"], line.get("key"), line.get("name")) for kind, line in found] == [
+        ("llm.call_completed", 200, "ann", "fast"),
+        ("gateway.request", 401, None, None),
     ]
     assert lines[0]["output_tokens"] == 5
     for text in ("secret prompt", "An answer", ANN, "dg-wrong"):

@@ -53,7 +53,11 @@ def lock(path: Path) -> sqlite3.Connection:
 def tables(path: Path) -> tuple[int, int, int]:
     """Return the leases, the tokens and the money (in billionths) that are in the file."""
     base = sqlite3.connect(path)
-    queries = ("select count(*) from running", "select sum(tokens) from used", "select sum(nano) from spent")
+    queries = (
+        "select count(*) from running",
+        "select sum(tokens) from used",
+        "select cast(round(sum(usd) * 1e9) as integer) from spent",
+    )
     found = [base.execute(query).fetchone()[0] or 0 for query in queries]
     base.close()
     return found[0], found[1], found[2]

@@ -103,7 +103,9 @@ async def test_a_reply_under_way_is_finished_before_the_process_ends(tmp_path: P
             said = (await process.stderr.read()).decode()
             await asyncio.wait_for(process.wait(), 10)
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert [(line["model"], line["status"], line["stream"]) for line in lines] == [("fast", 200, True)]
+    assert [(line["inbound"]["name"], line["inbound"]["status"], line["stream"]) for line in lines] == [
+        ("fast", 200, True)
+    ]
     assert "secret" not in said
     assert "canary" not in said
 

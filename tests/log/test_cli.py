@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sqlite3
@@ -17,8 +18,10 @@ from click.testing import CliRunner, Result
 from psycopg.conninfo import conninfo_to_dict
 
 from dragoman.cli import main
+from dragoman.cli.bills import show_bills
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import SessionStarted, SqliteLog, ToolObserved, find_place, name_place, open_log
+from dragoman.prices import PriceTable
 
 from ..cli.terminal import Terminal
 from ..server import answering
@@ -306,6 +309,30 @@ def test_cost_with_another_table(path: Path, tmp_path: Path) -> None:
     prices.write_text("rows: [{provider: x}]")
     assert run("cost", "--prices", str(prices), "--log", str(path)).exit_code == 2
     assert run("cost", "--only", "--log", str(path)).exit_code == 2
+
+
+@pytest.mark.parametrize("by", ["model", "day", "provider", "session", "key", "project"])
+def test_every_grouping_adds_up_to_the_same_cost(by: str, path: Path) -> None:
+    rows = json.loads(run("cost", "--by", by, "--log", str(path), "--json").stdout)[f"{by}s"]
+    whole = json.loads(run("cost", "--log", str(path), "--json").stdout)["models"]
+    for name in ("recorded_usd", "repriced_usd", "calls", "cached_input_tokens"):
+        assert sum([Decimal(row[name]) for row in rows]) == sum([Decimal(row[name]) for row in whole]) > 0
+    table = run("cost", "--by", by, "--log", str(path)).stdout
+    lines = list(csv.DictReader(run("cost", "--by", by, "--log", str(path), "--csv").stdout.splitlines()))
+    assert [line[by] for line in lines] == [row[by] for row in rows]
+    assert [line["recorded_usd"] for line in lines] == [row["recorded_usd"] for row in rows]
+    assert all(row[by][:10] in table for row in rows)
+    assert "%)" in table  # the share of cached input
+
+
+def test_bars_are_as_long_as_the_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"calls": 1, "input_tokens": 1, "cached_input_tokens": 0, "output_tokens": 1, "cached_share": 0.0}
+    rest = {"without_recorded_cost": 0, "repriced_usd": "0", "unpriced": {}, "difference_usd": "0"}
+    costs = {"2026-01-01": "1", "2026-01-02": "0.5", "2026-01-03": "0"}
+    rows = [{"day": day, **counts, "recorded_usd": cost, **rest} for day, cost in costs.items()]
+    show_bills(rows, PriceTable.default(), "day", chart=True)
+    shown = capsys.readouterr().out
+    assert [line.count("█") for line in shown.splitlines() if line.startswith("2026")] == [24, 12, 0]
 
 
 # --- places -----------------------------------------------------------------------------------------

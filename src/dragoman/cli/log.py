@@ -9,10 +9,8 @@ import re
 import sys
 import time
 import webbrowser
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,11 +30,10 @@ from ..log import (
     find_place,
     name_place,
     open_log,
-    read_uses,
 )
-from ..prices import EXACT, PriceTable, Repriced, Unpriced, reprice
 from ..replay import describe, shorten
 from ..trace import TraceServer
+from .bills import GROUPS, add_up, show_bills, write_csv
 from .console import Bar, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import json_option, load_prices
@@ -130,7 +127,7 @@ def status(*, as_json: bool) -> None:
 @command.command("list")
 @log_option
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
-@click.option("--kind", type=click.Choice(["agent", "chat", "ask"]), help="Only sessions of this kind.")
+@click.option("--kind", type=click.Choice(["agent", "chat", "ask", "gateway"]), help="Only sessions of this kind.")
 @json_option("the sessions")
 def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json: bool) -> None:
     """List the sessions, the newest first."""
@@ -375,105 +372,40 @@ def _find_old(log: EventLog, before: datetime) -> list[str]:
     help="Price the calls again with the rates of this file, which go before the bundled ones.",
 )
 @click.option("--only", is_flag=True, help="With --prices: with these rates alone.")
+@click.option("--by", type=click.Choice(GROUPS), default="model", show_default=True, help="What to add up by. A key is one of the gateway; a project is one of the session's metadata, or its folder.")  # fmt: skip # noqa: E501
+@click.option("--csv", "as_csv", is_flag=True, help="Print the bills as CSV.")
 @json_option("the bills")
-def show_cost(session: str | None, where: str | None, prices: str | None, *, only: bool, as_json: bool) -> None:
+def show_cost(
+    session: str | None,
+    where: str | None,
+    prices: str | None,
+    by: str,
+    *,
+    only: bool,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
     """Add up what the calls of SESSION, or of the whole log, cost: as recorded, and with the prices of a table.
 
-    Each call is priced by the row that held on its own day. A cost that is not known is never counted as zero.
+    Each call is priced by the row that held on its own day. A cost that is not known is never counted as zero. At a
+    terminal, a bar shows each group's share of the recorded cost.
     """
     if only and prices is None:
         raise click.UsageError("--only needs --prices")
+    if as_csv and as_json:
+        raise click.UsageError("--csv or --json, one of the two")
     table = load_prices(prices, only=only)
     with open_log_at(where) as log:
         if session is not None:
             session = find_session(log, session)
-        bills: dict[str, _Bill] = {}
         with working("adding up"):
-            for result in reprice(read_uses(log, session), table):
-                bills.setdefault(result.use.model, _Bill()).add(result)
-    rows = [{"model": model, **bills[model].total()} for model in sorted(bills)]
+            rows = add_up(log, session, table, by)
     if as_json:
-        write_json({"pricing_version": table.version, "models": rows})
+        write_json({"pricing_version": table.version, f"{by}s": rows})
+    elif as_csv:
+        click.echo(write_csv(rows, by), nl=False)
     else:
-        _show_bills(rows, table)
-
-
-class _Bill:
-    """The calls of one model, added up."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(calls=0, input_tokens=0, cached_input_tokens=0, output_tokens=0)
-        self.recorded = self.repriced = self.difference = Decimal(0)
-        self.unrecorded = 0
-        self.stated = self.beyond = Decimal(0)
-        self.with_stated = 0
-        self.reasons: Counter[str] = Counter()
-
-    def add(self, result: Repriced) -> None:
-        self.counts["calls"] += 1
-        for name in ("input_tokens", "cached_input_tokens", "output_tokens"):
-            self.counts[name] += getattr(result.use.usage, name) or 0
-        if result.old is None:
-            self.unrecorded += 1
-        else:
-            self.recorded = EXACT.add(self.recorded, result.old)
-        if isinstance(result.new, Unpriced):
-            self.reasons[result.new.reason] += 1
-        else:
-            self.repriced = EXACT.add(self.repriced, result.new.total)
-        if result.difference is not None:
-            self.difference = EXACT.add(self.difference, result.difference)
-        stated = result.use.usage.stated_cost_usd
-        if stated is not None:
-            self.with_stated += 1
-            self.stated = EXACT.add(self.stated, stated)
-            if result.old is not None:
-                self.beyond = EXACT.add(self.beyond, EXACT.subtract(stated, result.old))
-
-    def total(self) -> dict[str, Any]:
-        stated: dict[str, Any] = {}
-        if self.with_stated:
-            stated = {"stated_usd": _plain(self.stated), "stated_minus_recorded_usd": _plain(self.beyond)}
-        return {
-            **self.counts,
-            "recorded_usd": _plain(self.recorded),
-            "without_recorded_cost": self.unrecorded,
-            "repriced_usd": _plain(self.repriced),
-            "unpriced": dict(self.reasons),
-            "difference_usd": _plain(self.difference),
-            **stated,
-        }
-
-
-def _plain(amount: Decimal) -> str:
-    return f"{amount.normalize(EXACT):f}"
-
-
-def _show_bills(rows: list[dict[str, Any]], table: PriceTable) -> None:
-    if not rows:
-        click.echo("no calls that used tokens", err=True)
-        return
-    heads = ["model", "calls", "in", "cached", "out", "recorded", "now"]
-    show_table(heads, [_show_bill(row) for row in rows], right=range(1, 7))
-    click.echo(f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not known")
-    for row in rows:
-        for reason, count in row["unpriced"].items():
-            click.echo(f"not priced, {count} call{'s' * (count != 1)}: {reason}")
-        if "stated_usd" in row:
-            beyond = Decimal(row["stated_minus_recorded_usd"])
-            stated = f"the provider states {row['stated_usd']}, {beyond:+f} against the recorded cost"
-            click.echo(f"{row['model']}: {stated}")
-
-
-def _show_bill(row: dict[str, Any]) -> list[str]:
-    counts = [str(row[name]) for name in ("calls", "input_tokens", "cached_input_tokens", "output_tokens")]
-    recorded = _amount(row["recorded_usd"], row["without_recorded_cost"], row["calls"])
-    now = _amount(row["repriced_usd"], sum(row["unpriced"].values()), row["calls"])
-    return [row["model"], *counts, recorded, now]
-
-
-def _amount(amount: str, unknown: int, calls: int) -> str:
-    return "unknown" if unknown == calls else f"{Decimal(amount):.6f}{'+' if unknown else ''}"
+        show_bills(rows, table, by, chart=sys.stdout.isatty())
 
 
 # --- in a browser -----------------------------------------------------------------------------------

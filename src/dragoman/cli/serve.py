@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from ..errors import ProviderError
+from ..errors import ProviderError, scrub
 from ..gateway.access import Bounds, is_loopback
 from ..gateway.keys import KeyRing, new_key
+from ..log import LogError, PostgresLog, open_log
 from ..registry import ConfigError, Registry
 from .errors import WrongFile, report_errors
 
@@ -39,6 +40,8 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--media-urls/--no-media-urls", default=True, show_default=True, help="Take images and documents as URLs. A server behind the gateway may fetch them: refuse where it could reach inner addresses.")  # fmt: skip # noqa: E501
 @click.option("--drain", default=30, show_default=True, type=click.IntRange(0, 3600), metavar="SECONDS", help="How long replies may go on after SIGTERM.")  # fmt: skip # noqa: E501
 @click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
+@click.option("--log", "where", metavar="PLACE", help="Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, cost, warnings and times, without content.")  # fmt: skip # noqa: E501
+@click.option("--log-content", is_flag=True, help="With --log: record the messages, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
 def command(
     models: tuple[str, ...],
@@ -54,9 +57,11 @@ def command(
     max_connections: int,
     max_connections_per_peer: int | None,
     drain: int,
+    where: str | None,
     *,
     media_urls: bool,
     access_log: bool,
+    log_content: bool,
     as_json: bool,
 ) -> None:
     """Serve models to existing clients, over the wires they speak.
@@ -74,6 +79,7 @@ def command(
         ring = _check(config, named, keys)
         if workers > 1 and state is None and any(key.is_limited for key in ring.keys if ring):
             raise click.UsageError("--workers: keys with limits are counted together in a file; give --state FILE")
+        _check_log(where, workers, log_content=log_content)
         connections = _fit_open_files(max_connections)
         bounds = {
             "body_bytes": max_body * _MIB,
@@ -90,9 +96,26 @@ def command(
             "workers": workers,
             "check_host": is_loopback(host) and keys is None,
             "access_log": access_log,
+            "log": where,
+            "log_content": log_content,
             "bounds": bounds,
         }
         _run(told, host, port, workers, drain)
+
+
+def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
+    """Open the log once: a wrong place is an error before the first call."""
+    if where is None:
+        if log_content:
+            raise click.UsageError("--log-content needs --log")
+        return
+    try:
+        with open_log(where) as log:
+            is_file = not isinstance(log, PostgresLog)
+    except LogError as error:
+        raise click.UsageError(f"--log: {scrub(str(error))}") from error
+    if workers > 1 and is_file:
+        raise click.UsageError("--log: a file has one writer; give a postgresql:// URL, or --workers 1")
 
 
 def _fit_open_files(connections: int) -> int:

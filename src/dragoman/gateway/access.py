@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..errors import AuthenticationError, InvalidRequestError, OverloadedError, UnsupportedContentError
 from ..messages import Document, Image, Message, Request, Url
+from .evidence import CallLog
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
 from .metrics import Metrics
@@ -75,13 +76,22 @@ class Service:
     """What the routes share: the models, who may use them, and what has been used."""
 
     def __init__(
-        self, models: Models, keys: KeyRing | None, ledger: Ledger, bounds: Bounds, *, counts: bool, check_host: bool
+        self,
+        models: Models,
+        keys: KeyRing | None,
+        ledger: Ledger,
+        bounds: Bounds,
+        calls: CallLog | None = None,
+        *,
+        counts: bool,
+        check_host: bool,
     ) -> None:
         self.models = models
         self.keys = keys
         self.ledger = LedgerWriter(ledger)
         self.counts = counts  # or each worker would count for itself
         self.bounds = bounds
+        self.calls = calls
         self.metrics = Metrics()
         self.draining = False
         self.held_bytes = 0  # of bodies that are being received or decoded

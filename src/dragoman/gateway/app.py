@@ -11,6 +11,7 @@ is decided here and never by a request.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -25,10 +26,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..errors import InvalidModelError, ProviderError
+from ..log import EventLog, open_log
 from ..provider import Provider
 from ..registry import Registry
 from ..wire import SERVER_CODECS, ServerCodec
 from .access import Bounds, Service
+from .evidence import CallLog
 from .exchange import RouteHandler, read_headers
 from .keys import Key, KeyRing
 from .ledger import Ledger
@@ -48,18 +51,23 @@ def create_app(
     bounds: Bounds | None = None,
     workers: int = 1,
     check_host: bool = True,
+    log: EventLog | None = None,
+    log_content: bool = False,
 ) -> Starlette:
     """An ASGI application in front of these models.
 
     ``keys`` are who may use it; without them everybody on this machine may, and ``check_host`` sees to
     it that nobody else does. ``ledger`` counts what limited keys use, in memory unless you give one.
     ``workers`` says how many processes share the keys; where these have limits, they share a ledger, too.
+    ``log`` receives the records of every call, as one session for each run; it stays open at the end. With
+    ``log_content`` it receives the messages, too.
     """
     ledger = ledger or Ledger()
     counts = workers == 1 or ledger.is_shared
     if not counts and keys is not None and any(key.is_limited for key in keys.keys):
         raise ValueError("workers: keys with limits are counted together in a file; give ledger=Ledger(path)")
-    service = Service(Models(models), keys, ledger, bounds or Bounds(), counts=counts, check_host=check_host)
+    calls = CallLog(log, include_content=log_content) if log is not None else None
+    service = Service(Models(models), keys, ledger, bounds or Bounds(), calls, counts=counts, check_host=check_host)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
@@ -68,6 +76,8 @@ def create_app(
         service.draining = True
         await service.models.close()
         await service.ledger.close()
+        if calls is not None:
+            await calls.close()
 
     app = Starlette(routes=_routes(service), lifespan=lifespan)
     app.router.redirect_slashes = False  # it would answer before the key is checked, with the client's own Host
@@ -231,6 +241,9 @@ def create_app_from_environment() -> Starlette:
     models: Mapping[str, Provider] | Registry = registry
     if told["models"]:
         models = {name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()}
+    log = open_log(told["log"]) if told["log"] else None
+    if log is not None:
+        atexit.register(log.close)
     return create_app(
         models,
         keys=KeyRing.load(told["keys"]) if told["keys"] else None,
@@ -238,4 +251,6 @@ def create_app_from_environment() -> Starlette:
         bounds=Bounds(**told["bounds"]),
         workers=told["workers"],
         check_host=told["check_host"],
+        log=log,
+        log_content=told["log_content"],
     )

@@ -7,12 +7,12 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from decimal import Decimal
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from ..calls import Inbound
 from ..errors import (
     InvalidModelError,
     InvalidRequestError,
@@ -23,14 +23,15 @@ from ..errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from ..events import Event, MessageComplete, Usage
+from ..events import Event, MessageComplete
 from ..messages import LossWarning, Request
 from ..middleware.redis import LimiterUnavailableError
-from ..provider import Provider
+from ..provider import Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
 from .access import Service
+from .evidence import LARGE, CallEnd, GatewayCall, add_up, hide_messages
 from .keys import Key
 from .listings import show_ollama_model
 from .models import issuer_of, wires_of
@@ -52,7 +53,6 @@ _HINTS = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
 )
 _LENGTH = re.compile("[0-9]{1,19}")
-_LARGE = 256 * 1024  # bytes of a body from which on it is read in a thread
 _SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
 
 
@@ -90,32 +90,30 @@ class Exchange:
     """One request: admitted, answered, accounted for."""
 
     __slots__ = (
-        "abandoned",
         "began",
         "codec",
+        "complete",
         "encoder",
         "error",
         "first",
         "gone",
         "headers",
         "held",
-        "is_complete",
         "key",
         "lease",
         "length",
         "model",
         "provider",
         "receive",
+        "reply",
         "request",
         "scope",
         "send",
-        "sent",
         "service",
         "size",
         "started",
         "status",
         "task",
-        "usage",
         "warnings",
     )  # fmt: skip
 
@@ -135,8 +133,8 @@ class Exchange:
         self.request: Request | None = None
         self.encoder: ReplyEncoder | None = None
         self.warnings: tuple[LossWarning, ...] = ()
-        self.usage = Usage()
-        self.is_complete = False
+        self.reply: Reply | None = None  # of the provider, once it has been called
+        self.complete: MessageComplete | None = None
         self.size = 0  # of the body
         self.held = 0  # bytes of it that count against what all bodies may take
         self.length = 0  # of what was sent
@@ -144,8 +142,6 @@ class Exchange:
         self.error: ProviderError | None = None
         self.started = False
         self.gone = False
-        self.sent = False  # the provider has been called
-        self.abandoned = False  # and the call was ended from here
         self.task: asyncio.Task[Any] | None = None
 
     async def run(self, action: Action = "answer") -> None:
@@ -202,7 +198,7 @@ class Exchange:
 
     async def _work(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function, in a thread if the request is so large that the event loop would stand still."""
-        return await asyncio.to_thread(function, *args) if self.size > _LARGE else function(*args)
+        return await asyncio.to_thread(function, *args) if self.size > LARGE else function(*args)
 
     # before any work: who asks
 
@@ -309,8 +305,7 @@ class Exchange:
         asked = replace(asked, issuer=issuer_of(provider))
         encoder = self.encoder = self.codec.encoder(asked, created=int(time.time()))
         self.task = asyncio.current_task()
-        self.sent = True
-        reply = provider.open(self.request)
+        reply = self.reply = provider.open(self.request)
         watcher = asyncio.ensure_future(self._watch())
         try:
             async with asyncio.timeout(self.service.bounds.reply_seconds):
@@ -318,14 +313,15 @@ class Exchange:
                     await self._pass_on(encoder, batch)
             last = encoder.end()
         except TimeoutError:
+            await self._work(reply.cancel)
             last = self._fail(encoder, TimedOutError("the reply took longer than this gateway allows", which="total"))
         except ProviderError as error:
             last = self._fail(encoder, error)
         except asyncio.CancelledError:
+            await self._work(reply.cancel)  # what had arrived is billed: this estimates it
             last = self._cancelled(encoder)
         finally:
             watcher.cancel()
-            self.usage = reply.usage  # also of a reply that was cut off
             await reply.aclose()
         await self._finish(encoder, last)
 
@@ -333,7 +329,7 @@ class Exchange:
         data = encoder.feed(batch[0]) if len(batch) == 1 else b"".join([encoder.feed(event) for event in batch])
         last = batch[-1]
         if type(last) is MessageComplete:
-            self.is_complete = True
+            self.complete = last
             self.warnings += last.warnings
         if self.first is None:
             self.first = time.perf_counter() - self.began
@@ -351,7 +347,6 @@ class Exchange:
         raise error
 
     def _cancelled(self, encoder: ReplyEncoder) -> bytes:
-        self.abandoned = True
         task = asyncio.current_task()
         if self.gone and task is not None:
             task.uncancel()
@@ -408,55 +403,59 @@ class Exchange:
         service.metrics.time("request", seconds)
         if self.first is not None:
             service.metrics.time("first_event", self.first)
-        tokens, money = self._charge() if self._is_billed() else (0, Decimal(0))
+        records = self._record_call(seconds)
+        usage, money = add_up(records)
+        tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+        if tokens:
+            service.metrics.use(self.model, usage)
         if self.key is not None and self.key.is_limited and (self.lease or tokens):
             service.ledger.settle(self.lease, self.key, tokens, money)
         if access.isEnabledFor(logging.INFO):
-            access.info("%s", msgspec.json.encode(self._line(seconds)).decode())
+            lines: list[Any] = [*hide_messages(records)] or [self._describe_request(seconds)]
+            for line in lines:
+                access.info("%s", msgspec.json.encode(line).decode())
 
-    def _is_billed(self) -> bool:
-        """Return whether the provider bills the call: it began to answer, or the call was given up while it worked."""
-        is_late = isinstance(self.error, TimedOutError) and self.error.which != "connect"
-        return self.first is not None or (self.sent and (self.abandoned or is_late))
+    def _record_call(self, seconds: float) -> list[CallEnd]:
+        """Return the records of the call, and write them to the log if there is one; none if there was no call."""
+        if self.reply is None or self.provider is None or self.request is None:
+            return []
+        call = GatewayCall(
+            provider=self.provider,
+            request=self.request,
+            reply=self.reply,
+            inbound=self._inbound(),
+            at=time.time() - seconds,
+            seconds=seconds,
+            first=self.first,
+            complete=self.complete,
+            error=self.error,
+            body_bytes=self.size,
+        )
+        records = call.record()
+        if self.service.calls is not None:
+            self.service.calls.put(call, records)
+        return records
 
-    def _charge(self) -> tuple[int, Decimal]:
-        """Return the tokens and the money that the call used; estimated where the provider did not report them."""
-        assert self.provider is not None
-        assert self.request is not None
-        usage, provider = self.usage, self.provider
-        if usage.input_tokens is None or usage.output_tokens is None or not self.is_complete:
-            # Not reported, or cut off before the last count. The provider bills all the same, so we estimate.
-            asked = self.size // 4  # of a long request: a real estimate would take seconds
-            if self.size <= _LARGE:
-                asked = provider.estimate_input_tokens(self.request.messages, self.request.tools)
-            written = usage.output_tokens or 0
-            if not self.is_complete or not written:
-                written = max(written, self.length // 100)
-            usage = Usage(usage.input_tokens or asked, written, estimated=True)
-        self.service.metrics.use(self.model, usage)
-        has_budget = self.key is not None and self.key.budget_usd is not None
-        priced = provider.priced_as.cost(usage) if has_budget else None
-        return (usage.input_tokens or 0) + (usage.output_tokens or 0), priced.total if priced else Decimal(0)
+    def _inbound(self) -> Inbound:
+        return Inbound(
+            wire=self.codec.wire,
+            key=None if self.key is None else self.key.id,
+            name=self.model or None,
+            status=self.status,
+            bytes=self.length,
+            warnings=tuple([f"{warning.code} {warning.path}" for warning in self.warnings]),
+            error=None if self.error is None else self.error.category,
+        )
 
-    def _line(self, seconds: float) -> dict[str, Any]:
-        """What the access log says: who, what, how long and how much; never what was said, and no key."""
+    def _describe_request(self, seconds: float) -> dict[str, Any]:
+        """Return the line of the access log for a request without a call: refused, or not for a reply."""
         line = {
-            "time": round(time.time(), 3),
-            "request_id": None if self.request is None else self.request.request_id,
-            "key": None if self.key is None else self.key.id,
-            "wire": self.codec.wire,
-            "model": self.model or None,
-            "status": self.status,
-            "stream": None if self.request is None else self.request.stream,
-            "ms": round(seconds * 1000, 1),
-            "first_ms": None if self.first is None else round(self.first * 1000, 1),
-            "bytes": self.length,
-            "input_tokens": self.usage.input_tokens,
-            "output_tokens": self.usage.output_tokens,
-            "error": None if self.error is None else self.error.category,
-            "warnings": [warning.code for warning in self.warnings] or None,
+            "type": "gateway.request",
+            "at": round(time.time() - seconds, 6),
+            "latency_ms": round(seconds * 1000, 3),
+            "inbound": self._inbound(),
         }
-        return {name: value for name, value in line.items() if value is not None}
+        return line if self.request is None else {**line, "request_id": self.request.request_id}
 
 
 _JSON = {"content-type": "application/json"}

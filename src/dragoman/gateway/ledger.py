@@ -1,7 +1,7 @@
 """What each key has used: money in all, requests and tokens this minute, and its calls in flight.
 
 ``Ledger`` counts in memory for one process, or in a SQLite file where several workers count together or a
-restart must not reset a budget. Money is kept in integer billionths, so that sums are exact.
+restart must not reset a budget. Money is kept as decimal text, so that sums are exact.
 ``LedgerWriter`` uses a ledger from an event loop without blocking it.
 """
 
@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 from ..errors import OverloadedError, QuotaExceededError, RateLimitError
 from ..messages import new_ulid
+from ..prices import EXACT
 from .keys import Key
 
 log = logging.getLogger("dragoman")
 
-_BILLION = 10**9
 _SCHEMA = """
-create table if not exists spent (key text primary key, nano integer not null);
+create table if not exists spent (key text primary key, usd text not null);
 create table if not exists used (
     key text, minute integer, requests integer not null, tokens integer not null, primary key (key, minute)
 );
@@ -71,8 +71,8 @@ class Ledger:
 
     def spent(self, key: str) -> Decimal:
         """Return the money that a key has spent, in all."""
-        row = self._base.execute("select nano from spent where key = ?", (key,)).fetchone()
-        return Decimal(row[0]) / _BILLION if row else Decimal(0)
+        row = self._base.execute("select usd from spent where key = ?", (key,)).fetchone()
+        return Decimal(row[0]) if row else Decimal(0)
 
     def admit(self, key: Key, seconds: float = 0.0) -> str | None:
         """Count one more request of this key, or raise the limit that stands against it.
@@ -100,11 +100,8 @@ class Ledger:
             if tokens:
                 self._add(self._clock(), key, tokens=tokens)
             if money:
-                nano = int((money * _BILLION).to_integral_value(rounding="ROUND_CEILING"))
-                self._base.execute(
-                    "insert into spent values (?, ?) on conflict (key) do update set nano = nano + excluded.nano",
-                    (key, nano),
-                )
+                total = EXACT.add(self.spent(key), money)  # the file is locked, so no other process adds meanwhile
+                self._base.execute("insert or replace into spent values (?, ?)", (key, f"{total:f}"))
 
     # inside
 

@@ -73,7 +73,7 @@ from .payloads import (
 from .postgres import PostgresLog
 from .record import ADMINISTRATION, MAX_PAYLOAD, LogRecord, genesis, hash_record
 from .sqlite import SqliteLog
-from .usage import read_uses
+from .usage import read_calls, read_uses
 
 __all__ = [
     "ADMINISTRATION",
@@ -137,6 +137,7 @@ __all__ = [
     "name_place",
     "open_log",
     "parse_payload",
+    "read_calls",
     "read_uses",
 ]
 

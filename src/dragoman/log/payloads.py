@@ -36,7 +36,7 @@ SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 class SessionStarted(Struct, frozen=True, omit_defaults=True):
     """A session began.
 
-    ``kind`` is what wrote it: an agent session, or the commands ``chat`` and ``ask``.
+    ``kind`` is what wrote it: an agent session, the commands ``chat`` and ``ask``, or a gateway.
     ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool, so that a
     tool that changed between two runs, such as one of an MCP server, can be noticed.
     """
@@ -47,7 +47,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     tool_digests: dict[str, str] = field(default_factory=dict)
-    kind: Literal["agent", "chat", "ask"] = "agent"
+    kind: Literal["agent", "chat", "ask", "gateway"] = "agent"
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True):

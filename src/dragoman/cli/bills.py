@@ -1,0 +1,152 @@
+"""What the calls of a log cost, added up by day, model, provider, session, key or project."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias, get_args
+
+import click
+
+from ..log import EventLog, LogRecord, SessionStarted, read_calls
+from ..prices import EXACT, PriceTable, Repriced, Unpriced, reprice
+from .console import show_table
+from .cost import write_amount
+
+By: TypeAlias = Literal["model", "day", "provider", "session", "key", "project"]
+GROUPS: tuple[str, ...] = get_args(By)
+NONE = "(none)"
+_BAR = 24  # characters of the longest bar
+_COUNTS = ("calls", "input_tokens", "cached_input_tokens", "output_tokens")
+
+
+def add_up(log: EventLog, session: str | None, table: PriceTable, by: str) -> list[dict[str, Any]]:
+    """Return the bills of a log, one row for each group, sorted by its name."""
+    bills: dict[str, _Bill] = {}
+    projects: dict[str, str] = {}
+    for record, use in read_calls(log, session):
+        [result] = reprice([use], table)
+        if by == "project" and record.session not in projects:
+            projects[record.session] = _find_project(log, record.session)
+        name = projects[record.session] if by == "project" else _find_group(record, use.model, by)
+        bills.setdefault(name, _Bill()).add(result)
+    return [{by: name, **bills[name].total()} for name in sorted(bills)]
+
+
+def _find_group(record: LogRecord, sold_as: str, by: str) -> str:
+    call: Any = record.payload
+    if by == "day":
+        return f"{record.timestamp:%Y-%m-%d}"
+    if by == "key":
+        return str(call.inbound.key if call.inbound is not None and call.inbound.key else NONE)
+    return str({"model": sold_as, "provider": call.provider, "session": record.session}[by])
+
+
+def _find_project(log: EventLog, session: str) -> str:
+    """Return the project that a session names in its metadata, or the folder that it works in."""
+    first = next(log.read(session)).payload
+    metadata = first.metadata if isinstance(first, SessionStarted) else {}
+    return str(metadata.get("project") or metadata.get("workspace") or NONE)
+
+
+class _Bill:
+    """The calls of one group, added up."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
+        self.recorded = self.repriced = self.difference = Decimal(0)
+        self.unrecorded = 0
+        self.stated = self.beyond = Decimal(0)
+        self.with_stated = 0
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, result: Repriced) -> None:
+        self.counts["calls"] += 1
+        for name in _COUNTS[1:]:
+            self.counts[name] += getattr(result.use.usage, name) or 0
+        if result.old is None:
+            self.unrecorded += 1
+        else:
+            self.recorded = EXACT.add(self.recorded, result.old)
+        if isinstance(result.new, Unpriced):
+            self.reasons[result.new.reason] += 1
+        else:
+            self.repriced = EXACT.add(self.repriced, result.new.total)
+        if result.difference is not None:
+            self.difference = EXACT.add(self.difference, result.difference)
+        stated = result.use.usage.stated_cost_usd
+        if stated is not None:
+            self.with_stated += 1
+            self.stated = EXACT.add(self.stated, stated)
+            if result.old is not None:
+                self.beyond = EXACT.add(self.beyond, EXACT.subtract(stated, result.old))
+
+    def total(self) -> dict[str, Any]:
+        asked, cached = self.counts["input_tokens"], self.counts["cached_input_tokens"]
+        stated: dict[str, Any] = {}
+        if self.with_stated:
+            stated = {"stated_usd": write_amount(self.stated), "stated_minus_recorded_usd": write_amount(self.beyond)}
+        return {
+            **self.counts,
+            "cached_share": round(cached / asked, 4) if asked else None,
+            "recorded_usd": write_amount(self.recorded),
+            "without_recorded_cost": self.unrecorded,
+            "repriced_usd": write_amount(self.repriced),
+            "unpriced": dict(self.reasons),
+            "difference_usd": write_amount(self.difference),
+            **stated,
+        }
+
+
+# --- showing ----------------------------------------------------------------------------------------
+
+
+def write_csv(rows: Sequence[dict[str, Any]], by: str) -> str:
+    """Return the rows as CSV; ``unpriced`` is the number of calls without a price."""
+    names = [by, *_Bill().total(), "stated_usd", "stated_minus_recorded_usd"]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({**row, "unpriced": sum(row["unpriced"].values())})
+    return out.getvalue()
+
+
+def show_bills(rows: Sequence[dict[str, Any]], table: PriceTable, by: str, *, chart: bool) -> None:
+    """Print the rows as a table, with a bar for each recorded cost if ``chart`` is set."""
+    if not rows:
+        click.echo("no calls that used tokens", err=True)
+        return
+    heads = [by, "calls", "in", "cached", "out", "recorded", "now", *([""] if chart else [])]
+    longest = max([Decimal(row["recorded_usd"]) for row in rows])
+    lines = [[*_show_bill(row, by), *([_draw_bar(row, longest)] if chart else [])] for row in rows]
+    show_table(heads, lines, right=range(1, 7))
+    click.echo(f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not known")
+    for row in rows:
+        for reason, count in row["unpriced"].items():
+            click.echo(f"not priced, {count} call{'s' * (count != 1)}: {reason}")
+        if "stated_usd" in row:
+            beyond = Decimal(row["stated_minus_recorded_usd"])
+            stated = f"the provider states {row['stated_usd']}, {beyond:+f} against the recorded cost"
+            click.echo(f"{row[by]}: {stated}")
+
+
+def _show_bill(row: dict[str, Any], by: str) -> list[str]:
+    calls, asked, cached, written = [str(row[name]) for name in _COUNTS]
+    if row["cached_input_tokens"]:
+        cached = f"{cached} ({row['cached_share']:.0%})"
+    recorded = _amount(row["recorded_usd"], row["without_recorded_cost"], row["calls"])
+    now = _amount(row["repriced_usd"], sum(row["unpriced"].values()), row["calls"])
+    return [row[by], calls, asked, cached, written, recorded, now]
+
+
+def _draw_bar(row: dict[str, Any], longest: Decimal) -> str:
+    amount = Decimal(row["recorded_usd"])
+    return "█" * max(1, int(_BAR * amount / longest)) if amount > 0 else ""
+
+
+def _amount(amount: str, unknown: int, calls: int) -> str:
+    return "unknown" if unknown == calls else f"{Decimal(amount):.6f}{'+' if unknown else ''}"

@@ -1,0 +1,188 @@
+"""What the gateway records of its calls: the ledger, the access log and the event log show the same figures.
+
+A call of a model becomes the records of ``calls``: one ``CallFailed`` for each attempt that failed before the
+last, then one ``CallCompleted`` or ``CallFailed``. Each has ``inbound``, the client's side of it. The tokens and
+the money that the ledger counts are the sums of these records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..calls import (
+    STOP_REASONS,
+    CallCompleted,
+    CallFailed,
+    Inbound,
+    find_stop_reason,
+    price_usage,
+    read_headers,
+    redact,
+)
+from ..errors import ErrorClass, ProviderError
+from ..events import MessageComplete, Usage
+from ..log import EventLog, LogError, MessageRecorded, Payload, SessionFinished, SessionStarted
+from ..messages import Assistant, Request, Thinking, ToolCall, new_ulid
+from ..middleware.layer import find_served
+from ..prices import EXACT
+from ..provider import Provider, Reply
+
+log = logging.getLogger("dragoman")
+
+MAX_MESSAGE = 2000
+LARGE = 256 * 1024  # bytes of a body from which on work on it is done in a thread, or by rule of thumb
+
+CallEnd: TypeAlias = CallCompleted | CallFailed
+
+
+class GatewayCall(Struct, kw_only=True):
+    """One call of a model for a client, as far as it went. Times are in seconds, ``at`` since 1970."""
+
+    provider: Provider
+    request: Request
+    reply: Reply
+    inbound: Inbound
+    at: float
+    seconds: float
+    first: float | None = None
+    complete: MessageComplete | None = None
+    error: ProviderError | None = None
+    body_bytes: int = 0
+
+    def record(self) -> list[CallEnd]:
+        """Return the records of its attempts, the last one at the end."""
+        earlier = [each for each in self.reply.history if isinstance(each, CallFailed)]
+        return [*[replace(each, inbound=self.inbound) for each in earlier], self._record_end()]
+
+    def _record_end(self) -> CallEnd:
+        complete, reply, request = self.complete, self.reply, self.request
+        facts: dict[str, Any] = {
+            "model": reply.model or self.provider.model,
+            "provider": reply.provider or self.provider.name,
+            "request_id": request.request_id,
+            "at": round(self.at, 6),
+            "attempt": reply.attempt,
+            "stream": request.stream,
+            "config": replace(request.config, extras={}),
+            "latency_ms": round(self.seconds * 1000, 3),
+            "first_event_ms": None if self.first is None else round(self.first * 1000, 3),
+            "inbound": self.inbound,
+            **self._price(),
+        }
+        if complete is None or complete.finish_reason not in STOP_REASONS or self.error is not None:
+            return self._record_failed(facts)
+        kinds = [type(block) for block in complete.final_content]
+        return CallCompleted(
+            **facts,
+            **read_headers(reply.headers),
+            finish_reason=complete.finish_reason,
+            stop_reason=find_stop_reason(complete.finish_reason, complete.stop_sequence),
+            response_model=complete.model,
+            produced_tool_calls=kinds.count(ToolCall),
+            produced_thinking_blocks=kinds.count(Thinking),
+        )
+
+    def _record_failed(self, facts: dict[str, Any]) -> CallFailed:
+        error, complete = self.error, self.complete
+        error_class: ErrorClass = error.error_class if error is not None else "cancelled"
+        message = redact(str(error)[:MAX_MESSAGE]) if error is not None else "the client hung up"
+        if error is None and complete is not None:
+            error_class, message = "other", f"the reply ended with finish_reason {complete.finish_reason!r}"
+        return CallFailed(
+            **facts,
+            **read_headers(error.headers if error is not None else {}),
+            finish_reason=complete.finish_reason if complete is not None else None,
+            response_model=complete.model if complete is not None else None,
+            error_class=error_class,
+            error_message_redacted=message,
+            status=error.status if error is not None else None,
+            retry_count=self.reply.attempt,
+        )
+
+    def _price(self) -> dict[str, Any]:
+        usage, reply = self._find_usage(), self.reply
+        sold_as = find_served(self.provider, reply.provider, reply.model).priced_as
+        return price_usage(usage, sold_as.cost(usage), sold_as.model)
+
+    def _find_usage(self) -> Usage:
+        """Return the usage of the reply. If the provider answered and did not report it, estimate it: it is billed."""
+        usage, request = self.reply.usage, self.request
+        if self.first is None or (usage.input_tokens is not None and usage.output_tokens is not None):
+            return usage
+        asked = usage.input_tokens
+        if asked is None:  # of a long request by rule of thumb: a real estimate would take seconds
+            is_long = self.body_bytes > LARGE
+            estimate = self.provider.estimate_input_tokens
+            asked = self.body_bytes // 4 if is_long else estimate(request.messages, request.tools)
+        written = max(usage.output_tokens or 0, self.inbound.bytes // 100)
+        return replace(usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True)
+
+
+def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
+    """Remove the messages of errors: a provider may repeat the conversation in them."""
+    return [
+        replace(record, error_message_redacted="(not logged)") if isinstance(record, CallFailed) else record
+        for record in records
+    ]
+
+
+def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
+    """Return the tokens and the money of all records."""
+    asked = sum([record.input_tokens or 0 for record in records])
+    written = sum([record.output_tokens or 0 for record in records])
+    money = Decimal(0)
+    for record in records:
+        money = EXACT.add(money, record.cost_usd or Decimal(0))
+    return Usage(asked, written), money
+
+
+class CallLog:
+    """Writes the records of calls to an event log, as one session for each run of a gateway's process.
+
+    Records are written while the gateway goes on; ``close`` waits for the rest. Messages of the conversation
+    and of errors are written only with ``include_content``.
+    """
+
+    def __init__(self, events: EventLog, *, include_content: bool = False) -> None:
+        self._include_content = include_content
+        self._log = events
+        self._session: str | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, call: GatewayCall, records: Sequence[CallEnd]) -> None:
+        """Write the records of a call."""
+        payloads: list[Payload] = [*(records if self._include_content else hide_messages(records))]
+        request_id = call.request.request_id
+        if self._include_content:
+            messages = [*call.request.messages]
+            if call.complete is not None and call.complete.final_content:
+                messages.append(Assistant(call.complete.final_content))
+            payloads = [*[MessageRecorded(message, request_id=request_id) for message in messages], *payloads]
+        if self._session is None:
+            self._session = f"gateway_{new_ulid()}"
+            payloads.insert(0, SessionStarted(kind="gateway"))
+        task = asyncio.get_running_loop().create_task(self._write(self._session, payloads, request_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Write the rest and the end of the session."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        session, self._session = self._session, None
+        if session is not None:
+            await self._write(session, [SessionFinished("completed")], None)
+
+    async def _write(self, session: str, payloads: Sequence[Payload], turn: str | None) -> None:
+        for payload in payloads:
+            try:
+                await self._log.append(session, payload, turn=turn)
+            except LogError as error:
+                log.warning("a record of the call %s could not be logged: %s", turn, error)
