@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.errors import MalformedToolCallError, ProviderError, RateLimitError
+from dragoman.errors import AuthenticationError, MalformedToolCallError, ProviderError, RateLimitError
 from dragoman.events import Usage
 from dragoman.log import LogFullError, SqliteLog
 from dragoman.messages import Assistant, System, ToolCall, ToolResult, User
 from dragoman.middleware import Fallback, Observe, Retry
-from dragoman.middleware.observe import CallStarted
 from dragoman.permission import Decision, Policy, Rule
 from dragoman.prices import Match, PriceRow, PriceTable, cost
 from dragoman.replay import to_steps
@@ -453,21 +452,27 @@ async def test_observer_and_session_record_the_same_stop_reason(log: SqliteLog) 
 async def test_a_fallback_leaves_evidence(log: SqliteLog) -> None:
     bad, good = Listed(RateLimitError("no"), name="bad"), Listed("Done.", name="good", model="g")
     good.answers = [lambda request: [*_spoken_by("good", request)]]
-    held: list[Session] = []
-    provider = Fallback([bad, good], on_event=lambda event: held[0].note(event))
-    session = Session(provider, (), ALL, log)
-    held.append(session)
+    session = Session(Fallback([bad, good]), (), ALL, log)
     await session.run("Go.")
     records = list(log.read(session.id))
     [switched] = of(records, "routing.switched")
     assert (switched.from_, switched.to) == ("bad:m", "good:g")
-    assert of(records, "message.recorded")[1].provider == "good"
+    said = of(records, "message.recorded")[1]
+    assert (said.provider, said.routing.mode, said.routing.passed_over) == ("good", "rule", {"bad:m": "rate_limit"})
 
 
-async def test_only_a_change_of_route_can_be_told(log: SqliteLog) -> None:
-    session = Session(Listed("Hi."), (), ALL, log)
-    with pytest.raises(ValueError, match="CallStarted is no change of route"):
-        session.note(CallStarted(model="m", provider="p", request_id="r"))
+async def test_changes_of_availability_are_recorded_with_their_call(log: SqliteLog) -> None:
+    clock = Clock()
+    bad = Listed(AuthenticationError("no"), lambda request: [*_spoken_by("bad", request)], name="bad")
+    good = Listed(lambda request: [*_spoken_by("good", request)], name="good", model="g")
+    session = Session(Fallback([bad, good], clock=clock), (), ALL, log)
+    await session.run("Go.")
+    [down] = of(list(log.read(session.id)), "routing.provider_unavailable")
+    assert (down.provider, down.trigger_reason) == ("bad", "auth_error")
+    clock.now += 301
+    await session.run("Go on.")
+    recovered = of(list(log.read(session.id)), "routing.provider_recovered")
+    assert [each.provider for each in recovered] == ["bad"]
 
 
 async def test_a_fallback_that_tells_nobody_leaves_evidence_too(log: SqliteLog) -> None:

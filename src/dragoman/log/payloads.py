@@ -84,11 +84,15 @@ class TurnStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
-    """Which model was chosen (``provider:model``), in which way and why; ``mode`` as the adapter contract has it."""
+    """Which model was chosen (``provider:model``), in which way and why.
 
-    mode: Literal["override", "manual", "rule", "pattern", "delegate", "default"]
+    ``rule`` is the choice of a fallback, and ``passed_over`` the reason for each candidate that did not answer.
+    """
+
+    mode: Literal["manual", "rule", "default"]
     chosen: str
     reason: str = ""
+    passed_over: dict[str, str] = field(default_factory=dict)
 
 
 class MessageRecorded(Struct, frozen=True, omit_defaults=True):

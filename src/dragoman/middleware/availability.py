@@ -57,12 +57,13 @@ class _State:
 class Admission:
     """Leave to ask a target once. Say how it went; whatever is said after the first word is ignored."""
 
-    __slots__ = ("_availability", "_done", "is_probe", "model", "provider")
+    __slots__ = ("_availability", "_done", "changes", "is_probe", "model", "provider")
 
     def __init__(self, availability: Availability, provider: str, model: str, *, is_probe: bool) -> None:
         self.provider = provider
         self.model = model
         self.is_probe = is_probe
+        self.changes: list[ProviderUnavailable | ProviderRecovered] = []  # that the result of the call led to
         self._availability = availability
         self._done = False
 
@@ -137,8 +138,8 @@ class Availability:
         self._end_probe(admission)
         whole.failures.clear()
         state.failures.clear()
-        self._open(state, admission.provider, "model_specific", (admission.model,))
-        self._open(whole, admission.provider, "provider_wide", self._open_models(admission.provider))
+        self._open(admission, state, "model_specific", (admission.model,))
+        self._open(admission, whole, "provider_wide", self._open_models(admission.provider))
 
     def _failed(self, admission: Admission, error: ProviderError) -> None:
         provider, model = admission.provider, admission.model
@@ -146,18 +147,18 @@ class Availability:
         self._end_probe(admission)
         now = whole.failed = state.failed = self._clock()
         if isinstance(error, AuthenticationError):
-            self._shut(whole, provider, "provider_wide", "auth_error")
+            self._shut(admission, whole, "provider_wide", "auth_error")
             return
         state.failures.append(now)
         fell = state.burst(FAILURE_SPAN) and self._shut(
-            state, provider, "model_specific", "5_consecutive_failures", model
+            admission, state, "model_specific", "5_consecutive_failures", model
         )
         if error.error_class == "network":
             whole.failures.append(now)
             if whole.burst(NETWORK_SPAN):
-                self._shut(whole, provider, "provider_wide", "dns_error")
+                self._shut(admission, whole, "provider_wide", "dns_error")
         if fell and self._fallen(provider, now) >= MODELS:
-            self._shut(whole, provider, "provider_wide", "multi_model_failures")
+            self._shut(admission, whole, "provider_wide", "multi_model_failures")
 
     # inside
 
@@ -184,23 +185,25 @@ class Availability:
         named = [(model, state) for (owner, model), state in self._models.items() if owner == provider]
         return tuple(sorted([model for model, state in named if state.since is None]))
 
-    def _shut(self, state: _State, provider: str, scope: Scope, trigger: Trigger, *models: str) -> bool:
+    def _shut(self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str) -> bool:
         """Make it unavailable; false if it was."""
+        provider = admission.provider
         if state.since is not None:
             return False
         state.since, state.trigger = self._clock(), trigger
         affected = models or tuple(sorted([model for owner, model in self._models if owner == provider]))
-        self._tell(ProviderUnavailable(provider, scope, trigger, affected))
+        self._report(admission, ProviderUnavailable(provider, scope, trigger, affected))
         return True
 
-    def _open(self, state: _State, provider: str, scope: Scope, models: tuple[str, ...]) -> None:
+    def _open(self, admission: Admission, state: _State, scope: Scope, models: tuple[str, ...]) -> None:
         if state.since is None:
             return
         downtime = self._clock() - state.since
         state.since = state.trigger = None
-        self._tell(ProviderRecovered(provider, scope, downtime, models))
+        self._report(admission, ProviderRecovered(admission.provider, scope, downtime, models))
 
-    def _tell(self, event: ProviderUnavailable | ProviderRecovered) -> None:
+    def _report(self, admission: Admission, event: ProviderUnavailable | ProviderRecovered) -> None:
+        admission.changes.append(event)
         log.log(logging.WARNING if type(event) is ProviderUnavailable else logging.INFO, "%s", event)
         if self._on_event is None:
             return

@@ -142,15 +142,18 @@ class Fallback(Wrapper):
                             visible = True
                             yield batch
                     admission.succeed()
+                    served.record(reply, *admission.changes)
                     return
                 except ProviderError as error:
                     admission.fail(error)
                     if visible or not _is_worth_another(error):
                         _add_notes(error, passed)
+                        served.record(reply, *admission.changes)
                         raise
                     refusal = _error_name(error), error
-                    if candidate is not self._candidates[-1]:
-                        served.record(reply, record_failed(candidate, asked, reply, error))
+                    is_last = candidate is self._candidates[-1]  # whose failure is that of the call
+                    failed = () if is_last else (record_failed(candidate, asked, reply, error),)
+                    served.record(reply, *failed, *admission.changes)
                 finally:
                     admission.release()
             assert refusal is not None

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
-from ..calls import ProviderRecovered, ProviderUnavailable, RoutingSwitched, redact
+from ..calls import redact
 from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError
 from ..events import Event, Usage
 from ..log import (
@@ -23,7 +23,6 @@ from ..log import (
     LogError,
     MessageRecorded,
     ModelSwapped,
-    Payload,
     Routing,
     SessionFinished,
     SessionResumed,
@@ -102,7 +101,6 @@ class Session:
         self._journal = Journal(self.log, self.id, State(), on_record)
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
         self._routing = Routing("default", self._target(), "the provider the session was given")
-        self._notes: list[Payload] = []
         self._loaded = False
         self._takeover = False
         self._supervisor = Supervisor(self.id)
@@ -190,16 +188,6 @@ class Session:
         self._supervisor.refuse_running()
         return await close_open(self._journal, reason)
 
-    def note(self, event: Struct) -> None:
-        """Record a change of availability, from a listener of ``Availability``, with the next call.
-
-        A switch is ignored: the session records those of its own calls.
-        """
-        if not isinstance(event, RoutingSwitched | ProviderUnavailable | ProviderRecovered):
-            raise ValueError(f"event: {type(event).__name__} is no change of route; the session records its own calls")
-        if not isinstance(event, RoutingSwitched):
-            self._notes.append(event)
-
     async def close(self) -> None:
         """Close the log, if the session opened it."""
         if self._owned is not None:
@@ -256,7 +244,7 @@ class Session:
 
     async def _turn(self) -> Step:
         number = self.state.spent.turns + 1
-        turn = Turn(number, self.provider, self._routing, self.tools, self._journal, self._settings, self._notes)
+        turn = Turn(number, self.provider, self._routing, self.tools, self._journal, self._settings)
         try:
             response, intents = await turn.run(self._pipeline)
         except MalformedToolCallError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, price_usage
+from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, RoutingSwitched, price_usage
 from ..errors import MalformedToolCallError, ProviderError
 from ..events import Event, MessageStart, Response, ToolIntent, ToolUseEnd, Usage
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
@@ -50,7 +50,6 @@ class Turn:
         tools: Toolbox,
         journal: Journal,
         settings: TurnSettings,
-        notes: list[Payload],
     ) -> None:
         self.number = number
         self._id = f"t{number}"
@@ -59,7 +58,6 @@ class Turn:
         self._tools = tools
         self._journal = journal
         self._settings = settings
-        self._notes = notes  # changes of route that were reported since the last call
         self._ends: list[ToolUseEnd] = []
         self._recorded = 0  # how much of the history of the call is recorded
         self._attempt = 0  # the number that the reply has now
@@ -187,7 +185,16 @@ class Turn:
     def _message(self, reply: Reply, response: Response, *, in_context: bool) -> MessageRecorded:
         served = self._find_served(reply)
         cost = self._price(reply, response.usage)
-        return make_message(response, self._ends, self._routing, served, cost, in_context=in_context)
+        routing = self._find_routing(reply)
+        return make_message(response, self._ends, routing, served, cost, in_context=in_context)
+
+    def _find_routing(self, reply: Reply) -> Routing:
+        """Return the choice of the model; if a fallback made it, with the candidates that it passed over."""
+        passed = {each.from_: each.reason for each in reply.history if isinstance(each, RoutingSwitched)}
+        if not passed:
+            return self._routing
+        reason = "fallback: the first candidate that can answer and does"
+        return Routing("rule", self._routing.chosen, reason, passed)
 
     def _find_served(self, reply: Reply) -> tuple[str, str]:
         return reply.provider or self._provider.name, reply.model or self._provider.model
@@ -211,15 +218,13 @@ class Turn:
             await self._write(LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent)
 
     async def _write_history(self, stream: EventStream, started: CallStarted, parent: str) -> None:
-        """Record the attempts that failed, the changes of route, and the notes since the last call."""
+        """Record the attempts that failed, and the changes of route and of availability."""
         records: list[CallRecord] = [*stream.reply.history[self._recorded :]]
         self._recorded += len(records)
         for record in records:
             if isinstance(record, CallStarted):
                 record = replace(record, estimated_input_tokens=started.estimated_input_tokens)
             await self._write(record, parent)
-        while self._notes:
-            await self._write(self._notes.pop(0), parent)
 
     async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:
         return await self._journal.write(payload, parent=parent, turn=self._id, **place)
