@@ -157,10 +157,11 @@ def without_frames(error: BaseException) -> BaseException:
     return error.with_traceback(None)
 
 
-def keep_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Keep the reply headers that are safe and useful to carry on an error, with lower-case names."""
+def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
+    """Return the reply headers that are safe and useful to keep, with lower-case names and without secrets."""
+    hidden = [secret for secret in secrets if len(secret) >= MIN_SECRET]
     return {
-        name: scrub(value, limit=MAX_HEADER)
+        name: scrub(value, hidden, limit=MAX_HEADER)
         for raw, value in headers.items()
         if (name := cut(raw.lower())) in _HEADERS or name.startswith(_HEADER_FAMILIES)
     }

@@ -21,10 +21,12 @@ class Answer(NamedTuple):
     body: bytes
 
 
-async def post(app: Any, wire: str, body: bytes, further: str = "", path: str | None = None) -> Answer:
+async def post(
+    app: Any, wire: str, body: bytes, further: str = "", path: str | None = None, headers: dict[str, str] | None = None
+) -> Answer:
     """Send a body to the route of a wire and return the response."""
     path = path or PATHS[wire] + further
-    headers = {"host": "localhost", "content-type": "application/json"}
+    headers = {"host": "localhost", "content-type": "application/json", **(headers or {})}
     scope = {
         "type": "http",
         "method": "POST",

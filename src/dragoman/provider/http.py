@@ -130,9 +130,12 @@ class HttpProvider(ReplyProvider):
             error.advice = self._hint
         if request is not None:
             error.request_id = error.request_id or request.request_id
-        secrets = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
-        error.hide(secrets, _texts(request.messages) if request is not None else ())
+        error.hide(self._reveal_secrets(), _texts(request.messages) if request is not None else ())
         return error
+
+    def _reveal_secrets(self) -> list[str]:
+        """Return what must be in no text that is kept: some servers repeat the headers they were sent."""
+        return [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
 
     async def _ask(self, question: HttpRequest) -> HttpReply:
         return await self._transport.exchange(question, self._credentials, self._timeouts)
@@ -156,7 +159,7 @@ class WireReply(AssembledReply):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return keep_headers(self._http.headers) if self._http is not None else {}
+        return keep_headers(self._http.headers, self._provider._reveal_secrets()) if self._http is not None else {}
 
     async def next(self) -> list[Event]:
         if self._ended:
