@@ -104,12 +104,12 @@ async def echo(connection: Connection) -> None:
     if kind == "ok":
         connection.reply(200, completion("Hi"), x_request_id=KEY, set_cookie=KEY)
     elif kind in ("401", "500"):
-        connection.reply(int(kind), refusal)
+        connection.reply(int(kind), refusal, retry_after="0")
     elif kind == "400":
         long = {"message": "x" * 3990 + heard, "code": connection.seen.headers.get("authorization", heard)}
         connection.reply(400, json.dumps({"error": long}).encode())
     elif kind == "html":
-        connection.reply(502, f"<html>{heard}</html>".encode(), "text/html")
+        connection.reply(502, f"<html>{heard}</html>".encode(), "text/html", retry_after="0")
     elif kind == "headers":
         given = {"x_request_id": KEY, "x_ratelimit_limit": HEADER, "request_id": f"Bearer {KEY}", "date": KEY}
         connection.reply(429, b'{"error":{"message":"slow"}}', retry_after="0", **given)
@@ -172,14 +172,15 @@ async def test_cassettes_sessions_and_exports(search: Search, tmp_path: Path) ->
         for kind in ECHOES:
             folder = tmp_path / kind
             folder.mkdir()
+            model = open_model(server, kind)
             try:
-                await Record(open_model(server, kind), folder / "cassette.jsonl", mode="record").complete("Hi")
+                await Record(model, folder / "cassette.jsonl", mode="record").complete("Hi")
             except dragoman.ProviderError as error:
                 search.look_at_error(f"cassette {kind}", error)
-            async with SqliteLog(folder / "log.db") as log:
+            async with model, SqliteLog(folder / "log.db") as log:
                 try:
-                    model = Retry(open_model(server, kind), max_retries=1)
-                    await Session(model, [], Policy(), log, session_id="s", keep_raw=True).run("Go")
+                    retried = Retry(model, max_retries=1)
+                    await Session(retried, [], Policy(), log, session_id="s", keep_raw=True).run("Go")
                 except dragoman.ProviderError as error:
                     search.look_at_error(f"session {kind}", error)
                 log.export(folder / "export.jsonl")
@@ -240,8 +241,8 @@ async def test_the_gateway(wire: str, search: Search, tmp_path: Path) -> None:
 
 COMMANDS = [
     *(["ask", f"up:echo-{kind}", "hi", *more] for kind in ECHOES for more in ([], ["--json"])),
-    ["models"],
-    ["models", "--json"],
+    ["models", "up:*"],
+    ["models", "up:echo-ok", "--json"],
     ["config", "check"],
     ["config", "show"],
     ["ready", "up:echo-ok"],
