@@ -155,6 +155,12 @@ async def test_any_type_can_be_asked_for(kind: Any, reply: str, value: Any) -> N
     assert schema["type"] == "object"
 
 
+async def test_a_json_schema_returns_plain_data() -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    assert (await Recorder('{"name": "x"}').complete("Hi", response_schema=schema)).parsed == {"name": "x"}
+    assert (await Recorder('{"name": "x"}').complete("Hi")).parsed is None
+
+
 async def test_the_validators_own_message_is_in_the_error() -> None:
     with pytest.raises(StructuredOutputError) as caught:
         await Recorder('{"count": 3}').complete("Hi", response_schema=Entry)

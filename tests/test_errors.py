@@ -430,3 +430,10 @@ def test_a_cause_is_kept_without_what_it_holds() -> None:
     assert without_frames(cause) is cause
     assert (cause.object, cause.__context__, cause.__traceback__) == (b"", None, None)
     assert "invalid start byte" in str(cause)
+
+
+def test_advice_of_its_own_replaces_that_of_the_class() -> None:
+    error = RateLimitError("Too many requests", advice="Ask for a higher limit.")
+    assert str(error) == "Too many requests. Ask for a higher limit."
+    assert RateLimitError.advice != error.advice
+    assert str(RateLimitError("Wait a minute.", advice="")) == "Wait a minute."

@@ -1009,6 +1009,8 @@ def class_of(status: int) -> type[ProviderError]:
         429: RateLimitError,
         529: OverloadedError,
     }
+    if status < 400:  # a redirect, which is not followed
+        return InvalidResponseError
     return known.get(status) or (UnavailableError if status >= 500 else InvalidRequestError)
 
 
