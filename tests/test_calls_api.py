@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +15,8 @@ import pytest
 import dragoman
 from dragoman import Image, Inline, System, Url, User
 from dragoman.errors import InvalidRequestError, StructuredOutputError
+from dragoman.events import Sale
+from dragoman.prices import Match, PriceRow, PriceTable
 from dragoman.sim import Answer, ScriptedProvider
 
 
@@ -325,3 +329,61 @@ async def test_partial_objects_of_a_cancelled_stream_end_without_an_instance() -
             await stream.cancel()
     assert items == [{}]
     assert stream.response.finish_reason == "cancelled"
+
+
+# --- money ------------------------------------------------------------------------------------------
+
+
+async def test_a_reply_is_priced_by_what_its_provider_is_sold_as() -> None:
+    model = ScriptedProvider("Hello.", name="openai", model="gpt-5")
+    reply = await model.complete("Hi")
+    assert dragoman.cost(reply) == dragoman.cost(reply.usage, "openai:gpt-5")
+    assert dragoman.cost(reply)
+    model.priced_as = "free"
+    assert dragoman.cost(reply).total == 0
+    async with model.stream("Hi") as stream:
+        assert [event async for event in stream]
+    assert dragoman.cost(stream.response).total == 0
+    assert dragoman.cost(reply, "openai:gpt-5").total != 0
+
+
+async def test_layers_price_by_the_provider_inside() -> None:
+    cheap = ScriptedProvider(dragoman.OverloadedError("busy"), name="lab", model="a")
+    good = ScriptedProvider("Hello.", name="lab", model="b")
+    cheap.priced_as, good.priced_as = "free", "openai:gpt-5"
+    reply = await dragoman.Retry(dragoman.Fallback([cheap, good])).complete("Hi")
+    assert dragoman.cost(reply).total == dragoman.cost(reply.usage, "openai:gpt-5").total
+
+
+async def test_the_address_decides_not_the_name_of_the_wire() -> None:
+    provider = dragoman.connect("gpt-5", base_url="http://127.0.0.1:9/v1", name="openai")
+    reply = await ScriptedProvider("Hello.", name="openai", model="gpt-5").complete("Hi")
+    assert reply.sale is not None
+    reply = msgspec.structs.replace(reply, sale=Sale(lambda: provider.find_sold("openai", "gpt-5")))
+    bill = dragoman.cost(reply)
+    assert isinstance(bill, dragoman.Unpriced)
+    assert "127.0.0.1" in bill.reason
+
+
+async def test_a_reply_that_was_stored_is_priced_by_its_names() -> None:
+    reply = await ScriptedProvider("Hello.", name="openai", model="gpt-5").complete("Hi")
+    assert reply.sale == Sale()
+    assert reply.sale != 1
+    stored = msgspec.json.decode(msgspec.json.encode(reply), type=dragoman.Response)
+    assert dragoman.cost(stored) == dragoman.cost(reply)
+    pickled = pickle.loads(pickle.dumps(reply))
+    assert dragoman.cost(pickled) == dragoman.cost(reply)
+    assert pickle.loads(pickle.dumps(stored)) == stored
+    assert isinstance(dragoman.cost(dragoman.Response(dragoman.Assistant("Hi"), "stop")), dragoman.Unpriced)
+
+
+async def test_a_table_of_the_callers_prices_a_reply() -> None:
+    reply = await ScriptedProvider("Hello.", name="lab", model="a").complete("Hi")
+    assert not dragoman.cost(reply)
+    row = PriceRow("lab", Match(equals=("a",)), Decimal(1), Decimal(1))
+    assert dragoman.cost(reply, table=PriceTable((row,))).total == Decimal(reply.usage.total_tokens or 0).scaleb(-6)
+
+
+def test_usage_alone_needs_a_model() -> None:
+    with pytest.raises(TypeError, match="needs its model"):
+        dragoman.cost(dragoman.Usage(1, 1))  # type: ignore[call-overload]

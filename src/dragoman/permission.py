@@ -97,7 +97,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
             self,
             action: Action,
             tool: str = "*",
-            side_effect: Iterable[SideEffect] | None = None,
+            side_effect: SideEffect | Iterable[SideEffect] | None = None,
             arguments: Mapping[str, str] | None = None,
             path: str | None = None,
             reason: str = "",

@@ -4,7 +4,7 @@
 
     from dragoman.prices import PriceTable, cost
 
-    bill = cost(reply.usage, "anthropic:claude-opus-4-8")
+    bill = cost(reply)  # or cost(usage, "anthropic:claude-opus-4-8")
     if bill:
         print(bill.total, bill.parts, bill.pricing_version)
     else:
@@ -26,14 +26,14 @@ from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from .events import Usage
+from .events import Response, Usage
 
 __all__ = [
     "Cost",
@@ -448,16 +448,47 @@ def _locate(error: ValueError) -> str:
 # --- billing --------------------------------------------------------------------------------------
 
 
+@overload
+def cost(
+    usage: Response[Any],
+    model: str | None = None,
+    at: date | datetime | None = None,
+    *,
+    table: PriceTable | None = None,
+) -> Cost | Unpriced: ...
+@overload
 def cost(
     usage: Usage, model: str, at: date | datetime | None = None, *, table: PriceTable | None = None
+) -> Cost | Unpriced: ...
+def cost(
+    usage: Usage | Response[Any],
+    model: str | None = None,
+    at: date | datetime | None = None,
+    *,
+    table: PriceTable | None = None,
 ) -> Cost | Unpriced:
     """Price a call: its usage, its model as ``"provider:name"``, and when it was made (now, if not given).
 
+    ``cost(reply)`` prices a reply by what the provider that answered is sold as (``Provider.priced_as``).
     ``table`` is ``PriceTable.default()`` unless you give your own.
     """
+    if isinstance(usage, Response):
+        if model is None:
+            return _cost_of(usage, at, table)
+        usage = usage.usage
+    if model is None:
+        raise TypeError("cost: a Usage needs its model, as in cost(usage, 'vendor:name')")
     table = PriceTable.default() if table is None else table
     row = table.find(model, at)
     return row if isinstance(row, Unpriced) else _cost_by(row, usage, model, table.version)
+
+
+def _cost_of(reply: Response[Any], at: date | datetime | None, table: PriceTable | None) -> Cost | Unpriced:
+    if reply.sale is not None and reply.sale.find is not None:
+        sold: PricedAs = reply.sale.find()
+    else:  # a reply that was read from a file, or made by hand
+        sold = PricedAs(f"{reply.provider or ''}:{reply.model or ''}")
+    return (sold if table is None else replace(sold, table=table)).cost(reply.usage, at)
 
 
 def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:

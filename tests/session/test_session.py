@@ -507,9 +507,7 @@ async def test_a_session_that_is_over_needs_another_goal(log: SqliteLog) -> None
     assert types(records).count("session.started") == 1
 
 
-async def test_a_new_session_needs_a_goal_a_log_and_a_name_of_its_own(log: SqliteLog) -> None:
-    with pytest.raises(ValueError, match="log: a session without a log"):
-        Session(Listed(), (), ALL)
+async def test_a_new_session_needs_a_goal_and_a_name_of_its_own(log: SqliteLog) -> None:
     with pytest.raises(SessionError, match="needs a goal"):
         await Session(Listed(), (), ALL, log).run()
     with pytest.raises(ValueError, match="goal: is empty"):

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Literal, assert_type
 
 import dragoman
-from dragoman import Assistant, EventStream, Response, Tool, ToolResult, User
+from dragoman import (
+    Assistant,
+    Cost,
+    EventStream,
+    Policy,
+    Response,
+    Rule,
+    Session,
+    Tool,
+    ToolResult,
+    Unpriced,
+    User,
+)
 
 
 class Invoice:
@@ -44,6 +57,18 @@ async def every_form(model: dragoman.Provider) -> None:
     async for item in dragoman.gather(model, ["Hi", User("Ho")], concurrency=2, response_schema=Invoice, temperature=0):
         assert_type(item.response, Response[Invoice] | None)
         assert_type(item.error, Exception | None)
+
+
+async def sessions_and_money(model: dragoman.Provider) -> None:
+    policy = Policy([Rule("allow", side_effect="none"), Rule("ask", side_effect=["write", "execute"])])
+    assert_type((await Session(model, [search], policy, output=Invoice).run("Hi")).output, Invoice)
+    await Session(model).run("Hi")
+    reply = await model.complete("Hi")
+    bill = dragoman.cost(reply)
+    assert_type(bill, Cost | Unpriced)
+    if bill:
+        assert_type(bill.total, Decimal)
+    dragoman.cost(reply.usage, "vendor:model")
 
 
 def without_an_event_loop() -> None:

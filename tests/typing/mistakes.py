@@ -60,3 +60,15 @@ async def mistakes_in_many_calls(model: dragoman.Provider) -> None:
     async for part in model.stream("Hi", response_schema=Invoice).partial():
         # 17: a part that may be plain data
         print(part.total)
+
+
+async def mistakes_in_sessions_and_money(model: dragoman.Provider) -> None:
+    # 18: a side effect that does not exist
+    dragoman.Rule("allow", side_effect="nothing")
+    # 19: an output of another type
+    text: str = (await dragoman.Session(model, output=Invoice).run("Hi")).output
+    # 20: usage without a model
+    print(dragoman.cost(dragoman.Usage(1, 1)), text)
+    # 21: a cost that may be unknown
+    dollars: float = dragoman.cost(await model.complete("Hi")).total
+    print(dollars)

@@ -133,6 +133,39 @@ class Raw:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Sale:
+    """What a call is sold as; ``find`` returns it when its cost is computed, because looking it up takes time.
+
+    It is not written as JSON, for the same reason and by the same mark as ``Raw``.
+    """
+
+    __slots__ = ("find",)
+    __dataclass_fields__: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, find: Callable[[], Any] | None = None) -> None:
+        self.find = find
+
+    def __post_init__(self) -> None:
+        """Called by msgspec instead of ``__init__``."""
+        self.find = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what was found: ``find`` belongs to a provider, which cannot be pickled."""
+        return Sale, (None if self.find is None else _Constant(self.find()),)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sale)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Constant(Struct):
+    value: Any
+
+    def __call__(self) -> Any:
+        return self.value
+
+
 class Response(Struct, Generic[Parsed], frozen=True):
     """A complete reply: the message, why it ended, what it used, and the provider's own JSON.
 
@@ -153,6 +186,7 @@ class Response(Struct, Generic[Parsed], frozen=True):
     warnings: tuple[LossWarning, ...] = ()
     structured_path: str | None = None
     kept: Raw | None = None
+    sale: Sale | None = None
 
     @property
     def raw(self) -> Any:
@@ -367,7 +401,7 @@ def read_object(text: str) -> dict[str, Any] | None:
 # --- folding --------------------------------------------------------------------------------------
 
 
-def fold(events: Iterable[Event], latency_ms: float | None = None) -> Response:
+def fold(events: Iterable[Event], latency_ms: float | None = None, sale: Sale | None = None) -> Response:
     """Make the response of a whole sequence of events."""
     start: MessageStart | None = None
     complete: MessageComplete | None = None
@@ -392,4 +426,5 @@ def fold(events: Iterable[Event], latency_ms: float | None = None) -> Response:
         complete.warnings,
         complete.structured_path,
         complete.kept,
+        sale,
     )

@@ -42,6 +42,7 @@ from .errors import (
 from .eventlog import EventLog, Progress, SessionEntry, find_texts
 from .jsonl import ExportedLog
 from .location import SCHEMES, find_place, name_place
+from .memory import MemoryLog
 from .payloads import (
     CATALOGUE,
     Actor,
@@ -102,6 +103,7 @@ __all__ = [
     "LogRecord",
     "LogStorageError",
     "LogVersionError",
+    "MemoryLog",
     "MessageRecorded",
     "ModelSwapped",
     "Payload",

@@ -30,6 +30,9 @@ class Layer(Provider):
     def parts(self) -> tuple[Provider, ...]:
         """The providers inside."""
 
+    def find_sold(self, name: str, model: str) -> PricedAs:
+        return find_served(self, name, model).priced_as
+
     def settings(self) -> Mapping[str, Any]:
         """What ``describe`` says about this layer; never a key or a URL."""
         return {}

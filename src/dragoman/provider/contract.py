@@ -10,7 +10,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -25,7 +25,7 @@ from ..errors import (
     UnsupportedFeatureError,
     quote,
 )
-from ..events import Event, MessageComplete, Parsed, Response, fold
+from ..events import Event, MessageComplete, Parsed, Response, Sale, fold
 from ..messages import Request, RuntimeConfig
 from ..prices import PricedAs, PriceRow
 from ..tokens import estimate_input_tokens
@@ -118,7 +118,8 @@ class Provider(ABC):
             self._calls.remove(request.request_id)
         if first is None or type(last) is not MessageComplete:
             raise StreamInterruptedError("the provider's events ended before the message did")
-        response: Response[Any] = fold((first, last), (time.perf_counter() - began) * 1000)
+        sale = Sale(partial(self.find_sold, reply.provider, reply.model))
+        response: Response[Any] = fold((first, last), (time.perf_counter() - began) * 1000, sale)
         if request.response_type is None:
             return response
         return replace(response, parsed=to_instance(response, request))
@@ -141,11 +142,15 @@ class Provider(ABC):
             messages, tools, config, response_schema, tool_choice, stream=True,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
-        return EventStream(self.open(request), request, self._calls)
+        return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     async def cancel(self, request_id: str) -> bool:
         """Cancel a call in flight; return ``False`` if there is none of this id. Idempotent."""
         return await self._calls.cancel(request_id)
+
+    def find_sold(self, name: str, model: str) -> PricedAs:
+        """Return what a call is sold as that the provider of this name and model inside this one has answered."""
+        return self.priced_as
 
     def check(self, request: Request) -> None:
         """Raise if the model is known to lack what a request uses, before anything is sent."""

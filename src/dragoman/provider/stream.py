@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Generic, Self
 from weakref import ref
 
 from msgspec.structs import replace
 
 from ..errors import StreamInterruptedError, StructuredOutputError
-from ..events import Event, MessageComplete, MessageStart, Parsed, Response, TextDelta, fold
+from ..events import Event, MessageComplete, MessageStart, Parsed, Response, Sale, TextDelta, fold
 from ..messages import Request
 from ..validate import PartialValue, to_instance
 from .reply import Reply
@@ -98,11 +99,18 @@ class EventStream(_Interruptible, Generic[Parsed]):
     far, the number of the attempt, who serves it.
     """
 
-    def __init__(self, reply: Reply, request: Request, calls: CallsInFlight | None = None) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        request: Request,
+        calls: CallsInFlight | None = None,
+        find_sold: Callable[[str, str], Any] | None = None,
+    ) -> None:
         self.reply = reply
         self.request_id = request.request_id
         self._response: Response[Parsed] | None = None
         self.request = request
+        self._find_sold = find_sold
         self._start: MessageStart | None = None
         self._batch: list[Event] = []  # what arrived together
         self._at = 0  # how many of the batch were delivered
@@ -217,7 +225,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
 
     def _finish(self, complete: MessageComplete) -> None:
         latency = (time.perf_counter() - self._began) * 1000
-        response: Response[Any] = fold([complete] if self._start is None else [self._start, complete], latency)
+        sale = Sale(partial(self._find_sold, self.reply.provider, self.reply.model)) if self._find_sold else None
+        response: Response[Any] = fold([complete] if self._start is None else [self._start, complete], latency, sale)
         if self.request.response_type is not None:
             try:
                 response = replace(response, parsed=to_instance(response, self.request))

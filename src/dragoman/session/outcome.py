@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..events import Response, ToolIntent
+from ..events import Parsed, Response, ToolIntent
 from ..messages import Assistant
 from .budget import Spending
 from .state import State
@@ -19,7 +19,7 @@ class SessionError(RuntimeError):
     """The session cannot do this in its present state."""
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, Generic[Parsed], frozen=True):
     """How a session ended: ``text`` is the model's last text, ``exhausted`` means that a budget ended it."""
 
     session: str
@@ -27,6 +27,15 @@ class Outcome(Struct, frozen=True):
     text: str
     detail: str | None
     spent: Spending
+    parsed: Parsed | None = None
+
+    @property
+    def output(self) -> Parsed:
+        """The final answer as an instance of the session's ``output``; ``SessionError`` if it has none."""
+        if self.parsed is None:
+            why = self.detail or "the session was not given output="
+            raise SessionError(f"the session {self.outcome} without a structured answer: {why}")
+        return self.parsed
 
 
 class Step(Struct, frozen=True):
@@ -47,8 +56,8 @@ def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
     return "failed", f"the reply ended with {finish_reason}"
 
 
-def make_outcome(session: str, state: State, ending: Ending, detail: str | None) -> Outcome:
+def make_outcome(session: str, state: State, ending: Ending, detail: str | None, parsed: Any = None) -> Outcome[Any]:
     """Return the outcome of a session in this state."""
     last = state.messages[-1].message if state.messages else None
     text = last.text if isinstance(last, Assistant) else ""
-    return Outcome(session, ending, text, detail, replace(state.spent))
+    return Outcome(session, ending, text, detail, replace(state.spent), parsed)

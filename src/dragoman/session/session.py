@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from msgspec import to_builtins
 
 from ..calls import redact
-from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError
-from ..events import Event, Usage
+from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError, StructuredOutputError
+from ..events import Event, Parsed, Usage
 from ..log import (
     EventLog,
     LogCorruptError,
     LogError,
+    MemoryLog,
     MessageRecorded,
     ModelSwapped,
     Routing,
@@ -30,10 +31,11 @@ from ..log import (
     open_log,
 )
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
-from ..permission import Approver, Gate, Policy
+from ..permission import Approver, Gate, Policy, Rule
 from ..prices import Unpriced
 from ..provider import Provider
 from ..tools import ExecutableTool, Toolbox, gather_tools
+from ..validate import ResponseSchema
 from ..wire import SwapPlan
 from .budget import Budget
 from .closing import close_open
@@ -45,11 +47,13 @@ from .state import State, reduce_records
 from .supervisor import Supervisor
 from .turn import RUNNABLE, Turn, TurnSettings
 
+_HARMLESS = Rule("allow", side_effect="none", name="tools without side effects")
+_FINAL = "Now give the final answer in the required form, as JSON alone."
 _MAX_REASKS = 2  # a model that cannot make a valid call in three attempts will not make one in four
 
 
-class Session:
-    """A provider, tools, a policy and a log.
+class Session(Generic[Parsed]):
+    """A provider and tools; usually also a policy and a log.
 
     ::
 
@@ -57,10 +61,15 @@ class Session:
             session = Session(provider, workspace_tools("."), policy, log, approve=ask_me)
             outcome = await session.run("Find out why the tests fail and fix them.")
 
+    Without a log the records are kept in memory, in ``session.log``, and are lost with the process. Without a
+    policy only tools with ``side_effect="none"`` run unasked.
+
     ``run`` loops until the model answers without proposing anything, a budget is used up, or ``cancel`` is
     called; ``step`` does one turn of that. An error of the provider is recorded and raised, and the session
-    can be run again. ``approve`` decides where the policy asks; without it nothing runs that needs approval.
-    ``on_record`` receives every record once it is on disk, ``on_event`` the model's events as they arrive.
+    can be run again. With ``output``, a type, the model is asked for a structured answer at the end, again if
+    the answer does not fit, and ``outcome.output`` is the instance. ``approve`` decides where the policy
+    asks; without it nothing runs that needs approval. ``on_record`` receives every record once it is stored,
+    ``on_event`` the model's events as they arrive: print the text of ``TextDelta`` to stream from a session.
     With ``keep_raw`` the log also stores every reply as the provider's own JSON. The session closes neither
     provider nor log, except a log it opened by path.
     """
@@ -83,19 +92,18 @@ class Session:
         price: Price | None = None,
         metadata: dict[str, Any] | None = None,
         keep_raw: bool = False,
+        output: ResponseSchema[Parsed] | None = None,
     ) -> None:
-        if log is None:
-            raise ValueError("log: a session without a log has no evidence; give an EventLog, or a path")
         self.provider = provider
         self.tools = gather_tools(tools)
-        self.policy = policy or Policy()
+        self.policy = Policy([_HARMLESS]) if policy is None else policy
         self.budget = budget or Budget()
         self.id = session_id or f"session_{new_ulid()}"
         self._owned = open_log(log) if isinstance(log, str | Path) else None
-        self.log: EventLog = log if self._owned is None else self._owned  # type: ignore[assignment]
+        self.log: EventLog = self._owned or (log if isinstance(log, EventLog) else MemoryLog())
         self._system = system
         self._settings = TurnSettings(config or RuntimeConfig(), tool_choice, price, keep_raw, on_event,
-            {key: value for key, value in (metadata or {}).items() if isinstance(value, str)},
+            {key: value for key, value in (metadata or {}).items() if isinstance(value, str)}, output,
         )  # fmt: skip
         self._metadata = dict(metadata or {})
         self._journal = Journal(self.log, self.id, State(), on_record)
@@ -105,6 +113,7 @@ class Session:
         self._takeover = False
         self._supervisor = Supervisor(self.id)
         self._reasks = 0
+        self._final = False  # whether the next turn asks for the structured answer
 
     @classmethod
     async def resume(
@@ -117,7 +126,7 @@ class Session:
         *,
         takeover: bool = False,
         **settings: Any,
-    ) -> Session:
+    ) -> Session[Any]:
         """Continue a session from its log, after any kind of end.
 
         Nothing runs again. The next ``run`` or ``step`` closes the intents that are open, each by a record
@@ -151,7 +160,7 @@ class Session:
 
     # --- driving ------------------------------------------------------------------------------------
 
-    async def run(self, goal: str | User | None = None) -> Outcome:
+    async def run(self, goal: str | User | None = None) -> Outcome[Parsed]:
         """Pursue a goal to an end. Without a goal, continue with the present one."""
         step = await self._supervise(goal, once=False)
         assert step.outcome is not None
@@ -200,7 +209,8 @@ class Session:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Session {self.id} {self._target()}>"
+        where = ", log in memory" if isinstance(self.log, MemoryLog) else ""
+        return f"<Session {self.id} {self._target()}{where}>"
 
     # --- the loop -------------------------------------------------------------------------------------
 
@@ -233,8 +243,12 @@ class Session:
     async def _advance(self) -> Step:
         """Do one turn, unless the session is at its end."""
         if self.state.has_answered:
-            ending = find_ending(self.state.messages[-1].finish_reason or "stop")
-            return Step(self.state.spent.turns, None, (), await self._finish(*ending))
+            reason = self.state.messages[-1].finish_reason or "stop"
+            if self._settings.output is None or reason != "stop":
+                return Step(self.state.spent.turns, None, (), await self._finish(*find_ending(reason)))
+            self._final = True
+            asked = MessageRecorded(User(_FINAL), message_id=new_message_id())
+            await self._journal.write(asked, actor="system")
         excess = self.budget.find_excess(self.state.spent)
         if excess is None:
             return await self._turn()
@@ -244,20 +258,27 @@ class Session:
 
     async def _turn(self) -> Step:
         number = self.state.spent.turns + 1
-        turn = Turn(number, self.provider, self._routing, self.tools, self._journal, self._settings)
+        final = self._settings.output is not None and (self._final or not self.tools.describe())
+        turn = Turn(number, self.provider, self._routing, self.tools, self._journal, self._settings, final=final)
         try:
             response, intents = await turn.run(self._pipeline)
-        except MalformedToolCallError as error:
+        except (MalformedToolCallError, StructuredOutputError) as error:
             if self._reasks >= _MAX_REASKS:
                 raise
             self._reasks += 1
-            await turn.correct(error)
+            if isinstance(error, StructuredOutputError):
+                await turn.correct_output(error)
+            else:
+                await turn.correct(error)
             return Step(number, error.response)
         self._reasks = 0
         if intents and response.finish_reason in RUNNABLE:
             return Step(number, response, intents)
         await close_open(self._journal, f"the reply ended with {response.finish_reason}")
-        return Step(number, response, intents, await self._finish(*find_ending(response.finish_reason)))
+        if self._settings.output is not None and not final and response.finish_reason == "stop":
+            return Step(number, response, intents)  # the next turn asks for the structured answer
+        ending = find_ending(response.finish_reason)
+        return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
 
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop
@@ -334,9 +355,10 @@ class Session:
         self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")
 
-    async def _finish(self, ending: Ending, detail: str | None = None) -> Outcome:
+    async def _finish(self, ending: Ending, detail: str | None = None, parsed: Any = None) -> Outcome[Parsed]:
+        self._final = False
         await self._journal.write(SessionFinished(ending, detail, self.state.spent.turns))
-        return make_outcome(self.id, self.state, ending, detail)
+        return make_outcome(self.id, self.state, ending, detail, parsed)
 
     def _target(self) -> str:
         return f"{self.provider.name}:{self.provider.model}"

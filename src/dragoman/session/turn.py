@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, RoutingSwitched, price_usage
-from ..errors import MalformedToolCallError, ProviderError
+from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError
 from ..events import Event, MessageStart, Response, ToolIntent, ToolUseEnd, Usage
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
 from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
@@ -37,6 +37,7 @@ class TurnSettings(Struct, frozen=True):
     keep_raw: bool = False
     on_event: Callable[[Event], object] | None = None
     metadata: dict[str, str] = {}
+    output: Any = None
 
 
 class Turn:
@@ -50,6 +51,8 @@ class Turn:
         tools: Toolbox,
         journal: Journal,
         settings: TurnSettings,
+        *,
+        final: bool = False,
     ) -> None:
         self.number = number
         self._id = f"t{number}"
@@ -58,6 +61,7 @@ class Turn:
         self._tools = tools
         self._journal = journal
         self._settings = settings
+        self._final = final  # whether the reply is the session's structured answer
         self._ends: list[ToolUseEnd] = []
         self._recorded = 0  # how much of the history of the call is recorded
         self._attempt = 0  # the number that the reply has now
@@ -82,6 +86,11 @@ class Turn:
         text = f"{problem}. Propose it again with arguments that fit the tool's schema, or answer without it."
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
+    async def correct_output(self, error: StructuredOutputError) -> None:
+        """Ask for the structured answer again, with what is wrong with this one."""
+        text = f"This answer cannot be used: {error.error_message or error.message}. Answer again, as JSON alone."
+        await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
+
     # --- the call -----------------------------------------------------------------------------------
 
     async def _call(self, parent: str) -> Response:
@@ -100,8 +109,12 @@ class Turn:
         call = await self._write(started, parent)
         stream: EventStream | None = None
         try:
+            # Some servers refuse a conversation with tool calls and without tools: they are sent, and not to be used.
+            schema, choice = None, self._settings.tool_choice
+            if self._final:
+                schema, choice = self._settings.output, "none" if tools else None
             stream = provider.stream(
-                messages, tools, config, None, self._settings.tool_choice, request_id=started.request_id,
+                messages, tools, config, schema, choice, request_id=started.request_id,
                 session_id=self._journal.session, metadata={**self._settings.metadata, TURN: self._id},
             )  # fmt: skip
             async with stream:
@@ -174,6 +187,7 @@ class Turn:
         reply = None
         if partial is not None and stream is not None:
             again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
+            again = again or (isinstance(error, StructuredOutputError) and bool(partial.message.content))
             reply = self._message(stream.reply, partial, in_context=again)
             if partial.message.content:
                 await self._write(reply, call.id)

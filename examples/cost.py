@@ -1,0 +1,29 @@
+"""What a run costs, by model: `python examples/cost.py [MODEL ...]`."""
+
+import asyncio
+import sys
+from collections import Counter
+from decimal import Decimal
+
+from dragoman import Provider, connect, cost
+
+
+async def spend(models: list[Provider], prompt: str) -> tuple[dict[str, Decimal], Counter[str]]:
+    """Ask every model; return what each cost in US dollars, and how often a price is not known."""
+    spent: dict[str, Decimal] = {}
+    unknown: Counter[str] = Counter()
+    for model in models:
+        bill = cost(await model.complete(prompt))
+        if bill:
+            spent[model.model] = spent.get(model.model, Decimal(0)) + bill.total
+        else:
+            unknown[bill.reason] += 1
+    return spent, unknown
+
+
+async def main(*names: str) -> None:
+    print(*await spend([connect(name) for name in names], "Hello?"))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:] or ["openai:gpt-5"]))

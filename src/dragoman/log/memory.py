@@ -1,0 +1,99 @@
+"""The log in memory: for sessions whose records need not outlive the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from .errors import LogConflictError
+from .eventlog import EventLog, LogView, check_follows, link_group, only_records, select_old
+from .payloads import LogPruned
+from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
+
+
+class MemoryLog(EventLog):
+    """A log in memory, with the same chain of hashes. It is lost with the process; ``export`` writes it to a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: dict[str, list[Row]] = {}
+        self._heads: dict[str, Head] = {}
+        self._changing = threading.RLock()
+
+    def __repr__(self) -> str:
+        return "MemoryLog()"
+
+    def _offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
+        """Store at once, in the caller's thread: there is no disk to wait for."""
+        self._check_open()
+        future: Future[Any] = Future()
+        with self._changing:
+            try:
+                result = self._write([item])[0] if isinstance(item, Draft) else item()
+            except Exception as error:
+                result = error
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+        return True, future
+
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
+        linked = link_group(drafts, self._heads)
+        self._store(only_records(linked))
+        return linked
+
+    def _restore(self, records: Sequence[LogRecord]) -> None:
+        check_follows(records, self._heads.get(records[0].session))
+        self._heads[records[0].session] = Head(records[-1].seq, records[-1].hash)
+        self._store(records)
+
+    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
+        with self._view() as view:
+            pruned = select_old(view.ends(), before)
+        for gone in pruned:
+            del self._rows[gone.session], self._heads[gone.session]
+        self._write([draft_record(ADMINISTRATION, gone) for gone in pruned])
+        return tuple(pruned)
+
+    def _store(self, records: Sequence[LogRecord]) -> None:
+        for record in records:
+            self._rows.setdefault(record.session, []).append(to_row(record))
+
+    @contextmanager
+    def _view(self) -> Iterator[LogView]:
+        self._check_open()
+        with self._changing:
+            rows = {session: list(stored) for session, stored in self._rows.items()}
+        yield _MemoryView(rows)
+
+
+class _MemoryView:
+    def __init__(self, rows: dict[str, list[Row]]) -> None:
+        self._rows = rows
+
+    def names(self) -> list[str]:
+        return sorted(self._rows)
+
+    def count(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def length(self, session: str) -> int:
+        return len(self._rows.get(session, ()))
+
+    def page(self, session: str, after: int, size: int) -> list[Row]:
+        return self._rows.get(session, [])[after : after + size]
+
+    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
+        return [row for row in self._rows.get(session, [])[after:] if row[5] in types][:size]
+
+    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
+        needle = text.lower().encode()
+        return [row for row in self._rows.get(session, [])[after:] if needle in row[9].lower()][:size]
+
+    def ends(self) -> list[tuple[Row, Row]]:
+        return [(self._rows[name][0], self._rows[name][-1]) for name in self.names()]

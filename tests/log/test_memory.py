@@ -1,0 +1,79 @@
+"""The log in memory keeps what the other stores promise."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dragoman.log import (
+    InvalidRecordError,
+    LogClosedError,
+    LogConflictError,
+    MemoryLog,
+    SessionFinished,
+    SessionStarted,
+    SqliteLog,
+    TurnStarted,
+)
+
+
+def filled() -> MemoryLog:
+    log = MemoryLog()
+    for session in ("b", "a"):
+        log.append_sync(session, SessionStarted(f"goal of {session}"))
+        log.append_sync(session, TurnStarted(1))
+    return log
+
+
+async def test_records_are_chained_and_read() -> None:
+    log = filled()
+    last = await log.append("a", SessionFinished("completed", None, 1), expected=2)
+    assert last.seq == 3
+    assert [record.seq for record in log.read("a", 1)] == [2, 3]
+    assert [entry.session for entry in log.sessions()] == ["a", "b"]
+    assert [record.session for record in log.find("turn.started")] == ["a", "b"]
+    assert [record.session for record in log.search("GOAL of b")] == ["b"]
+    assert log.verify().ok
+    assert (log.verify().sessions, log.verify().records) == (2, 5)
+
+
+async def test_a_wrong_expectation_writes_nothing() -> None:
+    log = filled()
+    with pytest.raises(LogConflictError):
+        await log.append("a", TurnStarted(2), expected=7)
+    with pytest.raises(InvalidRecordError):
+        await log.append("dragoman.log", TurnStarted(2))
+    assert len(list(log.read("a"))) == 2
+
+
+def test_logs_go_to_files_and_back(tmp_path: Path) -> None:
+    log = filled()
+    with SqliteLog(tmp_path / "log.db") as file:
+        assert file.restore(log) == 4
+        again = MemoryLog()
+        assert again.restore(file) == 4
+    first, second = io.BytesIO(), io.BytesIO()
+    assert log.export(first) == again.export(second) == 4
+    assert first.getvalue() == second.getvalue()
+    again.append_sync("a", TurnStarted(2))
+    assert again.verify().ok
+
+
+def test_old_sessions_are_removed_and_that_is_recorded() -> None:
+    log = filled()
+    assert {gone.session for gone in log.retain(timedelta(0))} == {"a", "b"}
+    assert [entry.session for entry in log.sessions()] == ["dragoman.log"]
+    assert log.append_sync("a", TurnStarted(1)).seq == 1
+    assert log.verify().ok
+
+
+def test_a_closed_log_is_closed() -> None:
+    with filled() as log:
+        assert repr(log) == "MemoryLog()"
+    with pytest.raises(LogClosedError):
+        log.append_sync("a", TurnStarted(2))
+    with pytest.raises(LogClosedError):
+        log.sessions()

@@ -1,0 +1,148 @@
+"""A session without a log and a policy, and with a structured answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from dragoman import Budget, Event, Policy, Session, StructuredOutputError, TextDelta, ToolResult, User
+from dragoman.log import MemoryLog, SqliteLog
+from dragoman.session import SessionError
+from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.tools import tool
+
+
+@tool(side_effect="none")
+def length(river: str) -> int:
+    """Return the length of a river in km."""
+    return 1230 if river == "Rhine" else 0
+
+
+def delete(path: str) -> str:
+    """Delete a file."""
+    raise AssertionError("this tool must not run")
+
+
+CALL = Answer(tool_calls=[Call("length", {"river": "Rhine"})])
+
+
+class River(msgspec.Struct):
+    name: str
+    km: int
+
+
+class Long(pydantic.BaseModel):
+    km: int
+
+    @pydantic.field_validator("km")
+    @classmethod
+    def check(cls, km: int) -> int:
+        if km < 100:
+            raise ValueError("that is not long")
+        return km
+
+
+async def test_a_provider_and_tools_suffice() -> None:
+    model = ScriptedProvider(CALL, "1230 km.")
+    session = Session(model, [length])
+    outcome = await session.run("How long is the Rhine?")
+    assert (outcome.outcome, outcome.text) == ("completed", "1230 km.")
+    assert isinstance(session.log, MemoryLog)
+    assert "log in memory" in repr(session)
+    assert session.log.verify(session.id).ok
+    assert next(session.log.read(session.id)).type == "session.started"
+    result = model.requests[1].messages[-1]
+    assert isinstance(result, ToolResult)
+    assert (result.text, result.is_error) == ("1230", False)
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy([])])
+async def test_a_policy_of_the_callers_is_not_added_to(policy: Policy) -> None:
+    model = ScriptedProvider(CALL, "I may not.")
+    await Session(model, [length], policy).run("How long is the Rhine?")
+    result = model.requests[1].messages[-1]
+    assert isinstance(result, ToolResult)
+    assert result.text.startswith("Not run: permission denied")
+
+
+async def test_without_a_policy_a_plain_function_is_not_run() -> None:
+    model = ScriptedProvider(Answer(tool_calls=[Call("delete", {"path": "x"})]), "I may not.")
+    outcome = await Session(model, [delete]).run("Delete x.")
+    assert outcome.text == "I may not."
+
+
+async def test_a_file_is_still_a_file(tmp_path: Any) -> None:
+    async with Session(ScriptedProvider("Hello."), log=tmp_path / "log.db") as session:
+        assert isinstance(session.log, SqliteLog)
+        assert "memory" not in repr(session)
+
+
+# --- structured answers -----------------------------------------------------------------------------
+
+
+async def test_without_tools_the_schema_is_asked_for_at_once() -> None:
+    model = ScriptedProvider('{"name": "Rhine", "km": 1230}')
+    outcome = await Session(model, output=River).run("The longest river in Germany?")
+    assert outcome.output == River("Rhine", 1230)
+    assert len(model.requests) == 1
+    assert model.requests[0].response_schema is not None
+
+
+async def test_with_tools_the_schema_is_asked_for_in_the_final_turn() -> None:
+    model = ScriptedProvider(CALL, "It is 1230 km.", '{"name": "Rhine", "km": 1230}')
+    session = Session(model, [length], output=River)
+    outcome = await session.run("How long is the Rhine?")
+    assert (outcome.outcome, outcome.output) == ("completed", River("Rhine", 1230))
+    assert [request.response_schema is not None for request in model.requests] == [False, False, True]
+    assert model.requests[-1].tool_choice == "none"
+    assert [tool.name for tool in model.requests[-1].tools] == ["length"]
+    assert session.log.verify(session.id).ok
+
+
+async def test_a_wrong_answer_is_asked_for_again() -> None:
+    model = ScriptedProvider('{"km": "far"}', '{"km": 3}', '{"km": 1230}')
+    outcome = await Session(model, output=Long).run("How long is the Rhine?")
+    assert outcome.output == Long(km=1230)
+    last = model.requests[-1].messages
+    assert [type(message).__name__ for message in last] == ["User", "Assistant", "User", "Assistant", "User"]
+    assert isinstance(last[-1], User)
+    assert "that is not long" in last[-1].text
+
+
+async def test_wrong_answers_end_with_the_error_or_the_budget() -> None:
+    model = ScriptedProvider('{"km": 3}')
+    with pytest.raises(StructuredOutputError, match="that is not long"):
+        await Session(model, output=Long).run("How long is the Rhine?")
+    assert len(model.requests) == 3
+    outcome = await Session(model, output=Long, budget=Budget(steps=2)).run("How long is the Rhine?")
+    assert outcome.outcome == "exhausted"
+    with pytest.raises(SessionError, match="exhausted without a structured answer: the budget of 2 turns"):
+        assert outcome.output
+
+
+async def test_a_second_goal_has_its_own_answer() -> None:
+    model = ScriptedProvider("Well.", '{"name": "Rhine", "km": 1230}', "Well.", '{"name": "Elbe", "km": 1094}')
+    session = Session(model, [length], output=River)
+    assert (await session.run("The Rhine?")).output == River("Rhine", 1230)
+    assert (await session.run("The Elbe?")).output == River("Elbe", 1094)
+    assert [request.response_schema is not None for request in model.requests] == [False, True, False, True]
+
+
+async def test_without_output_there_is_none() -> None:
+    outcome = await Session(ScriptedProvider("Hello.")).run("Hi")
+    with pytest.raises(SessionError, match="was not given output="):
+        assert outcome.output
+
+
+async def test_the_events_of_a_session_can_be_streamed() -> None:
+    seen: list[str] = []
+
+    def show(event: Event) -> None:
+        if isinstance(event, TextDelta):
+            seen.append(event.text)
+
+    await Session(ScriptedProvider("Hello there."), on_event=show).run("Hi")
+    assert "".join(seen) == "Hello there."

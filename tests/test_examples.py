@@ -1,0 +1,133 @@
+"""The programs in ``examples/`` run without a network, are short, and pass mypy --strict."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import signal
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import dragoman
+from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.testing import forbid_network
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+sys.path.insert(0, str(ROOT))
+
+from examples import agent, api, batch, chat, cost, extraction  # noqa: E402
+from examples.test_agent import *  # noqa: E402, F403 - its tests are run as tests of this module
+
+# Code lines, without blank ones, imports and docstrings. What peers need for the same is in parentheses.
+MOST_LINES = {
+    "agent": 11,  # (8)
+    "extraction": 10,  # (8)
+    "chat": 20,  # (15)
+    "batch": 18,  # (15)
+    "api": 20,  # (15)
+    "cost": 20,  # (15, ours before)
+}
+
+
+@pytest.fixture(autouse=True)
+def offline() -> Any:
+    with forbid_network():
+        yield
+
+
+def count_code(path: Path) -> int:
+    tree = ast.parse(path.read_text())
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = path.read_text().splitlines()
+    main = next((at for at, line in enumerate(lines, 1) if line.startswith("async def main")), len(lines) + 1)
+    return sum(bool(line.strip()) for at, line in enumerate(lines, 1) if at not in skipped and at < main)
+
+
+@pytest.mark.parametrize(("name", "most"), MOST_LINES.items())
+def test_an_example_is_short(name: str, most: int) -> None:
+    assert count_code(EXAMPLES / f"{name}.py") <= most
+
+
+async def test_the_agent() -> None:
+    model = ScriptedProvider(Answer(tool_calls=[Call("days_until", {"day": "2030-01-01"})]), "Some years.")
+    assert await agent.run(model, "How many days is it until 2030-01-01?") == "Some years."
+    assert "Not run" not in model.requests[-1].messages[-1].text  # type: ignore[union-attr]
+
+
+async def test_the_extraction() -> None:
+    model = ScriptedProvider('{"vendor": "ACME", "total": 129.5, "items": ["anvil"]}')
+    invoice = await extraction.extract(model, "ACME: 1 anvil, 129.50 USD.")
+    assert invoice == extraction.Invoice(vendor="ACME", total=129.5, items=["anvil"])
+
+
+async def test_the_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    history: list[dragoman.Message] = [dragoman.User("Hi")]
+    await chat.answer(ScriptedProvider("Hello there."), history)
+    assert capsys.readouterr().out == "Hello there.\n[stop]\n"
+    assert history[1] == dragoman.Assistant("Hello there.")
+
+
+async def test_the_chat_is_stopped_by_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
+    history: list[dragoman.Message] = [dragoman.User("Hi")]
+    model = ScriptedProvider(Answer("one two three four", pace=0.3))
+    asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGINT)
+    await chat.answer(model, history)
+    assert capsys.readouterr().out.endswith("[cancelled]\n")
+    assert "four" not in history[1].text
+
+
+async def test_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ScriptedProvider(dragoman.RateLimitError("slow down", retry_after=0.01), "Un.")
+    good, tokens = await batch.translate(model, 50)
+    assert (good, tokens > 0) == (50, True)
+    assert len(model.requests) == 51
+    assert capsys.readouterr().out == ""
+
+
+async def post(prompt: str) -> tuple[int, str]:
+    transport = httpx.ASGITransport(app=api.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        reply = await client.post("/ask", params={"prompt": prompt})
+    return reply.status_code, reply.text
+
+
+async def test_the_endpoint() -> None:
+    api.app.state.model = ScriptedProvider("Hello there.")
+    assert await post("Hi") == (200, "Hello there.")
+    api.app.state.model = ScriptedProvider(dragoman.RateLimitError("slow down", status=429))
+    status, text = await post("Hi")
+    assert status == 429
+    assert "slow down" in text
+
+
+async def test_the_endpoint_opens_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL", "openai:gpt-5")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-key-of-nobody")
+    async with api.lifespan(api.app):
+        assert isinstance(api.app.state.model, dragoman.Provider)
+
+
+async def test_the_cost() -> None:
+    known = ScriptedProvider("Hello.", name="openai", model="gpt-5")
+    unknown = ScriptedProvider("Hello.", name="lab", model="x")
+    spent, reasons = await cost.spend([known, known, unknown], "Hello?")
+    assert spent.keys() == {"gpt-5"}
+    assert spent["gpt-5"] > Decimal(0)
+    assert sum(reasons.values()) == 1
+
+
+def test_the_examples_pass_mypy() -> None:
+    words = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--explicit-package-bases", "examples"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
