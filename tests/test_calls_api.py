@@ -17,7 +17,7 @@ from dragoman import Image, Inline, System, Url, User
 from dragoman.errors import InvalidRequestError, StructuredOutputError
 from dragoman.events import Sale
 from dragoman.prices import Match, PriceRow, PriceTable
-from dragoman.sim import Answer, ScriptedProvider
+from dragoman.sim import Answer, Call, ScriptedProvider
 
 
 class Recorder(ScriptedProvider):
@@ -387,3 +387,13 @@ async def test_a_table_of_the_callers_prices_a_reply() -> None:
 def test_usage_alone_needs_a_model() -> None:
     with pytest.raises(TypeError, match="needs its model"):
         dragoman.cost(dragoman.Usage(1, 1))  # type: ignore[call-overload]
+
+
+async def test_a_reply_with_tool_calls_has_no_structured_value() -> None:
+    def look(city: str) -> None: ...
+
+    look.__annotations__["city"] = str
+    model = ScriptedProvider(Answer(tool_calls=[Call("look", {"city": "Basel"})]))
+    reply = await model.complete("?", tools=[look], response_schema=Even)
+    assert reply.tool_calls
+    assert reply.parsed is None
