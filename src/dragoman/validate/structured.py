@@ -32,10 +32,8 @@ def response_schema_of(kind: Any) -> dict[str, Any]:
 
 
 def to_instance(response: Response[Any], request: Request) -> Any:
-    """Return the structured value as an instance of ``request.response_type``; without one, as plain data."""
+    """Return the structured value as an instance of ``request.response_type``, which must not be ``None``."""
     kind, value = request.response_type, response.parsed
-    if kind is None:
-        return value
     if value is None:
         if response.finish_reason == "length" and not response.tool_calls:
             raise _misfit(response, request, "the reply was cut off at the token limit (max_tokens) before its text")
