@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import tempfile
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -14,17 +15,19 @@ from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dragoman import connect
 from dragoman.calls import CallCompleted, CallFailed
-from dragoman.errors import OverloadedError
+from dragoman.errors import OverloadedError, StructuredOutputError
 from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.ledger import Ledger
 from dragoman.log import SqliteLog, read_uses
 from dragoman.messages import Assistant, Request, Text
-from dragoman.middleware import Observe, Retry
+from dragoman.middleware import Fallback, Observe, Retry
 from dragoman.prices import cost
 from dragoman.sim import Answer, Fault, RequestMatch, ScriptedProvider, ScriptRule, SimServer
 from dragoman.tokens import estimate_input_tokens
@@ -123,6 +126,46 @@ async def test_all_accounts_of_a_gateway_agree(tmp_path: Path, caplog: pytest.Lo
         of_key = [record.cost_usd or 0 for record in records if record.inbound.key == name]  # type: ignore[union-attr]
         assert ledger.spent(name) == sum(of_key) > 0
     ledger.close()
+
+
+# --- replies that are asked for again ---------------------------------------------------------------
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}}
+usages = st.builds(Usage, st.integers(1, 300_000), st.integers(0, 9_000))
+
+
+@settings(max_examples=10, deadline=None)
+@given(replies=st.lists(st.tuples(st.booleans(), usages), min_size=1, max_size=8), with_fallback=st.booleans())
+async def test_replies_that_do_not_fit_the_schema_are_billed(
+    replies: list[tuple[bool, Usage]], with_fallback: bool
+) -> None:
+    observed: list[Any] = []
+    billed: list[Decimal] = []
+
+    def make(fits: bool, usage: Usage) -> Any:
+        def answer(request: Request) -> Any:
+            billed.append(cost(usage, f"anthropic:{SONNET}").total or Decimal(0))
+            wrong = StructuredOutputError("no", response_schema=SCHEMA, output_content="{}", usage=usage)
+            events = speak(lambda out: out.text('{"n": 1}' if fits else "{}"), usage=usage)(request)
+            return events if fits else [*events, wrong]
+
+        return answer
+
+    model = Listed(*[make(*each) for each in replies], make(True, Usage(7, 7)), name="anthropic", model=SONNET)
+    model.repeat = True
+    retried: Any = Retry(Observe(model, observed.append), reask=lambda error: "Again, please.")
+    provider = Fallback([retried]) if with_fallback else retried
+    ledger, keys = Ledger(), KeyRing([Key("ann", hash_key(ANN), budget_usd=Decimal(10**6))])
+    body = {**BODY, "response_format": FORMAT}
+    with tempfile.TemporaryDirectory() as folder:
+        async with SqliteLog(Path(folder) / "log.db") as log:
+            async with serving(create_app({"fast": provider}, keys=keys, ledger=ledger, log=log)) as url:
+                for _ in range(3):
+                    await post(f"{url}/v1/chat/completions", body, bearer(ANN))
+            logged = sum([use.old or 0 for use in read_uses(log)])
+    seen = sum([event.cost_usd or 0 for event in observed if isinstance(event, CallCompleted | CallFailed)])
+    assert sum(billed) == ledger.spent("ann") == logged == seen > 0
 
 
 # --- records in the log -----------------------------------------------------------------------------
