@@ -190,11 +190,11 @@ def _references(node: Any) -> set[str]:
 # --- docstrings -------------------------------------------------------------------------------------
 
 _GOOGLE = re.compile(r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$")
-_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w++)\s*+(?:\([^)]*+\))?\s*+:\s*+(.*)")
 _NUMPY = re.compile(r"\s*(?:Other )?Parameters\s*$")
-_NUMPY_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?::.*)?$")
+_NUMPY_ENTRY = re.compile(r"^\*{0,2}(\w++)\s*+(?::.*)?$")
 _RULE = re.compile(r"\s*-{3,}\s*$")
-_SPHINX = re.compile(r"\s*:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
+_SPHINX = re.compile(r"^\s*+:(?:param|parameter|arg|argument|key|keyword)\s++(?:[^:]*\s)?\*{0,2}(\w++)\s*+:\s*+(.*)")
 _SPHINX_TYPE = re.compile(r"\s*:type\s+\w+\s*:")
 
 

@@ -72,7 +72,7 @@ def cut(story: Story, length: int, path: Path) -> SqliteLog:
     return SqliteLog(path)
 
 
-LENGTH = 42
+LENGTH = 39
 
 
 def test_the_story_is_this_long(story: Story) -> None:

@@ -18,7 +18,6 @@ from dragoman.errors import (
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
-    InvalidResponseError,
     OverloadedError,
     ProviderError,
     QuotaExceededError,
@@ -273,7 +272,7 @@ def test_any_shape_is_a_failure(body: Any) -> None:
 # --- classes ------------------------------------------------------------------------------------------
 
 STATUSES: list[tuple[int, type[ProviderError], str]] = [
-    (300, InvalidResponseError, "the server answered with a redirect, which is not followed"),
+    (300, InvalidRequestError, "the server answered with a redirect, which is not followed"),
     (400, InvalidRequestError, "the provider refused the request"),
     (401, AuthenticationError, "the provider refused the credentials"),
     (402, QuotaExceededError, "the account's quota or credit is used up"),

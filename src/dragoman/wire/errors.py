@@ -19,7 +19,6 @@ from ..errors import (
     AuthenticationError,
     InvalidModelError,
     InvalidRequestError,
-    InvalidResponseError,
     OverloadedError,
     ProviderError,
     QuotaExceededError,
@@ -158,7 +157,7 @@ def build_error(
     kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(status)
     wait = read_retry_after(headers, now)
     return kind(
-        _SUMMARIES.get(kind, "the provider refused the request" if status < 500 else "the provider failed"),
+        _SUMMARIES.get(kind) or _summarise(status),
         status=status,
         headers=headers,
         provider_code=failure.code or failure.kind or None,
@@ -167,8 +166,13 @@ def build_error(
     )
 
 
+def _summarise(status: int) -> str:
+    if status < 400:
+        return "the server answered with a redirect, which is not followed"
+    return "the provider refused the request" if status < 500 else "the provider failed"
+
+
 _SUMMARIES: dict[type[ProviderError], str] = {
-    InvalidResponseError: "the server answered with a redirect, which is not followed",
     AuthenticationError: "the provider refused the credentials",
     InvalidModelError: "the provider does not serve this model",
     RateLimitError: "the provider's rate limit is reached",
@@ -189,8 +193,6 @@ def _by_status(status: int) -> type[ProviderError]:
         return RateLimitError
     if status == 529:
         return OverloadedError
-    if 300 <= status < 400:
-        return InvalidResponseError  # a redirect, which is not followed: the address is wrong, not the request
     return UnavailableError if status >= 500 else InvalidRequestError
 
 
