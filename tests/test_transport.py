@@ -40,6 +40,7 @@ from dragoman import (
 from dragoman.events import Event
 from dragoman.provider import EventStream, bind, http
 from dragoman.transport import MAX_RATIO, FixtureTransport, Secret, _Exchange
+from dragoman.wire import HttpRequest
 
 from .server import Connection, answering, chunk, completion, serve, stream_of
 
@@ -196,8 +197,8 @@ async def test_connections_that_serve_again_gather_nothing() -> None:
         for _ in range(5):
             await model.complete("Hi")
         transport: Any = model._transport  # type: ignore[attr-defined]
-        assert len(transport._heeded) <= 1
-        for protocol in transport._heeded:
+        assert len(transport._watched) <= 1
+        for protocol in transport._watched:
             assert len(protocol.closed._callbacks or ()) <= 1
 
 
@@ -521,6 +522,17 @@ async def test_many_streams_run_ahead_less_and_all_that_end_are_forgotten() -> N
         assert isinstance(error, NetworkError)
         assert transport._ahead.streams == 0
         await model.close()
+
+
+async def test_reading_does_not_raise_the_bound_of_what_is_read_ahead() -> None:
+    transport = HttpTransport()
+    async with serve(comments_after_text) as server:
+        request = HttpRequest("POST", f"{server.base_url}/chat/completions", {}, b"{}")
+        async with transport.send(request, {}, Timeouts(), stream=True) as reply:
+            assert await reply.receive()
+            low, _ = reply._content.get_read_buffer_limits()  # type: ignore[attr-defined]
+            assert low <= transport._ahead.share()
+    await transport.close()
 
 
 async def test_whole_replies_share_a_connection_and_streams_do_not_outlive_theirs() -> None:

@@ -676,7 +676,9 @@ def reprice(
         use = record if isinstance(record, PricedUse) else PricedUse(*record)
         # Without a time the price of today would be a guess, so this differs from ``cost``.
         new = Unpriced("the record has no time") if use.at is None else cost(use.usage, use.model, use.at, table=table)
-        old = use.old.total if isinstance(use.old, Cost) else None if isinstance(use.old, Unpriced) else use.old
+        old = None if isinstance(use.old, Unpriced) else use.old
+        if isinstance(old, Cost):
+            old = old.total
         if old is None or isinstance(new, Unpriced):
             yield Repriced(use, old, new, None)
         else:

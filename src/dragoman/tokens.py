@@ -219,7 +219,9 @@ def _measure_piece(piece: str, times: int, amounts: Counter[str]) -> None:
     if first == "0":
         amounts[piece] += times
     elif first in " \t\n":
-        kind = "\n" if piece[-1] == "\n" else "\t" if "\t" in piece else " "
+        kind = "\t" if "\t" in piece else " "
+        if piece[-1] == "\n":
+            kind = "\n"
         if len(piece) > 1:
             amounts[f"{kind}+: characters"] += times * len(piece)
             kind += "+"

@@ -161,7 +161,7 @@ class HttpTransport(Transport):
         self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether a connection serves once
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
         self._ahead = _ReadAhead()
-        self._heeded: WeakSet[Any] = WeakSet()  # connections whose end is heard
+        self._watched: WeakSet[Any] = WeakSet()  # connections with a callback on their end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -308,14 +308,16 @@ def _check_proxy(url: str) -> None:
         raise NetworkError(f"the proxy is a {scheme[:20]} URL; only http and https proxies are supported")
 
 
-def _lose(content: aiohttp.StreamReader, error: type[Exception], _: asyncio.Future[None] | None) -> None:
+def _fail_reader(content: aiohttp.StreamReader, error: type[Exception], _: asyncio.Future[None] | None) -> None:
+    """Wake the reader of a connection that was closed before the end of the reply."""
     if not content.is_eof() and content.exception() is None:
         content.set_exception(error("the connection is closed"))
 
 
-def _heed(closed: asyncio.Future[None]) -> None:
+def _retrieve_exception(closed: asyncio.Future[None]) -> None:
+    """Read the exception of a closed connection; asyncio logs those that were never retrieved."""
     if not closed.cancelled():
-        closed.exception()  # else asyncio complains that nobody asked
+        closed.exception()
 
 
 def _drop(session: aiohttp.ClientSession) -> None:
@@ -348,7 +350,7 @@ class _Exchange(HttpStream):
         self._unpaused = 0  # bytes that were received since the event loop had a turn
         self._response: aiohttp.ClientResponse | None = None
         self._closed: asyncio.Future[None] | None = None  # done when the connection is gone
-        self._lose: Callable[[asyncio.Future[None]], None] | None = None
+        self._on_closed: Callable[[asyncio.Future[None]], None] | None = None
         self.touch = clock.touch  # type: ignore[method-assign]
 
     async def __aenter__(self) -> HttpStream:
@@ -392,23 +394,23 @@ class _Exchange(HttpStream):
         return self
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
-        """Learn of the end of the connection.
+        """Fail the reader when the connection is closed.
 
-        The HTTP library does not tell the reader when it closes one itself: because the pool is closed,
-        or because chunks are not framed as they should be. It would wait for its deadline.
+        The HTTP library does not wake the reader when it closes a connection itself: because the pool is
+        closed, or because chunks are not framed as they should be. The reader would wait for its deadline.
         """
         protocol = response.connection.protocol if response.connection is not None else None
         if protocol is None:
             return  # all has been received
-        self._lose = partial(_lose, response.content, self._transport._aiohttp.ClientPayloadError)
+        self._on_closed = partial(_fail_reader, response.content, self._transport._aiohttp.ClientPayloadError)
         self._closed = protocol.closed
         if self._closed is None:
-            self._lose(None)
+            self._on_closed(None)
         else:
-            self._closed.add_done_callback(self._lose)
-            if protocol not in self._transport._heeded:
-                self._transport._heeded.add(protocol)
-                self._closed.add_done_callback(_heed)
+            self._closed.add_done_callback(self._on_closed)
+            if protocol not in self._transport._watched:
+                self._transport._watched.add(protocol)
+                self._closed.add_done_callback(_retrieve_exception)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
@@ -428,8 +430,8 @@ class _Exchange(HttpStream):
 
     def _close(self) -> None:
         self._clock.stop()
-        if self._closed is not None and self._lose is not None:
-            self._closed.remove_done_callback(self._lose)
+        if self._closed is not None and self._on_closed is not None:
+            self._closed.remove_done_callback(self._on_closed)
             self._closed = None
         if self._counted:
             self._transport._ahead.streams -= 1
@@ -448,7 +450,8 @@ class _Exchange(HttpStream):
                 if clock.expired is not None:
                     raise clock.expiry()
                 self._check_ratio()
-            received = await self._content.read(_TURN)
+            # Not ``read(n)``: that raises the bound of what the HTTP library reads ahead to n.
+            received = await self._content.readany()
             self._unpaused += len(received)
             self.over = self._content.at_eof()
             return received
@@ -496,7 +499,7 @@ class _Clock:
         self._loop = loop
         self._stream = stream
         self._began = self._touched = loop.time()
-        self._spoke = False
+        self._received = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
         self._response: aiohttp.ClientResponse | None = None
@@ -508,7 +511,7 @@ class _Clock:
         self._schedule()
 
     def absorb(self) -> bool:
-        """Was it the clock alone that cancelled the task? Then the cancellation is taken back."""
+        """Return whether the clock alone cancelled the task, and take that cancellation back."""
         return self.expired is not None and self._task is not None and self._task.uncancel() <= self._others
 
     def watch(self, response: aiohttp.ClientResponse) -> None:
@@ -518,8 +521,8 @@ class _Clock:
 
     def touch(self) -> None:
         self._touched = self._loop.time()
-        if not self._spoke:
-            self._spoke = True
+        if not self._received:
+            self._received = True
             self.stop()
             self._schedule()
 
@@ -538,11 +541,11 @@ class _Clock:
         which: Deadline = "total"
         when = None if limits.total is None else self._began + limits.total
         if self._stream:
-            seconds = limits.idle if self._spoke else limits.first_event
+            seconds = limits.idle if self._received else limits.first_event
             if seconds is not None:
-                sooner = (self._touched if self._spoke else self._began) + seconds
+                sooner = (self._touched if self._received else self._began) + seconds
                 if when is None or sooner <= when:
-                    which, when = "idle" if self._spoke else "first_event", sooner
+                    which, when = "idle" if self._received else "first_event", sooner
         return which, when
 
     def _schedule(self) -> None:
@@ -555,7 +558,7 @@ class _Clock:
         now = self._loop.time()
         if when is not None and when <= now:
             if which != "total" and not self.reading and self._response is not None:
-                self._touched, self._spoke = now, True  # the caller is busy, the provider is not to blame
+                self._touched, self._received = now, True  # the caller is busy, the provider is not to blame
             else:
                 self.expired = which
                 if self._response is not None:

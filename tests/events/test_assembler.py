@@ -495,7 +495,7 @@ def test_questions_a_wire_may_ask() -> None:
     out.tool_start(1, "y", "any")
     out.tool_input(0, "{}")
     assert out.has_calls
-    assert (out.call_is_complete(0), out.call_is_complete(1), out.calls_are_complete()) == (True, False, False)
+    assert (out.calls_are_complete(0), out.calls_are_complete(1), out.calls_are_complete()) == (True, False, False)
     out.tool_input(1, "{}")
     assert out.calls_are_complete()
 
@@ -1133,4 +1133,4 @@ def test_the_number_of_blocks_is_bounded() -> None:
         out.tool_start(number, "same id", "t")
     with pytest.raises(InvalidResponseError, match="more than 10000 blocks"):
         out.text("one more")
-    assert len({block.call_id for block in out._blocks}) == 10_000
+    assert len({block.call_id for block in out._blocks.all}) == 10_000

@@ -27,13 +27,17 @@ READS: list[tuple[dict[str, Any], Read, Any]] = [
     ({"a": "y"}, lambda fields: fields.choice("a", ("x", "y")), "y"),
     ({}, lambda fields: fields.items("a"), None),
     ({"a": (1, 2)}, lambda fields: fields.items("a"), (1, 2)),
-    ({"a": []}, lambda fields: fields.need_items("a"), []),
+    ({"a": []}, lambda fields: fields.items("a", required=True), []),
     ({}, lambda fields: fields.texts("a"), None),
     ({"a": ["x"]}, lambda fields: fields.texts("a"), ("x",)),
     ({}, lambda fields: fields.inner("a"), None),
     ({"a": {"b": 1}}, lambda fields: fields.need_inner("a").whole("b"), 1),
     ({}, lambda fields: fields.inners("a"), []),
-    ({"a": [{"b": 1}, {"b": 2}]}, lambda fields: [each.whole("b") for each in fields.need_inners("a")], [1, 2]),
+    (
+        {"a": [{"b": 1}, {"b": 2}]},
+        lambda fields: [each.whole("b") for each in fields.inners("a", required=True)],
+        [1, 2],
+    ),
     ({"a": 1, "b": 2, "c": None}, lambda fields: (fields.take("a"), fields.rest()), (1, {"b": 2})),
     ({"a": 1}, lambda fields: ("a" in fields, "b" in fields), (True, False)),
     ({"a": [], "b": None}, lambda fields: fields.done(), None),
@@ -59,9 +63,9 @@ PROBLEMS: list[tuple[Any, Read, str]] = [
     ({"a": [{}, None]}, lambda fields: fields.inners("a"), "m.a[1] must be an object, not null"),
     ({"a": {"b": 1}}, lambda fields: fields.need_inner("a").text("b"), "m.a.b must be a string, not an integer"),
     ({}, lambda fields: fields.need_text("a"), "m.a is required"),
-    ({}, lambda fields: fields.need_items("a"), "m.a is required"),
+    ({}, lambda fields: fields.items("a", required=True), "m.a is required"),
     ({}, lambda fields: fields.need_inner("a"), "m.a is required"),
-    ({}, lambda fields: fields.need_inners("a"), "m.a is required"),
+    ({}, lambda fields: fields.inners("a", required=True), "m.a is required"),
     ({"a": 0}, lambda fields: fields.allow("b", "c"), "m.a is not a known field; one of b, c"),
     ({"conten": 0}, lambda fields: fields.allow("role", "content"), "did you mean content?"),
     ({"a": 1, 2: 3}, lambda fields: (fields.take("a"), fields.done()), "m.2 is not a known field; one of a"),
@@ -87,7 +91,7 @@ def test_the_root_has_no_path() -> None:
 def test_a_field_that_is_put_counts_among_the_rest() -> None:
     given = {"a": [1, 2]}
     fields = Fields(given)
-    fields.put("a", fields.need_items("a")[1:])
+    fields.put("a", fields.data["a"][1:])
     fields.put("b", 3)
     assert fields.rest() == {"a": [2], "b": 3}
     assert given == {"a": [1, 2]}

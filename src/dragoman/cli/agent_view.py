@@ -156,7 +156,8 @@ _Line = tuple[str, str | None, str]
 
 def _observed(it: ToolObserved) -> _Line:
     size = len(it.content) if isinstance(it.content, str) else 0
-    facts = [f"exit code {it.exit_code}"] if it.exit_code is not None else ["an error"] if it.is_error else []
+    facts = ["an error"] if it.is_error and it.exit_code is None else []
+    facts += [f"exit code {it.exit_code}"] if it.exit_code is not None else []
     facts += [f"{size} characters" if isinstance(it.content, str) else f"{len(it.content)} blocks"]
     facts += [f"{it.duration_ms / 1000:.1f} s"] if it.duration_ms is not None else []
     facts += ["cut to its limit"] if it.truncated else []

@@ -149,4 +149,6 @@ def _draw_bar(row: dict[str, Any], longest: Decimal) -> str:
 
 
 def _amount(amount: str, unknown: int, calls: int) -> str:
-    return "unknown" if unknown == calls else f"{Decimal(amount):.6f}{'+' if unknown else ''}"
+    if unknown == calls:
+        return "unknown"
+    return f"{Decimal(amount):.6f}{'+' if unknown else ''}"

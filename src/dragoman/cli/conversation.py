@@ -285,7 +285,9 @@ def count(number: int, noun: str) -> str:
 def _add_up(calls: list[Usage]) -> str:
     def add(field: str) -> str:
         known = [getattr(usage, field) for usage in calls if getattr(usage, field) is not None]
-        return f"{sum(known):,}{'' if len(known) == len(calls) else ' or more'}" if known else "unknown"
+        if not known:
+            return "unknown"
+        return f"{sum(known):,}{'' if len(known) == len(calls) else ' or more'}"
 
     return f"{add('input_tokens')} tokens in, {add('output_tokens')} out"
 

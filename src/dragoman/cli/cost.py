@@ -284,4 +284,6 @@ def _show(bill: _Bill) -> None:
 
 def _amount(each: _Sum) -> str:
     unknown = each.unpriced.total()
-    return "unknown" if unknown == each.calls else f"{write_amount(each.total)}{' and more' if unknown else ''}"
+    if unknown == each.calls:
+        return "unknown"
+    return f"{write_amount(each.total)}{' and more' if unknown else ''}"

@@ -93,9 +93,10 @@ def _nothing_unset_is_sent(codec: Codec) -> None:
 
 
 def _walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     yield path or "/", value
-    for key, item in items:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, item in value.items() if isinstance(value, dict) else ():
         yield from _walk(item, f"{path}/{key}")
 
 

@@ -7,9 +7,8 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from ..errors import InvalidResponseError, MalformedToolCallError, ProviderError, StructuredOutputError, cut
+from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError, cut
 from ..messages import (
-    AssistantBlock,
     Continuity,
     Issuer,
     LossWarning,
@@ -20,29 +19,22 @@ from ..messages import (
     ToolCall,
     new_ulid,
 )
+from .blocks import Block, Blocks
 from .values import (
-    AssembledFrom,
     Event,
     FinishReason,
-    IntentSource,
     MessageComplete,
     MessageStart,
     Problem,
     Raw,
     Response,
     TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
     Usage,
     fold,
     read_object,
 )
 
-MAX_BLOCKS = 10_000
-"""The most texts, thoughts and calls that one reply may have."""
+Interruption = Literal["cancelled", "interrupted"]
 
 
 class Expected(Protocol):
@@ -64,81 +56,8 @@ class AssemblerError(RuntimeError):
     """A wire called the assembler's verbs in an illegal order: a bug in that wire."""
 
 
-class Block:
-    """One block under construction."""
-
-    __slots__ = (
-        "buffer", "call_id", "continuity", "count", "emitted", "ended", "first", "index", "kind", "last", "name",
-        "problem", "provider_id", "signatures", "tail", "value", "waiting", "whole",
-    )  # fmt: skip
-
-    def __init__(self, kind: type, index: int, offset: int) -> None:
-        self.kind = kind
-        self.index = index
-        self.waiting: list[str] | None = []  # fragments that came before the block's turn; None since then
-        self.buffer = bytearray()  # what was emitted, in UTF-8: a string object for each fragment would cost more
-        self.tail = ""  # the last fragment that is more than white space
-        self.count = 0  # fragments received
-        self.emitted = False  # did its turn come?
-        self.ended = False  # did the wire, or the next block, close it?
-        self.first = self.last = offset
-        self.continuity: Continuity | None = None
-        self.signatures: list[str] = []  # those that were emitted
-        self.whole: AssistantBlock | None = None
-        self.name = self.call_id = self.provider_id = ""
-        self.value: dict[str, Any] | None = None
-        self.problem: tuple[Problem, str] | None = None
-
-    @property
-    def text(self) -> str:
-        """All that was received of it."""
-        return self.buffer.decode("utf-8", "surrogatepass") + "".join(self.waiting or ())
-
-    def write(self, piece: str) -> None:
-        """Add a fragment that is emitted now."""
-        self.buffer += piece.encode("utf-8", "surrogatepass")
-
-    def retract(self, events: Sequence[Event]) -> bool:
-        """Take back ``events``, the last ones of this block; return whether anything of it was delivered."""
-        hidden = 0
-        for event in events:
-            if isinstance(event, ToolUseStart):
-                return False
-            if isinstance(event, ToolUseInputDelta):
-                hidden += len(event.partial_json)
-            elif isinstance(event, TextDelta | ThinkingDelta):
-                hidden += len(event.text)
-                if isinstance(event, ThinkingDelta) and event.signature is not None:
-                    self.signatures.pop()
-        text = self.text
-        text = text[: len(text) - hidden]
-        self.buffer, self.waiting = bytearray(), None
-        self.write(text)
-        self.ended = False
-        if self.kind is Thinking and self.continuity is not None:
-            self.continuity = replace(self.continuity, signature=self.signatures[-1] if self.signatures else None)
-        return self.kind is ToolCall or bool(text or self.signatures)
-
-    def is_complete(self) -> bool:
-        """Return whether another block may begin: after text always, after a call once its input is an object."""
-        if self.kind is not ToolCall:
-            return True
-        # Asked after every fragment of interleaved calls: the last one shows that most are not the end.
-        return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
-
-    def finished(self) -> AssistantBlock:
-        """Return the block as it is in the message."""
-        if self.whole is not None:
-            return replace(self.whole, continuity=self.continuity)
-        if self.kind is ToolCall:
-            return ToolCall(self.call_id, self.name, self.value, self.continuity)
-        text = self.text
-        self.buffer, self.waiting = bytearray(), [text]  # one copy is enough
-        return Thinking(text, self.continuity) if self.kind is Thinking else Text(text, self.continuity)
-
-
 class Assembler:
-    """Turns what a wire says into events that keep the rules of this file.
+    """Makes events of what a wire reads, and keeps the rules of this folder.
 
     A wire calls ``start``, then any of ``text``, ``thinking``, ``tool_start``, ``tool_input``,
     ``attach``, ``whole``, ``block_end`` and ``usage`` in the order things arrive, then one of
@@ -170,16 +89,10 @@ class Assembler:
         self.error: ProviderError | None = None
         self.opening: MessageStart | None = None
         self.complete: MessageComplete | None = None
-        self._request_id = request_id
         self._expected = expected
         self._structured_path = structured_path
         self._new_id = new_id
-        self._message_id = ""
-        self._out: list[Event] = []
-        self._blocks: list[Block] = []
-        self._next = 0  # index of the block whose turn it is; all before it are closed
-        self._head: Block | None = None  # that block, while it is open
-        self._tail: Block | None = None  # the block the wire opened last
+        self._blocks = Blocks(request_id)
         self._tools: dict[Any, Block] = {}
         self._call_ids: set[str] = set()
 
@@ -193,26 +106,26 @@ class Assembler:
         """Has the wire started any call?"""
         return bool(self._tools)
 
-    def call_is_complete(self, key: Any) -> bool:
-        """Do the arguments of the call ``key`` form an object?"""
-        return self._tools[key].is_complete()
-
-    def calls_are_complete(self) -> bool:
-        """Do the arguments of every call so far form an object?"""
-        return all(block.is_complete() for block in self._tools.values())
+    def calls_are_complete(self, *keys: Any) -> bool:
+        """Return whether the arguments of the calls ``keys``, or of all, form objects."""
+        return all(self._tools[key].is_complete() for key in keys or self._tools)
 
     def take(self) -> list[Event]:
         """Hand out the events since the last call."""
-        if not self._out:
+        blocks = self._blocks
+        if not blocks.out:
             return []
-        events, self._out = self._out, []
+        events, blocks.out = blocks.out, []
         return events
 
     def cut(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         """End as cancelled before ``undelivered``, the events taken last; return the events that close the message."""
         undelivered = [*undelivered, *self.take()]
         if self.complete is None or self.complete in undelivered:
-            self._retract(undelivered)
+            self._blocks.retract(undelivered)
+            self.complete = self.error = None
+            if self.opening in undelivered:
+                self.opening = None
             self.cancel()
         return self.take()
 
@@ -225,41 +138,50 @@ class Assembler:
         if self.error is not None:
             raise AssemblerError("start after the failure")
         self.model = model or self.model
-        self._message_id = "msg_" + self._new_id()
-        self.opening = MessageStart(self._message_id, self._request_id, self.model, self.provider)
+        self._begin("msg_" + self._new_id())
+
+    def _begin(self, message_id: str) -> None:
+        blocks = self._blocks
+        blocks.message_id = message_id
+        self.opening = MessageStart(message_id, blocks.request_id, self.model, self.provider)
         self.started = True
-        self._out.append(self.opening)
+        blocks.out.append(self.opening)
 
     def text(self, piece: str) -> None:
         """More text; after a call or thinking it opens a new block."""
         if not piece:
             return
-        block = self._tail
+        blocks = self._blocks
+        block = blocks.last
         if block is None or block.kind is not Text or block.ended:
             block = self._open(Text)
-        if block is not self._head:
-            self._add(block, piece)
+            self._close_ended()
+        if block is not blocks.current:
+            blocks.add(block, piece, self.offset)
             return
-        # _add and _emit in one, for what nearly every chunk of a stream is.
-        self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
-        block.buffer += piece.encode("utf-8", "surrogatepass")
+        # The same as ``add``, in short: nearly every chunk of a stream comes here.
+        blocks.out.append(TextDelta(blocks.message_id, blocks.request_id, block.index, piece))
+        block.content.append(piece)
 
     def thinking(self, piece: str) -> None:
         """More thinking."""
         if not piece:
             return
-        block = self._tail
+        block = self._blocks.last
         if block is None or block.kind is not Thinking or block.ended:
             block = self._open(Thinking)
-        self._add(block, piece)
+            self._close_ended()
+        self._blocks.add(block, piece, self.offset)
 
     def tool_start(self, key: Any, call_id: str | None, name: str) -> None:
-        """A call begins; ``key`` is the wire's handle on it. A missing or repeated id is minted anew."""
+        """A call begins; ``key`` is the wire's handle on it. A missing or repeated id is replaced."""
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
         unique = call_id if call_id and call_id not in self._call_ids else "call_" + self._new_id()
         self._call_ids.add(unique)
-        self._tools[key] = self._open(ToolCall, name, unique, call_id or unique)
+        block = self._tools[key] = self._open(ToolCall)
+        block.name, block.call_id, block.provider_id = name, unique, call_id or unique
+        self._close_ended()
 
     def tool_input(self, key: Any, fragment: str) -> None:
         """A literal fragment of a call's arguments."""
@@ -272,9 +194,9 @@ class Assembler:
                 block.problem = ("malformed", "more arguments arrived after the call was complete")
             return
         if fragment:
-            self._add(block, fragment)
-            if block is self._head and block is not self._tail:
-                self._advance()
+            self._blocks.add(block, fragment, self.offset)
+            if block is self._blocks.current and block is not self._blocks.last:
+                self._close_ended()
 
     def attach(self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None) -> None:
         """Opaque state for the call ``key``, or for the open block of ``kind``, opening an empty one if need be."""
@@ -284,32 +206,33 @@ class Assembler:
             if block is None:
                 raise AssemblerError(f"attach for {key!r}, which was not started")
         else:
-            block = self._tail
+            block = self._blocks.last
             if block is None or block.kind is not kind or block.ended:
                 block = self._open(kind)
+                self._close_ended()
         if kind is Thinking and signature is None and block.continuity is not None:
-            # A delta may have said it already: more state does not unsay it.
+            # A delta may have brought the signature already; more state does not remove it.
             block.continuity = replace(block.continuity, opaque=opaque)
             return
         block.continuity = Continuity(signature, opaque, self.issuer)
-        if kind is Thinking and block is self._head:
-            self._emit_signature(block)
+        if kind is Thinking and block is self._blocks.current:
+            self._blocks.emit_signature(block)
 
     def whole(self, block: RedactedThinking | Opaque) -> None:
         """A block that comes in one piece and has no deltas."""
         opened = self._open(type(block))
-        opened.whole = block
+        opened.complete = block
         opened.continuity = replace(block.continuity or Continuity(), issuer=self.issuer)
         self.block_end()
 
     def block_end(self, key: Any = None) -> None:
         """The wire says a block is over: the call ``key``, or else the open block, if any."""
-        block = self._tail if key is None else self._tools.get(key)
+        block = self._blocks.last if key is None else self._tools.get(key)
         if block is None and key is not None:
             raise AssemblerError(f"block_end for {key!r}, which was not started")
         if block is not None and not block.ended:
             block.ended = True
-            self._advance()
+            self._close_ended()
 
     def usage(self, usage: Usage) -> None:
         """Token counts; the last ones stand. A wire that merges does so before it calls."""
@@ -326,10 +249,11 @@ class Assembler:
         if reason in ("error", "cancelled"):
             pass  # a degraded reply is surfaced as it is
         elif unsound:
-            self.error = self._unsound_call(unsound[0], reason)
+            self.error = _unsound_call(unsound[0], reason)
             reason = reason if reason == "length" else "error"
         elif not self._tools and reason in ("stop", "length"):
-            parsed = self._read_structured(reason)
+            texts = [block.text for block in self._blocks.all if block.kind is Text]
+            parsed, self.error = _read_structured(self._expected, texts, reason, self.reported)
         self._complete(reason, raw, stop_sequence, parsed)
 
     def fail(self, error: ProviderError) -> None:
@@ -350,192 +274,59 @@ class Assembler:
         self._close_all("cancelled")
         self._complete("cancelled")
 
-    # inside
+    # shared by the verbs
+
+    def _open(self, kind: type) -> Block:
+        self._refuse_late("a block")
+        if self.opening is None:
+            raise AssemblerError("a block before start")
+        return self._blocks.open(kind, self.offset)
 
     def _refuse_late(self, verb: str) -> None:
         if self.complete is not None:
             raise AssemblerError(f"{verb} after the end")
 
-    def _open(self, kind: type, name: str = "", call_id: str = "", provider_id: str = "") -> Block:
-        if self.opening is None:
-            raise AssemblerError("a block before start")
-        self._refuse_late("a block")
-        if len(self._blocks) >= MAX_BLOCKS:
-            raise InvalidResponseError(f"the reply has more than {MAX_BLOCKS} blocks")
-        block = Block(kind, len(self._blocks), self.offset)
-        block.name, block.call_id, block.provider_id = name, call_id, provider_id
-        self._blocks.append(block)
-        self._tail = block
-        self._advance()
-        return block
+    def _close_ended(self) -> None:
+        """Emit what may be emitted now, up to the first block that is still open."""
+        for block in self._blocks.take_turns():
+            self._close(block)
 
-    def _add(self, block: Block, piece: str) -> None:
-        block.count += 1
-        block.last = self.offset
-        if not piece.isspace():
-            block.tail = piece
-        if block.waiting is not None:
-            block.waiting.append(piece)
-        else:
-            self._emit(block, piece)
-
-    def _advance(self) -> None:
-        """Let the block whose turn it is speak; close it and go on while it is over."""
-        while self._next < len(self._blocks):
-            head = self._blocks[self._next]
-            if not head.emitted:
-                self._emit_waiting(head)
-            if not head.ended and head is not self._tail and head.is_complete():
-                head.ended = True
-            if not head.ended:
-                self._head = head
-                return
-            self._close(head)
-            self._next += 1
-        self._head = None
-
-    def _emit_waiting(self, block: Block) -> None:
-        """Emit all that a block gathered while it waited for its turn."""
-        waiting, block.waiting, block.emitted = block.waiting or (), None, True
-        if block.kind is ToolCall:
-            start = ToolUseStart(self._message_id, self._request_id, block.index, block.call_id, block.name)
-            self._out.append(start)
-        for piece in waiting:
-            self._emit(block, piece)
-        if block.kind is Thinking:
-            self._emit_signature(block)
-
-    def _emit(self, block: Block, piece: str) -> None:
-        block.write(piece)
-        if block.kind is Text:
-            self._out.append(TextDelta(self._message_id, self._request_id, block.index, piece))
-        elif block.kind is Thinking:
-            self._out.append(ThinkingDelta(self._message_id, self._request_id, block.index, piece))
-        else:
-            delta = ToolUseInputDelta(self._message_id, self._request_id, block.index, block.call_id, piece)
-            self._out.append(delta)
-
-    def _emit_signature(self, block: Block) -> None:
-        if block.continuity is not None and block.continuity.signature is not None:
-            signature = block.continuity.signature
-            block.signatures.append(signature)
-            self._out.append(ThinkingDelta(self._message_id, self._request_id, block.index, "", signature))
-
-    def _retract(self, undelivered: Sequence[Event]) -> None:
-        """Go back to before ``undelivered``; blocks that still wait for their turn are dropped."""
-        kept = [block for block in self._blocks if block.emitted]
-        if self.opening in undelivered:
-            self.opening, kept = None, []
-        lost = [event for event in undelivered if not isinstance(event, MessageStart | MessageComplete)]
-        if lost:
-            cut = lost[0].content_block_index  # the first block that was not delivered to its end
-            before = [block for block in kept if block.index < cut]
-            rest = [event for event in lost if event.content_block_index == cut]
-            kept = before + [block for block in kept if block.index == cut and block.retract(rest)]
-            self._next = min(self._next, len(before))
-        self._blocks = kept
-        self._next = min(self._next, len(kept))
-        self.complete = self.error = None
-
-    def _close_all(self, problem: Literal["cancelled", "interrupted"] | None, *, cut: bool = False) -> None:
-        """Close every block in order; ``cut`` says that the last one may be short."""
+    def _close_all(self, problem: Interruption | None, *, cut: bool = False) -> None:
+        """Close every block in order; ``cut`` means that the last one may be short."""
         if self.opening is None:
             raise AssemblerError("finish before start")
         if self.complete is not None:
             raise AssemblerError("finish called twice")
-        while self._next < len(self._blocks):
-            block = self._blocks[self._next]
-            if not block.emitted:
-                self._emit_waiting(block)
+        for block in self._blocks.take_turns(to_the_end=True):
             if block.ended:
                 self._close(block)
             else:
                 block.ended = True
                 self._close(block, problem, cut=cut)
-            self._next += 1
-        self._head = None
         if problem is not None:
-            # What a broken reply says of its state may lack what was to follow, also for blocks that had ended.
-            for block in self._blocks:
+            # State of a reply that broke off may lack what was to follow, also in blocks that had ended.
+            for block in self._blocks.all:
                 if block.continuity is not None:
                     block.continuity = replace(block.continuity, replayable=False)
 
-    def _close(
-        self, block: Block, problem: Literal["cancelled", "interrupted"] | None = None, *, cut: bool = False
-    ) -> None:
+    def _close(self, block: Block, problem: Interruption | None = None, *, cut: bool = False) -> None:
         if problem is not None and block.kind is Thinking and block.continuity is None:
-            block.continuity = Continuity(issuer=self.issuer)  # half a thought is not to be sent, signed or not
+            block.continuity = Continuity(issuer=self.issuer)  # half a thought must not be sent, signed or not
         if block.kind is not ToolCall:
             return
         text = block.text
         block.value = {} if not text.strip() and not cut and problem is None else read_object(text)
         if problem is not None:
             block.problem = (problem, f"the reply was {problem} before the call ended")
-        elif block.problem is None:
-            block.problem = self._check_call(block, text)
-        self._emit_end(block, None if block.problem else self._intent(block, text))
-
-    def _emit_end(self, block: Block, intent: ToolIntent | None) -> None:
-        problem, detail = block.problem or (None, None)
-        end = ToolUseEnd(
-            self._message_id, self._request_id, block.index, block.call_id,
-            block.value or {}, intent, problem, detail,
-        )  # fmt: skip
-        self._out.append(end)
-
-    def _check_call(self, block: Block, text: str) -> tuple[Problem, str] | None:
-        if block.value is None:
-            return "malformed", "the arguments are not a JSON object" if text.strip() else "the arguments are missing"
-        if self._expected is None:
-            return None
-        return self._expected.tool_problem(block.name, block.value)
-
-    def _intent(self, block: Block, text: str) -> ToolIntent:
-        return ToolIntent(
-            id="tu_" + self._new_id(),
-            provider_call_id=block.provider_id,
-            tool_name=block.name,
-            input=block.value or {},
-            raw_input_text=text,
-            source=IntentSource(self.provider, self.model, self._request_id, block.index),
-            assembled_from=AssembledFrom(block.count, block.first, block.last),
-        )
-
-    def _unsound_call(self, block: Block, reason: str) -> MalformedToolCallError:
-        _, detail = block.problem or ("", "")
-        hint = "; the reply was cut at max_tokens" if reason == "length" else ""
-        return MalformedToolCallError(
-            f"tool call {block.index} ({cut(block.name) or 'without a name'}): {detail}{hint}"
-        )
-
-    def _read_structured(self, reason: FinishReason) -> Any:
-        if self._expected is None or self._expected.response_schema is None:
-            return None
-        texts = [block.text for block in self._blocks if block.kind is Text]
-        text = "".join(texts)
-        if not text and reason == "length":
-            return None
-        parsed, wrong = self._expected.read_text(text)
-        if wrong is not None and len(texts) > 1:
-            # A model may comment on its work first, in a text of its own [46bf84ce]; the answer comes last.
-            last, still_wrong = self._expected.read_text(texts[-1])
-            if still_wrong is None:
-                return last
-        if wrong is not None:
-            problem = "the reply does not satisfy response_schema"
-            if reason == "length":
-                count = self.reported.output_tokens
-                used = "" if count is None else f" after {count} output tokens"
-                problem = f"the reply was cut off at the token limit (max_tokens){used}"
-            self.error = StructuredOutputError(
-                f"{problem}: {wrong}",
-                response_schema=self._expected.response_schema,
-                output_content=text,
-                error_message=wrong,
-                finish_reason=reason,
-                usage=self.reported,
-            )
-        return parsed
+        elif block.problem is None and block.value is None:
+            missing = "are not a JSON object" if text.strip() else "are missing"
+            block.problem = ("malformed", f"the arguments {missing}")
+        elif block.problem is None and block.value is not None and self._expected is not None:
+            block.problem = self._expected.tool_problem(block.name, block.value)
+        intent = None
+        if block.problem is None:
+            intent = block.intent("tu_" + self._new_id(), text, self.provider, self.model, self._blocks.request_id)
+        self._blocks.emit_end(block, intent)
 
     def _complete(
         self,
@@ -544,11 +335,12 @@ class Assembler:
         stop_sequence: str | None = None,
         parsed: Any = None,
     ) -> None:
+        blocks = self._blocks
         self.complete = MessageComplete(
-            self._message_id,
-            self._request_id,
+            blocks.message_id,
+            blocks.request_id,
             reason,
-            tuple([block.finished() for block in self._blocks]),
+            tuple([block.finished() for block in blocks.all]),
             self.reported,
             raw,
             stop_sequence,
@@ -558,6 +350,41 @@ class Assembler:
             self.warnings,
             self.kept,
         )
-        self._out.append(self.complete)
+        blocks.out.append(self.complete)
         if self.error is not None:
             self.error.response = self.response
+
+
+def _unsound_call(block: Block, reason: str) -> MalformedToolCallError:
+    _, detail = block.problem or ("", "")
+    hint = "; the reply was cut at max_tokens" if reason == "length" else ""
+    return MalformedToolCallError(f"tool call {block.index} ({cut(block.name) or 'without a name'}): {detail}{hint}")
+
+
+def _read_structured(
+    expected: Expected | None, texts: list[str], reason: FinishReason, usage: Usage
+) -> tuple[Any, StructuredOutputError | None]:
+    """Return the value of a structured reply, and the error if its text does not satisfy the schema."""
+    text = "".join(texts)
+    if expected is None or expected.response_schema is None or (not text and reason == "length"):
+        return None, None
+    parsed, wrong = expected.read_text(text)
+    if wrong is None:
+        return parsed, None
+    if len(texts) > 1:
+        # A model may comment on its work first, in a text of its own [46bf84ce]; the answer comes last.
+        last, still_wrong = expected.read_text(texts[-1])
+        if still_wrong is None:
+            return last, None
+    problem = "the reply does not satisfy response_schema"
+    if reason == "length":
+        used = "" if usage.output_tokens is None else f" after {usage.output_tokens} output tokens"
+        problem = f"the reply was cut off at the token limit (max_tokens){used}"
+    return parsed, StructuredOutputError(
+        f"{problem}: {wrong}",
+        response_schema=expected.response_schema,
+        output_content=text,
+        error_message=wrong,
+        finish_reason=reason,
+        usage=usage,
+    )

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from ..errors import ProviderError
 from ..messages import Continuity, LossWarning, Opaque, RedactedThinking, Text, Thinking, ToolCall
-from .assembler import Assembler, Block
+from .assembler import Assembler
+from .blocks import Block
 from .values import (
     Event,
     FinishReason,
@@ -34,49 +35,39 @@ class Follower(Assembler):
     def follow(self, event: Event) -> None:
         """Take note of an event that was delivered; one of an unknown type is ignored."""
         if isinstance(event, TextDelta):
-            self._follow_block(Text, event.content_block_index).write(event.text)
+            self._blocks.follow(Text, event.content_block_index).content.append(event.text)
         elif isinstance(event, ThinkingDelta):
-            block = self._follow_block(Thinking, event.content_block_index)
-            block.write(event.text)
+            block = self._blocks.follow(Thinking, event.content_block_index)
+            block.content.append(event.text)
             if event.signature is not None:
                 block.signatures.append(event.signature)
                 block.continuity = Continuity(event.signature)
         elif isinstance(event, ToolUseStart):
-            block = self._follow_block(ToolCall, event.content_block_index)
+            block = self._blocks.follow(ToolCall, event.content_block_index)
             block.name, block.call_id = event.tool_name, event.tool_use_id
         elif isinstance(event, ToolUseInputDelta):
-            self._last_call().write(event.partial_json)
+            self._last_call().content.append(event.partial_json)
         elif isinstance(event, ToolUseEnd):
             self._follow_end(event)
         elif isinstance(event, MessageStart):
             self.opening, self.started = event, True
-            self._message_id, self._request_id = event.message_id, event.request_id
+            self._blocks.message_id, self._blocks.request_id = event.message_id, event.request_id
             self.model, self.provider = event.model, event.provider
         elif isinstance(event, MessageComplete):
             self.complete, self.reported = event, event.usage
             self.kept, self.warnings = event.kept, event.warnings
 
-    def _follow_block(self, kind: type, index: int) -> Block:
-        """Return the block of an event. Its index says which: blocks without deltas leave gaps."""
-        block = self._blocks[-1] if self._blocks else None
-        if block is None or block.index != index:
-            self._next = len(self._blocks)
-            block = Block(kind, index, 0)
-            block.waiting, block.emitted = None, True
-            self._blocks.append(block)
-        return block
-
     def _last_call(self) -> Block:
         """Return the open call; for a stream that breaks the rules, a block that is not part of the message."""
-        block = self._blocks[-1] if self._blocks else None
-        return block if block is not None and block.kind is ToolCall else Block(ToolCall, 0, 0)
+        blocks = self._blocks.all
+        return blocks[-1] if blocks and blocks[-1].kind is ToolCall else Block(ToolCall, 0)
 
     def _follow_end(self, end: ToolUseEnd) -> None:
         block = self._last_call()
         unread = end.problem in ("malformed", "cancelled", "interrupted")
         block.value = read_object(block.text) if unread else end.final_input
         block.ended = True
-        self._next = len(self._blocks)
+        self._blocks.skip()
 
 
 class RecordedAssembler(Assembler):
@@ -84,41 +75,39 @@ class RecordedAssembler(Assembler):
 
     def begin(self, message_id: str | None) -> None:
         """Begin the message under the id it had."""
-        self._message_id = message_id or "msg_" + self._new_id()
-        self.opening, self.started = MessageStart(self._message_id, self._request_id, self.model, self.provider), True
-        self._out.append(self.opening)
+        self._begin(message_id or "msg_" + self._new_id())
 
     def block(self, recorded: Text | Thinking | RedactedThinking | Opaque) -> None:
         """Add a block other than a call."""
         block = self._open(type(recorded))
         block.continuity = recorded.continuity
         if isinstance(recorded, RedactedThinking | Opaque):
-            block.whole = recorded
+            block.complete = recorded
         elif recorded.text:
-            self._add(block, recorded.text)
-        if isinstance(recorded, Thinking):
-            self._emit_signature(block)
+            self._blocks.add(block, recorded.text, self.offset)
         self.block_end()
 
     def call(self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool) -> None:
         """Add a call with its literal arguments and its intent; a whole call without an intent gets a new one."""
-        block = self._open(ToolCall, recorded.name, recorded.id, recorded.id)
+        block = self._open(ToolCall)
+        block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
+        self._close_ended()
         if text:
-            self._add(block, text)
+            self._blocks.add(block, text, self.offset)
         if intent is not None:
             intent = replace(
                 intent,
                 raw_input_text=text or intent.raw_input_text,
-                source=replace(intent.source, request_id=self._request_id),
+                source=replace(intent.source, request_id=self._blocks.request_id),
             )
         elif is_whole:
             block.value = recorded.arguments
-            intent = self._intent(block, text)
+            intent = block.intent("tu_" + self._new_id(), text, self.provider, self.model, self._blocks.request_id)
         if intent is None:
             block.problem = ("interrupted", "the recorded call was not complete")
         block.value, block.continuity, block.ended = recorded.arguments, recorded.continuity, True
-        self._emit_end(block, intent)
-        self._next, self._head = self._next + 1, None
+        self._blocks.emit_end(block, intent)
+        self._blocks.skip()
 
     def end(
         self, reason: FinishReason, usage: Usage, warnings: Sequence[LossWarning], error: ProviderError | None

@@ -166,7 +166,8 @@ class Exchange:
             await self._refuse(UnavailableError("the gateway failed; its log says why"))
         finally:
             self.service.metrics.in_flight -= 1
-            self._release_body()
+            self.service.release(self.held)
+            self.held = 0
             self._account()
 
     async def _run(self, action: Action) -> None:
@@ -178,7 +179,8 @@ class Exchange:
             return
         asked = await self._work(self._read, body)
         del body  # the reply may take minutes
-        self._release_body()
+        self.service.release(self.held)
+        self.held = 0
         provider = await self._admit(asked)
         if self.key is not None and self.key.is_limited:
             await self._count(self.key, provider)
@@ -241,10 +243,6 @@ class Exchange:
                         return b"".join(pieces)
         except TimeoutError:
             raise InvalidRequestError(f"no whole body within {bounds.body_seconds:g} seconds", status=408) from None
-
-    def _release_body(self) -> None:
-        self.service.release(self.held)
-        self.held = 0
 
     def _read(self, body: bytes) -> Asked:
         self.service.bounds.check_body(body)

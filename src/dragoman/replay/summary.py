@@ -60,7 +60,9 @@ def make_printable(text: str) -> str:
     Control characters in a record could otherwise move a terminal's cursor, recolour what stands
     around them, or turn the direction of writing.
     """
-    return text if text.isprintable() else "".join([each if each.isprintable() else "\ufffd" for each in text])
+    if text.isprintable():
+        return text
+    return "".join([each if each.isprintable() else "\ufffd" for each in text])
 
 
 def _write(value: Any) -> str:
@@ -115,7 +117,8 @@ def _text(content: Any) -> str:
 
 def _asked(it: CallStarted) -> str:
     about = f"about {it.estimated_input_tokens} tokens" if it.estimated_input_tokens is not None else None
-    again = f"attempt {it.attempt + 1}" + (f" ({it.retry_reason})" if it.retry_reason else "") if it.attempt else None
+    reason = f" ({it.retry_reason})" if it.retry_reason else ""
+    again = f"attempt {it.attempt + 1}{reason}" if it.attempt else None
     return _join(f"asked {it.provider}:{it.model}", about, again)
 
 

@@ -302,16 +302,18 @@ class Session(Generic[Parsed]):
     async def _begin(self, goal: str | User | None) -> None:
         if self.state.root is None:
             await self._start(goal)
-            return
-        if goal is None and self.state.finished is not None and self.state.has_answered:
+        elif goal is None and self.state.finished is not None and self.state.has_answered:
             raise SessionError("the model has answered; give the session another goal")
-        if self._loaded or self.state.finished is not None:
+        elif self._loaded or self.state.finished is not None:
             self._loaded = False
             await self._continue("another goal" if goal is not None else "to go on")
         if goal is None and not any(isinstance(said.message, User) for said in self.state.messages):
             goal = self.state.goal  # it ended before its first message was written
         if goal is not None:
-            await self._open_conversation(_as_user(goal))
+            message = _as_user(goal)
+            if self._system and not self.state.messages:
+                await self._journal.write(MessageRecorded(System(self._system), message_id=new_message_id()))
+            await self._journal.write(MessageRecorded(message, message_id=new_message_id()))
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
@@ -326,12 +328,6 @@ class Session(Generic[Parsed]):
             message.text, self.provider.model, self.provider.name, tuple(digests), metadata, digests
         )  # fmt: skip
         await self._journal.write(started)
-        await self._open_conversation(message)
-
-    async def _open_conversation(self, message: User) -> None:
-        if self._system and not self.state.messages:
-            await self._journal.write(MessageRecorded(System(self._system), message_id=new_message_id()))
-        await self._journal.write(MessageRecorded(message, message_id=new_message_id()))
 
     def _check_price(self) -> None:
         if self.budget.cost_usd is None:

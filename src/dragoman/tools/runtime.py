@@ -245,7 +245,8 @@ def _limit_blocks(
     for block in blocks:
         if isinstance(block, Text):
             text, missing = _limit_text(block.text, max(limit, 200), details)
-            kept += [Text(text) if text != block.text else block] if text else []
+            if text:
+                kept.append(block if text == block.text else Text(text))
             limit -= len(text)
         else:
             problem = find_problem(block)

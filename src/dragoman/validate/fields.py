@@ -112,9 +112,11 @@ class Fields:
             self.complain(f"must be one of {', '.join(choices)}, not {quote(value)}", name)
         return chosen
 
-    def items(self, name: str) -> Sequence[Any] | None:
+    def items(self, name: str, *, required: bool = False) -> Sequence[Any] | None:
         """Return a list."""
         value = self.take(name)
+        if value is None and required:
+            self.refuse(name, "is required")
         if value is not None and (isinstance(value, str) or not isinstance(value, Sequence)):
             self.complain(f"must be a list, not {kind_of(value)}", name)
             return None
@@ -133,9 +135,10 @@ class Fields:
         value = self.take(name)
         return None if value is None else self.enter(name, value)
 
-    def inners(self, name: str) -> list[Self]:
-        """Return a list of objects; an absent one is empty."""
-        return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(self.items(name) or ())]
+    def inners(self, name: str, *, required: bool = False) -> list[Self]:
+        """Return a list of objects; an absent one is empty, unless it is required."""
+        values = self.items(name, required=required)
+        return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(values or ())]
 
     def enter(self, name: str, value: Any) -> Self:
         """Return a reader of a value inside this mapping."""
@@ -144,15 +147,6 @@ class Fields:
     def need_text(self, name: str) -> str:
         """Return a string that must be there."""
         return self._need(name, self.text(name))
-
-    def need_items(self, name: str) -> Sequence[Any]:
-        """Return a list that must be there."""
-        return self._need(name, self.items(name))
-
-    def need_inners(self, name: str) -> list[Self]:
-        """Return a list of objects that must be there."""
-        self.need_items(name)
-        return self.inners(name)
 
     def need_inner(self, name: str) -> Self:
         """Return an object that must be there."""

@@ -233,9 +233,11 @@ def _read_date(text: str) -> float | None:
     from email.utils import parsedate_to_datetime  # rarely needed, and slow to load
 
     try:
-        moment = parsedate_to_datetime(text) if text else None
+        if not text:
+            return None
+        moment = parsedate_to_datetime(text)
         # An HTTP date is in GMT, also when it does not say so.
-        return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
 

@@ -55,7 +55,7 @@ def read_request(body: bytes, *, counting: bool = False) -> Asked:
     if limit is None and not counting:
         fields.refuse("max_tokens", "is required")
     stream = fields.flag("stream") or False
-    messages = [*_read_system(fields, losses), *_read_turns(fields.need_inners("messages"), losses)]
+    messages = [*_read_system(fields, losses), *_read_turns(fields.inners("messages", required=True), losses)]
     tools = _read_tools(fields, losses)
     choice = _read_choice(fields, losses)
     schema, reasoning = _read_output(fields)

@@ -52,7 +52,7 @@ def read_request(body: bytes, path: str) -> Asked:
     if not found or not model or verb not in _VERBS:
         raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
     fields, losses = read_body(body), Losses()
-    messages = [*_read_system(fields), *_Reader().read(fields.need_inners("contents"))]
+    messages = [*_read_system(fields), *_Reader().read(fields.inners("contents", required=True))]
     tools = _read_tools(fields)
     choice = _read_choice(fields)
     config, schema = _read_config(fields)
@@ -175,7 +175,7 @@ class _Reader:
     def read(self, contents: list[Fields]) -> list[Message]:
         messages: list[Message] = []
         for record in contents:
-            role, parts = record.text("role") or "user", record.need_inners("parts")
+            role, parts = record.text("role") or "user", record.inners("parts", required=True)
             record.done()
             if role == "model":
                 messages.append(Assistant([self._said(part) for part in parts]))

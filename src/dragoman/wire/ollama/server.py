@@ -78,7 +78,7 @@ class OllamaServer:
         """Read a request's body. Without ``stream`` it is one: that is this wire's custom."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream")
-        messages = _Reader().read(fields.need_inners("messages"))
+        messages = _Reader().read(fields.inners("messages", required=True))
         tools = parse_tools(fields.items("tools"))
         schema = _read_format(fields)
         config = _read_config(fields)

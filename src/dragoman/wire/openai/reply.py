@@ -304,7 +304,7 @@ class OpenAIDecoder(Decoder):
             # One id for all calls is seen, too: then it is the name that tells.
             return None if held is not None and name and held.said and name != held.name else held
         # No ids to go by: another name, or the same and more arguments when they were complete, is another call.
-        if name and held.said and (name != held.name or (brings and self.out.call_is_complete(held.key))):
+        if name and held.said and (name != held.name or (brings and self.out.calls_are_complete(held.key))):
             return None
         return held
 

@@ -60,7 +60,9 @@ class OpenAIServer:
         """Read a request's body."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream") or False
-        messages = tuple([_inline_media(message) for message in parse_messages(fields.need_items("messages"))])
+        messages = tuple(
+            [_inline_media(message) for message in parse_messages(fields.items("messages", required=True) or ())]
+        )
         if (fields.take("n") or 1) != 1:
             fields.refuse("n", "must be 1: a reply has one choice here")
         usage = _read_stream_options(fields, stream)

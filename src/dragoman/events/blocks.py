@@ -1,0 +1,272 @@
+"""The blocks of a message under construction: their text, their order and the events of their turn.
+
+Events of different blocks never interleave, although fragments of parallel calls may arrive so. Each
+block therefore takes its turn, in the order in which the wire opened it:
+
+    ========  ==============================  ========================  =============================
+    state     since                           a fragment is             until
+    ========  ==============================  ========================  =============================
+    waiting   the wire opened it              kept                      all blocks before it are over
+    current   its turn came; what was kept    emitted at once           the wire ends it, or another
+              is emitted                                                block exists and it is complete
+    over      its end is emitted              an error of a call; text  the message is complete
+                                              opens another block
+    ========  ==============================  ========================  =============================
+
+A block that the wire ended while it was waiting goes through its turn at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..errors import InvalidResponseError
+from ..messages import AssistantBlock, Continuity, Text, Thinking, ToolCall
+from .values import (
+    AssembledFrom,
+    Event,
+    IntentSource,
+    MessageComplete,
+    MessageStart,
+    Problem,
+    TextDelta,
+    ThinkingDelta,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    read_object,
+)
+
+MAX_BLOCKS = 10_000
+"""The most texts, thoughts and calls that one reply may have."""
+_FRAGMENTS = 48  # so many are kept as they came
+_CHUNK = 4096  # characters from which on a chunk does not grow
+
+
+class GrowingText:
+    """A text that arrives in fragments, held in chunks.
+
+    A string object for each fragment would take ten times the memory of the text. One buffer that is
+    reallocated as it grows leaves gaps in the heap where many texts grow at once; chunks do not move.
+    """
+
+    __slots__ = ("_chunks", "_fragments")
+
+    def __init__(self, text: str = "") -> None:
+        self._chunks = [text]
+        self._fragments: list[str] = []
+
+    def append(self, fragment: str) -> None:
+        """Add a fragment at the end."""
+        self._fragments.append(fragment)
+        if len(self._fragments) >= _FRAGMENTS:
+            if len(self._chunks[-1]) >= _CHUNK:
+                self._chunks.append("")
+            self._chunks[-1] += "".join(self._fragments)
+            self._fragments.clear()
+
+    def read(self) -> str:
+        """Return the text so far, and hold it as this one string."""
+        text = "".join(self._chunks) + "".join(self._fragments)
+        self._chunks = [text]
+        self._fragments.clear()
+        return text
+
+
+class Block:
+    """One block under construction."""
+
+    __slots__ = (
+        "call_id", "complete", "content", "continuity", "count", "ended", "first", "index", "kind", "last", "name",
+        "problem", "provider_id", "signatures", "tail", "value", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, kind: type, index: int, offset: int = 0) -> None:
+        self.kind = kind
+        self.index = index
+        self.content = GrowingText()  # what was emitted
+        self.waiting: list[str] | None = []  # fragments that came before the block's turn; None since then
+        self.tail = ""  # the last fragment that is more than white space
+        self.count = 0  # fragments received
+        self.ended = False  # whether the wire, or the next block, closed it
+        self.first = self.last = offset
+        self.continuity: Continuity | None = None
+        self.signatures: list[str] = []  # those that were emitted
+        self.complete: AssistantBlock | None = None  # a block that came in one piece
+        self.name = self.call_id = self.provider_id = ""
+        self.value: dict[str, Any] | None = None
+        self.problem: tuple[Problem, str] | None = None
+
+    @property
+    def text(self) -> str:
+        """All fragments received so far."""
+        return self.content.read() + "".join(self.waiting or ())
+
+    def retract(self, events: Sequence[Event]) -> bool:
+        """Take back ``events``, the last ones of this block; return whether anything of it was delivered."""
+        hidden = 0
+        for event in events:
+            if isinstance(event, ToolUseStart):
+                return False
+            if isinstance(event, ToolUseInputDelta):
+                hidden += len(event.partial_json)
+            elif isinstance(event, TextDelta | ThinkingDelta):
+                hidden += len(event.text)
+                if isinstance(event, ThinkingDelta) and event.signature is not None:
+                    self.signatures.pop()
+        text = self.content.read()
+        text = text[: len(text) - hidden]
+        self.content = GrowingText(text)
+        self.ended = False
+        if self.kind is Thinking and self.continuity is not None:
+            self.continuity = replace(self.continuity, signature=self.signatures[-1] if self.signatures else None)
+        return self.kind is ToolCall or bool(text or self.signatures)
+
+    def is_complete(self) -> bool:
+        """Return whether another block may begin: after text always, after a call once its input is an object."""
+        if self.kind is not ToolCall:
+            return True
+        # Called for every fragment of interleaved calls: the last one rules out most of them cheaply.
+        return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
+
+    def intent(self, intent_id: str, text: str, provider: str, model: str, request_id: str) -> ToolIntent:
+        """Return the intent of a call whose arguments are complete; ``text`` is what the model wrote."""
+        return ToolIntent(
+            id=intent_id,
+            provider_call_id=self.provider_id,
+            tool_name=self.name,
+            input=self.value or {},
+            raw_input_text=text,
+            source=IntentSource(provider, model, request_id, self.index),
+            assembled_from=AssembledFrom(self.count, self.first, self.last),
+        )
+
+    def finished(self) -> AssistantBlock:
+        """Return the block as it is in the message."""
+        if self.complete is not None:
+            return replace(self.complete, continuity=self.continuity)
+        if self.kind is ToolCall:
+            return ToolCall(self.call_id, self.name, self.value, self.continuity)
+        return (Thinking if self.kind is Thinking else Text)(self.text, self.continuity)
+
+
+class Blocks:
+    """The blocks of one message and the events made of them, in ``out`` until they are taken."""
+
+    __slots__ = ("_next", "all", "current", "last", "message_id", "out", "request_id")
+
+    def __init__(self, request_id: str) -> None:
+        self.message_id = ""
+        self.request_id = request_id
+        self.out: list[Event] = []
+        self.all: list[Block] = []
+        self.current: Block | None = None  # the block whose turn it is, while it is open
+        self.last: Block | None = None  # the block the wire opened last
+        self._next = 0  # position of the first block that is not over
+
+    def open(self, kind: type, offset: int) -> Block:
+        """Add a block; its turn comes with ``take_turns``."""
+        if len(self.all) >= MAX_BLOCKS:
+            raise InvalidResponseError(f"the reply has more than {MAX_BLOCKS} blocks")
+        block = self.last = Block(kind, len(self.all), offset)
+        self.all.append(block)
+        return block
+
+    def follow(self, kind: type, index: int) -> Block:
+        """Return the block ``index``, whose events came from elsewhere; all before it are over."""
+        block = self.all[-1] if self.all else None
+        if block is None or block.index != index:
+            self.skip()
+            block = Block(kind, index)
+            block.waiting = None
+            self.all.append(block)
+        return block
+
+    def skip(self) -> None:
+        """Treat all blocks as over, their ends being emitted."""
+        self._next, self.current = len(self.all), None
+
+    def add(self, block: Block, piece: str, offset: int) -> None:
+        """Add a fragment that arrived at byte ``offset``: emit it, or keep it until the block's turn."""
+        block.count += 1
+        block.last = offset
+        if not piece.isspace():
+            block.tail = piece
+        if block.waiting is not None:
+            block.waiting.append(piece)
+        else:
+            self._emit(block, piece)
+
+    def take_turns(self, *, to_the_end: bool = False) -> Iterator[Block]:
+        """Let the current block take its turn, and the next ones while they are over; yield each that is.
+
+        The caller closes what is yielded before it goes on. With ``to_the_end`` open blocks are over, too.
+        """
+        while self._next < len(self.all):
+            block = self.all[self._next]
+            if block.waiting is not None:
+                self._begin_turn(block)
+            if not to_the_end:
+                block.ended = block.ended or (block is not self.last and block.is_complete())
+                if not block.ended:
+                    self.current = block
+                    return
+            yield block
+            self._next += 1
+        self.current = None
+
+    def _begin_turn(self, block: Block) -> None:
+        """Emit what a block gathered while it waited."""
+        waiting, block.waiting = block.waiting or (), None
+        if block.kind is ToolCall:
+            start = ToolUseStart(self.message_id, self.request_id, block.index, block.call_id, block.name)
+            self.out.append(start)
+        for piece in waiting:
+            self._emit(block, piece)
+        if block.kind is Thinking:
+            self.emit_signature(block)
+
+    def _emit(self, block: Block, piece: str) -> None:
+        block.content.append(piece)
+        if block.kind is Text:
+            self.out.append(TextDelta(self.message_id, self.request_id, block.index, piece))
+        elif block.kind is Thinking:
+            self.out.append(ThinkingDelta(self.message_id, self.request_id, block.index, piece))
+        else:
+            delta = ToolUseInputDelta(self.message_id, self.request_id, block.index, block.call_id, piece)
+            self.out.append(delta)
+
+    def emit_signature(self, block: Block) -> None:
+        """Emit the signature of a thought, if it has one."""
+        if block.continuity is not None and block.continuity.signature is not None:
+            signature = block.continuity.signature
+            block.signatures.append(signature)
+            self.out.append(ThinkingDelta(self.message_id, self.request_id, block.index, "", signature))
+
+    def emit_end(self, block: Block, intent: ToolIntent | None) -> None:
+        """Emit the end of a call."""
+        problem, detail = block.problem or (None, None)
+        end = ToolUseEnd(
+            self.message_id, self.request_id, block.index, block.call_id,
+            block.value or {}, intent, problem, detail,
+        )  # fmt: skip
+        self.out.append(end)
+
+    def retract(self, undelivered: Sequence[Event]) -> None:
+        """Go back to before ``undelivered``; drop blocks that still wait for their turn."""
+        kept = [block for block in self.all if block.waiting is None]
+        if any(isinstance(event, MessageStart) for event in undelivered):
+            kept = []
+        lost = [event for event in undelivered if not isinstance(event, MessageStart | MessageComplete)]
+        if lost:
+            cut = lost[0].content_block_index  # the first block that was not delivered to its end
+            before = [block for block in kept if block.index < cut]
+            rest = [event for event in lost if event.content_block_index == cut]
+            kept = before + [block for block in kept if block.index == cut and block.retract(rest)]
+            self._next = min(self._next, len(before))
+        self.all = kept
+        self._next = min(self._next, len(kept))

@@ -1,0 +1,325 @@
+"""The output of a reply while it is read: its items, and what was emitted of each.
+
+A stream adds items one by one, sends their fragments, and repeats each item complete once it is done; a
+body is the list of those that are done. One method serves both: ``end`` emits what the fragments of an
+item did not contain, and a body is a stream without fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ...events import Assembler, read_object
+from ...messages import Opaque, Text, Thinking, ToolCall
+from ..json import json_text
+
+_BETWEEN = "\n\n"  # between the parts of one reasoning item
+_OWN_FIELDS = frozenset({"type", "id", "call_id", "name", "arguments", "status", "item_id", "output_index"})
+
+
+class Item:
+    """One item of the output."""
+
+    __slots__ = (
+        "call_id", "digest", "done", "given", "id", "key", "kind", "name", "part", "parts", "phase", "received",
+        "started",
+    )  # fmt: skip
+
+    def __init__(self, key: int, kind: str, item_id: str) -> None:
+        self.key = key
+        self.kind = kind
+        self.id = item_id
+        self.done = False
+        self.received: list[str] = []  # every fragment, in the order of arrival
+        self.parts: dict[Any, list[str]] = {}  # those of a message by the number their part was given
+        self.part: tuple[str, int] | None = None  # of reasoning: the part of the last fragment
+        self.phase: Any = None
+        self.digest = ""  # its call id or its text, once it is done
+        self.name = ""
+        self.call_id = ""
+        self.given: Any = None  # arguments that came in one piece
+        self.started = False  # whether the call was started
+
+
+_MARKS: tuple[Callable[[int, str, str], Any], ...] = (
+    lambda key, item_id, digest: key,
+    lambda key, item_id, digest: item_id,
+    lambda key, item_id, digest: digest,
+)
+
+
+class Output:
+    """The items of one reply. Finds the item of an event, and emits each fragment once."""
+
+    def __init__(self, out: Assembler) -> None:
+        self.refused = False  # whether the model refused to answer
+        self.cut = False  # whether the server reports that a call was cut
+        self._out = out
+        self._items: dict[int, Item] = {}
+        self._by_id: dict[str, Item] = {}
+        self._last: Item | None = None
+        self._next = 0
+        self._place: tuple[int, Any] | None = None  # item and part whose text or thinking is open
+
+    def start(self, model: Any = None) -> None:
+        """Start the message with its first event."""
+        if not self._out.started:
+            self._out.start(model if isinstance(model, str) else None)
+
+    # the item of an event
+
+    def find(self, index: Any, item_id: Any, kind: str) -> Item | None:
+        """Return the open item of an event: by its id, by its index, or the last one.
+
+        GitHub Copilot gives an item another id in every event; llama.cpp gives no index.
+        """
+        named = self._by_id.get(item_id) if type(item_id) is str else None
+        indexed = self._items.get(index) if type(index) is int else self._last
+        if indexed is not None and indexed.done:
+            indexed = self._last  # every item has the same index
+        for item in (named, indexed):
+            if item is not None and item.kind == kind and not item.done:
+                return item
+        return None
+
+    def find_announced(self, index: Any, item_id: str, kind: str) -> Item | None:
+        """Return the item if it was announced or sent a fragment before; another id means another item."""
+        item = self.find(index, item_id, kind)
+        if item is None or (item.id and item_id != item.id) or (not item.id and item.key != index):
+            return None
+        return item
+
+    def knows(self, item_id: str, kind: str) -> bool:
+        """Return whether there is an item with this id, done or not."""
+        return item_id in self._by_id and self._by_id[item_id].kind == kind
+
+    def open(self, index: Any, item_id: Any, kind: str) -> Item:
+        """Add an item at ``index``, or after the last one if that place is taken or not given."""
+        key = index if type(index) is int and index not in self._items else self._next
+        item = self._items[key] = self._last = Item(key, kind, item_id if type(item_id) is str else "")
+        if item.id:
+            self._by_id[item.id] = item
+        self._next = max(self._next, key + 1)
+        return item
+
+    def item_of(self, index: Any, item_id: Any, kind: str) -> Item:
+        """Return the item of a delta, and open one if it was never announced."""
+        item = self._last
+        if item is not None and item_id == item.id != "" and item.kind == kind and not item.done:
+            return item  # the usual case
+        self.start()
+        return self.find(index, item_id, kind) or self.open(index, item_id, kind)
+
+    # fragments
+
+    def _switch_to(self, place: tuple[int, Any] | None) -> None:
+        """Close the text or thinking that is open, unless it is at ``place``."""
+        if self._place != place:
+            if self._place is not None:
+                self._out.block_end()
+            self._place = place
+
+    def add_text(self, item: Item, number: Any, piece: Any) -> None:
+        """Emit a fragment of part ``number`` of a message."""
+        if piece and isinstance(piece, str):
+            self._switch_to((item.key, number))
+            item.parts.setdefault(number, []).append(piece)
+            item.received.append(piece)
+            self._out.text(piece)
+
+    def open_part(self, item: Item) -> Any:
+        """Return the number of the part of this message whose text is open, or ``None``."""
+        return self._place[1] if self._place is not None and self._place[0] == item.key else None
+
+    def close_text(self, item: Item, part: Any) -> None:
+        """Close the open text with what only its issuer understands: its citations and its phase."""
+        own = {"annotations": part.get("annotations") if isinstance(part, dict) else None, "phase": item.phase}
+        state = {name: value for name, value in own.items() if value}
+        if state:
+            self._out.attach(Text, opaque=state)
+        self._switch_to(None)
+
+    def add_thought(self, item: Item, part: tuple[str, int], piece: Any) -> None:
+        """Emit a fragment of a part of reasoning."""
+        if piece and isinstance(piece, str):
+            self._switch_to((item.key, "thinking"))
+            pieces = [_BETWEEN, piece] if item.received and part != item.part else [piece]
+            item.part = part
+            item.received += pieces
+            for each in pieces:
+                self._out.thinking(each)
+
+    def start_call(self, item: Item) -> None:
+        """Start a call once its name is known."""
+        if item.name and not item.started:
+            self._begin_call(item)
+
+    def _begin_call(self, item: Item) -> None:
+        item.started = True
+        self._switch_to(None)
+        self._out.tool_start(item.key, item.call_id or None, item.name)
+        for piece in item.received:
+            self._out.tool_input(item.key, piece)
+
+    def add_arguments(self, item: Item, piece: str) -> None:
+        """Emit a fragment of the arguments of a call, or keep it until the call starts."""
+        item.received.append(piece)
+        if item.started:
+            self._out.tool_input(item.key, piece)
+
+    # the end of an item: emit what its fragments did not contain
+
+    def end(self, item: Item, record: dict[str, Any]) -> None:
+        """Emit the rest of an item that is done; ``record`` is the complete item."""
+        item.done, item.digest = True, _digest(record)
+        if item.kind == "message":
+            self._end_message(item, record)
+        elif item.kind == "reasoning":
+            self._end_reasoning(item, record)
+        elif item.kind == "function_call":
+            self._end_call(item, record)
+        else:
+            self._switch_to(None)
+            self._out.whole(Opaque(record))
+
+    def _end_message(self, item: Item, record: dict[str, Any]) -> None:
+        """Emit the rest of a message. Its text identifies a part: bedrock-mantle numbers the only one 1."""
+        item.phase = record.get("phase") or item.phase
+        parts = _parts_of(record)
+        received, whole = "".join(item.received), "".join([text_of(part) or "" for part in parts])
+        left = len(received) if whole.startswith(received) else len(whole)  # what was emitted stays
+        for at, part in enumerate(parts):
+            text = text_of(part)
+            if text is None:
+                self._switch_to(None)
+                self._out.whole(Opaque({"type": "message", "role": "assistant", "content": [part]}))
+                continue
+            self.refused = self.refused or (bool(text) and _is_refusal(part))
+            self.add_text(item, self.open_part(item) if left else ("end", at), text[left:])
+            left = max(0, left - len(text))
+            if text and not left and self.open_part(item) is not None:
+                self.close_text(item, part)
+
+    def _end_reasoning(self, item: Item, record: dict[str, Any]) -> None:
+        parts = [part for channel in ("summary", "content") for part in list_of(record.get(channel))]
+        whole = _BETWEEN.join([text for part in parts if (text := text_of(part))])
+        rest = rest_of(item.received, whole)
+        if item.received or whole or record.get("encrypted_content"):
+            # Anything else is an empty shell that means something only to a server that stored it.
+            self._switch_to((item.key, "thinking"))
+            if rest:
+                self._out.thinking(rest)
+            self._out.attach(Thinking, opaque=record)
+            self._switch_to(None)
+
+    def _end_call(self, item: Item, record: dict[str, Any]) -> None:
+        item.name = item.name or string_of(record.get("name"))
+        item.call_id = item.call_id or string_of(record.get("call_id")) or string_of(record.get("id"))
+        if not item.started:
+            self._begin_call(item)
+        self.end_arguments(item, record.get("arguments") or item.given)
+        own = {name: value for name, value in record.items() if name not in _OWN_FIELDS and value is not None}
+        if own:
+            self._out.attach(ToolCall, opaque=own, key=item.key)
+        if record.get("status") == "incomplete":
+            self.cut = True  # left open: without arguments it must not pass for a call that needs none
+        else:
+            self._out.block_end(item.key)
+
+    def end_arguments(self, item: Item, final: Any) -> None:
+        """Emit what the final arguments contain beyond the fragments."""
+        if final is None:
+            final = ""
+        text = final if isinstance(final, str) else json_text(final)
+        received = "".join(item.received)
+        if text.startswith(received):
+            if text != received:
+                self.add_arguments(item, text[len(received) :])
+        elif text and (read_object(received) is None or read_object(received) != read_object(text)):
+            # Two different sets of arguments: with both emitted, neither parses as those of the call.
+            self.add_arguments(item, text)
+
+    def unfinished(self, output: list[Any]) -> Iterator[tuple[Item, dict[str, Any]]]:
+        """Yield the items of the final list that are not done, whether or not they were announced.
+
+        An item is identified by its place, by its id, or by its content. The list may be empty although
+        items were streamed (chatgpt.com), or hold more than were.
+        """
+        records = {at: record for at, record in enumerate(output) if isinstance(record, dict)}
+        left = dict(self._items)
+        found: dict[int, Item] = {}
+        for mark in _MARKS:
+            marked = {mark(item.key, item.id, item.digest): item for item in left.values()}
+            for at, record in records.items():
+                wanted = "" if at in found else mark(at, string_of(record.get("id")), _digest(record))
+                item = marked.get(wanted) if wanted != "" else None
+                if item is not None and item.kind == kind_of(record) and left.pop(item.key, None) is not None:
+                    found[at] = item
+        for at, record in records.items():
+            item = found.get(at) or self.open(at, record.get("id"), kind_of(record))
+            if not item.done:
+                yield item, record
+
+    def end_calls(self) -> None:
+        """Emit what was received of calls that were never done."""
+        for item in self._items.values():
+            if item.kind == "function_call" and not item.done:
+                if not item.started:  # never named, and emitted all the same
+                    self._begin_call(item)
+                if not item.received:
+                    self.end_arguments(item, item.given)
+
+
+def kind_of(record: dict[str, Any]) -> str:
+    """Return how to read an item: as a message, reasoning, a function call or as opaque."""
+    kind = record.get("type")
+    if kind == "message" and record.get("role") in (None, "assistant"):
+        return "message"
+    return kind if kind in ("reasoning", "function_call") else "opaque"
+
+
+def _parts_of(record: dict[str, Any]) -> list[Any]:
+    content = record.get("content")
+    return [content] if isinstance(content, str) else list_of(content)
+
+
+def _is_refusal(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "refusal"
+
+
+def text_of(part: Any) -> str | None:
+    """Return the text of a part, or ``None`` if it has another type."""
+    if isinstance(part, str) or not isinstance(part, dict):
+        return part if isinstance(part, str) else ""
+    name = "refusal" if _is_refusal(part) else "text"
+    return string_of(part[name]) if name in part else None
+
+
+def _digest(record: dict[str, Any]) -> str:
+    """Return what identifies the content of an item: the id of a call, or the text."""
+    if record.get("type") == "function_call":
+        return string_of(record.get("call_id"))
+    parts = [*_parts_of(record), *list_of(record.get("summary"))]
+    return "".join([text_of(part) or "" for part in parts])
+
+
+def index_of(value: Any) -> int:
+    """Return an index, 0 if there is none."""
+    return value if type(value) is int else 0
+
+
+def string_of(value: Any) -> str:
+    """Return a string, empty if there is none."""
+    return value if isinstance(value, str) else ""
+
+
+def list_of(value: Any) -> list[Any]:
+    """Return a list, empty if there is none."""
+    return value if isinstance(value, list) else []
+
+
+def rest_of(pieces: Iterable[str], final: str) -> str:
+    """Return the part of the final text that was not received; nothing when the two differ."""
+    received = "".join(pieces)
+    return final[len(received) :] if final.startswith(received) else ""
