@@ -24,7 +24,6 @@ from dragoman import (
     Image,
     Inline,
     InvalidRequestError,
-    InvalidResponseError,
     MalformedToolCallError,
     MessageComplete,
     Provider,
@@ -788,7 +787,7 @@ async def test_a_redirect_is_not_followed_and_the_key_stays_home() -> None:
             connection.head(307, {"location": f"{other.url}/v1/chat/completions", "content-length": "0"})
 
         async with serve(redirect) as server, connect("m", base_url=server.base_url, api_key=KEY) as model:
-            with pytest.raises(InvalidResponseError) as caught:
+            with pytest.raises(InvalidRequestError) as caught:
                 await model.complete("Hi")
         assert caught.value.status == 307
         assert other.requests == []

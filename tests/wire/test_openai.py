@@ -1009,8 +1009,6 @@ def class_of(status: int) -> type[ProviderError]:
         429: RateLimitError,
         529: OverloadedError,
     }
-    if status < 400:  # a redirect, which is not followed
-        return InvalidResponseError
     return known.get(status) or (UnavailableError if status >= 500 else InvalidRequestError)
 
 
