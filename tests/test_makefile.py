@@ -37,8 +37,11 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
+_OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of the ``make test`` that runs this
+
+
 def chat(clone: Path, *words: str, **variables: str) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("PROMPT", "MAKEFLAGS")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("PROMPT", *_OUTER_MAKE)}
     done = subprocess.run(
         ["make", "chat", *words],
         cwd=clone,

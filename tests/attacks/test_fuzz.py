@@ -123,6 +123,17 @@ FOUND: list[dict[str, Any]] = [
 def test_a_case_that_was_found(case: dict[str, Any]) -> None:
     """``body`` is text, in which ``times`` repeats ``unit`` where ``@@`` stands."""
     body = case["body"].replace("@@", case.get("unit", "") * case.get("times", 1)).encode("utf-8", "surrogatepass")
+    for tries_left in (2, 1, 0):
+        try:
+            _run_found(case, body)
+        except HeldError:  # CPU time varies with the neighbours; a real hold is there each time
+            if not tries_left:
+                raise
+        else:
+            return
+
+
+def _run_found(case: dict[str, Any], body: bytes) -> None:
     if case["kind"] == "request":
         run_watched(fuzzers.send_request(case["wire"], body))
         return

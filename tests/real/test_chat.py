@@ -14,15 +14,15 @@ from .tiny import write_model
 def test_a_conversation_with_a_model_in_a_box(tmp_path: Path) -> None:
     model = write_model(tmp_path / "tiny.gguf")
     with Terminal("chat", f"local:{model}") as terminal:
-        terminal.see("> ")
-        terminal.type("Say something.\n")
-        terminal.see("> ", 60)
-        terminal.type("/cost\n")
-        assert "1 answers" in terminal.see("$0 (prices")
-        terminal.see("> ")
+        terminal.see(">")
+        terminal.type("Say something.\r")
+        terminal.drain(3)  # the model talks nonsense, which may hold any sign
+        terminal.type("/cost\r")
+        assert "1 answer," in terminal.see("free", 60)
+        terminal.see(">")
         children = psutil.Process(terminal.process.pid).children(recursive=True)
         assert children  # the server
-        terminal.type("/exit\n")
+        terminal.type("/exit\r")
         assert terminal.wait() == 0
     deadline = time.monotonic() + 10
     while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):

@@ -41,7 +41,7 @@ from .values import (
     read_object,
 )
 
-MAX_BLOCKS = 10_000
+MAX_BLOCKS = 4_000
 """The most texts, thoughts and calls that one reply may have."""
 _FRAGMENTS = 48  # so many are kept as they came
 _CHUNK = 4096  # characters from which on a chunk does not grow

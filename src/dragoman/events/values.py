@@ -154,7 +154,8 @@ class Sale:
         return Sale, (None if self.find is None else _Constant(self.find()),)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sale)
+        """Return whether the other is a sale or missing: what a reply is sold as is not part of its value."""
+        return other is None or isinstance(other, Sale)
 
     __hash__ = None  # type: ignore[assignment]
 
