@@ -29,6 +29,7 @@ from .errors import (
     without_frames,
 )
 from .wire.codec import HttpReply, HttpRequest
+from .wire.urls import is_loopback
 
 if TYPE_CHECKING:
     import aiohttp
@@ -227,7 +228,7 @@ class HttpTransport(Transport):
     def _proxy_for(self, url: str) -> str | None:
         if self._proxy != "env":
             return self._proxy
-        if _is_loopback(url):
+        if is_loopback(urlsplit(url).hostname or ""):
             return None
         # Loaded when it is needed: with it come http.client, email and most of a package's import time.
         from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
@@ -296,11 +297,6 @@ def _origin_of(url: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    return host == "localhost" or host.startswith("127.") or host == "::1"
-
-
 def _check_proxy(url: str) -> None:
     """Refuse a proxy that does not speak HTTP: sent in plain text, the key would go to a server that is not meant."""
     scheme, found, _ = url.partition("://")

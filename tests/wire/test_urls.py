@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.wire.urls import join_url, root_of
+from dragoman.wire.urls import is_loopback, join_url, root_of
 
 JOINED = [
     ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/chat"),
@@ -80,3 +80,16 @@ def test_root_of(base: str, root: str) -> None:
 def test_spaces_and_controls_in_a_base_url_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="must not contain spaces or control characters"):
         join_url(url, "/chat")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("localhost", True), ("LOCALHOST", True), ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True),
+        ("127.example.org", False), ("127.0.0.1.example.org", False), ("localhost.example.org", False),
+        ("10.0.0.1", False),
+        ("", False),
+    ],
+)  # fmt: skip
+def test_loopback_hosts(host: str, is_here: bool) -> None:
+    assert is_loopback(host) is is_here

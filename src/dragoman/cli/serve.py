@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from ..errors import ProviderError, scrub
-from ..gateway.access import Bounds, is_loopback
+from ..gateway.access import Bounds
 from ..gateway.keys import KeyRing, new_key
 from ..log import LogError, PostgresLog, open_log
 from ..registry import ConfigError, Registry
+from ..wire.urls import is_loopback
 from .errors import WrongFile, report_errors
 
 _ACCESS = logging.getLogger("dragoman.access")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 
@@ -10,6 +9,7 @@ from msgspec import Struct
 
 from ..errors import AuthenticationError, InvalidRequestError, OverloadedError, UnsupportedContentError
 from ..messages import Document, Image, Message, Request, Url
+from ..wire.urls import is_loopback
 from .evidence import CallLog
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
@@ -131,13 +131,3 @@ def _is_local(authority: str) -> bool:
     """Return whether a ``host[:port]`` means this machine; any other text does not."""
     found = _AUTHORITY.fullmatch(authority)
     return found is not None and is_loopback(found[1] or found[2])
-
-
-def is_loopback(host: str) -> bool:
-    """Does this name or address mean the machine itself?"""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

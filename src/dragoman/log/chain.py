@@ -139,7 +139,7 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
         return "wrong previous", f"it does not follow from record {expected - 1}: one of the two was replaced"
     try:
         check_payload(record.raw)
-    except LogCorruptError as error:  # whoever wrote it knew how to hash
+    except LogCorruptError as error:  # the hash is right, so the writer made it so: a payload that is not an object
         return "unreadable", str(error)
     return None
 

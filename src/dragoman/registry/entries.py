@@ -16,6 +16,7 @@ from ..capabilities import Capabilities
 from ..prices import PricedAs, PriceTable
 from ..tokens import FAMILIES
 from ..wire import CODECS
+from ..wire.urls import is_loopback
 from .config import ConfigError, Section, read_yaml
 from .keys import read_key
 from .vendors import Vendor, load_vendor, vendor_names
@@ -87,8 +88,7 @@ class Adapter(Struct, frozen=True):
             host = urlsplit(self.base_url or "").hostname or ""
         except ValueError:
             return False
-        is_loopback = host in ("localhost", "::1") or host.startswith("127.")
-        return is_loopback or bool(self.vendor and self.vendor.local)
+        return is_loopback(host) or bool(self.vendor and self.vendor.local)
 
     def settings(self) -> dict[str, Any]:
         """What ``connect`` is to be told, besides the model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from urllib.parse import urlsplit, urlunsplit
 
@@ -43,3 +44,13 @@ def media_url(block: Image | Document) -> str:
     if isinstance(block.source, Inline):
         return f"data:{block.media_type};base64,{block.source.base64_data}"
     return block.source.url
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address means this machine. ``127.example.org`` does not."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
