@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.config import ConfigError
 from dragoman.permission import Decision, Gate, Policy, Proposal, Rule
-from dragoman.registry.config import ConfigError
 
 
 def bash(command: str) -> Proposal:

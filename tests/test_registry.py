@@ -22,11 +22,11 @@ from dragoman import (
     connect,
     describe,
 )
+from dragoman import config as config_module
 from dragoman.errors import ProviderError
 from dragoman.messages import Image, Inline, System, Text, Tool, User
 from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, Registry, config_path, load_vendor, read_file, vendor_names
-from dragoman.registry import config as config_module
 from dragoman.registry import vendors as vendors_module
 from dragoman.tokens import FAMILIES, estimate_input_tokens
 from dragoman.wire import CODECS

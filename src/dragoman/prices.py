@@ -33,6 +33,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from .config import ConfigError, read_yaml
 from .events import Response, Usage
 
 __all__ = [
@@ -314,9 +315,10 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     def load(cls, path: str | Path) -> PriceTable:
         """Read rows of your own from a JSON or YAML file; put them over others with ``with_overrides``."""
         path = Path(path)
-        read = _read_json if path.suffix.lower() == ".json" else _read_yaml
+        if path.suffix.lower() != ".json":
+            return _read_yaml(path)
         try:
-            return msgspec.convert(read(path.read_text("utf-8")), cls)
+            return msgspec.convert(_read_json(path.read_text("utf-8")), cls)
         except ValueError as error:
             raise ValueError(f"{path}: {_locate(error)}") from None
         except RecursionError:
@@ -414,20 +416,13 @@ def _read_json(text: str) -> Any:
     return json.loads(text, parse_float=Decimal, parse_constant=Decimal, object_pairs_hook=_unique)
 
 
-def _read_yaml(text: str) -> Any:
-    import yaml  # a slow import that only users with a file of their own need
-
-    class Loader(yaml.SafeLoader):
-        """Safe loading, and a key that is written twice is an error: YAML would keep the last."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            _unique([(key.value, None) for key, _ in node.value])
-            return super().construct_mapping(node, deep)
-
+def _read_yaml(path: Path) -> PriceTable:
+    root = read_yaml(path)
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - a subclass of the safe loader
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        return msgspec.convert(root.plain(), PriceTable)
+    except ValueError as error:
+        place = _locate(error)
+        raise ConfigError(str(path), root.find_line(place.partition(":")[0]), place) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from dragoman import config as config_module
 from dragoman.cli import main
-from dragoman.registry import config as config_module
 
 
 def run(*words: str, **variables: str) -> Result:

@@ -130,7 +130,7 @@ def test_prices_of_your_own_and_of_a_day(tmp_path: Path) -> None:
     assert bill(*words, *mine, "--at", "2026-06-30")["total"] == "1.25"
     (tmp_path / "p.yaml").write_text("rows: [{provider: openai, match: {equals: [x]}, input: -1, output: 1}]")
     wrong = run(*words, *mine)
-    assert (wrong.exit_code, "p.yaml: rows[0]: input" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "p.yaml:1: rows[0]: input" in wrong.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ..registry import ConfigError
-from ..registry.config import Section, read_yaml
+from ..config import ConfigError, Section, read_yaml
 
 log = logging.getLogger("dragoman")
 

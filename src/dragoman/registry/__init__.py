@@ -1,6 +1,6 @@
 """Names to providers: your ``models.yaml``, and behind it the bundled catalogue of vendors."""
 
-from .config import ConfigError
+from ..config import ConfigError
 from .entries import Adapter, File, ModelEntry, config_path, read_file
 from .keys import keys_path, remove_key, store_key, stored_keys
 from .names import Registry, open_name

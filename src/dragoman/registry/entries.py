@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from ..capabilities import Capabilities
+from ..config import ConfigError, Section, read_yaml
 from ..prices import PricedAs, PriceTable
 from ..tokens import FAMILIES
 from ..wire import CODECS
 from ..wire.urls import is_loopback
-from .config import ConfigError, Section, read_yaml
 from .keys import read_key
 from .vendors import Vendor, load_vendor, vendor_names
 

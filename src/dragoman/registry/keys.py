@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from .config import ConfigError
+from ..config import ConfigError
 
 log = logging.getLogger("dragoman")
 

@@ -19,11 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
+from ..config import ConfigError
 from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import Observe, Retry
 from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES, Provider, bind, open_scheme
-from .config import ConfigError
 from .entries import Adapter, ModelEntry, config_path, read_file
 from .vendors import load_vendor, vendor_names
 

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct, field
 
 from ..capabilities import Capabilities
+from ..config import Section, parse_yaml, unparsed
 from ..tokens import FAMILIES
-from .config import Section, parse_yaml, unparsed
 
 _FACTS = {
     "context": "max_context_tokens",

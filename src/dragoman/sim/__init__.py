@@ -1,6 +1,6 @@
 """The simulator: a model that says what a script says, and fails as the script says, the same every time."""
 
-from ..registry.config import ConfigError
+from ..config import ConfigError
 from .provider import ScriptedProvider
 from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 from .server import SimServer, serve

@@ -12,11 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..validate.fields import KINDS, Fields, kind_of
+from .validate.fields import KINDS, Fields, kind_of
+
+__all__ = ["ConfigError", "Section", "parse_yaml", "plain", "read_yaml", "unparsed"]
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000
 MAX_DEPTH = 100
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 class ConfigError(ValueError):
@@ -107,6 +110,19 @@ class Section(Fields):
     def plain(self) -> dict[str, Any]:
         """Return the mapping and all inside it as ordinary values."""
         return {key: plain(value) for key, value in self.data.items()}
+
+    def find_line(self, path: str) -> int:
+        """Return the line of a value by a path such as ``rows[1].input``; of the nearest value around it if absent."""
+        line, value = self.line, self
+        for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+            if isinstance(value, Section) and name in value.data:
+                line, value = value.lines.get(name, value.line), value.data[name]
+            elif isinstance(value, list) and index and int(index) < len(value):
+                value = value[int(index)]
+                line = value.line if isinstance(value, Section) else line
+            else:
+                break
+        return line
 
     def _line_of(self, name: str | None) -> int:
         """Return the line of a key, of the key that holds ``name[0]``, or of the section."""
@@ -203,6 +219,8 @@ class _Builder:
         self._count += 1
         if self._count > MAX_NODES:
             raise self._fail(node, "too many values; aliases that multiply?")
+        if node.id != "scalar" and node.tag not in _COLLECTIONS:
+            raise self._fail(node, f"the tag {node.tag} is not allowed")
         if node.id == "mapping":
             return self._mapping(node)
         if node.id == "sequence":
