@@ -426,7 +426,8 @@ class Request(Struct, frozen=True):
     """One call: everything a codec needs to know, as data.
 
     ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply is converted
-    to it, and ``Retry`` asks again when that fails.
+    to it, and ``Retry`` asks again when that fails. ``native`` holds fields in a wire's own form, by the wire's
+    name; its codec puts them over what it writes. The gateway uses it for what these values cannot express.
     """
 
     messages: Sequence[Message]
@@ -440,6 +441,7 @@ class Request(Struct, frozen=True):
     session_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     response_type: Any = None
+    native: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if type(self.messages) is list:

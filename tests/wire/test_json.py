@@ -13,7 +13,8 @@ from dragoman.capabilities import Capabilities
 from dragoman.errors import InvalidRequestError
 from dragoman.messages import Assistant, Request, RuntimeConfig, Tool, ToolCall, ToolResult, User
 from dragoman.wire import CODECS
-from dragoman.wire.json import merge_extras, sorted_json, to_bytes
+from dragoman.wire.fields import read_body
+from dragoman.wire.json import merge_extras, put_over, sorted_json, to_bytes
 
 
 @pytest.mark.parametrize(
@@ -155,3 +156,24 @@ def test_equal_values_give_equal_bytes(value: dict[str, dict[str, int]]) -> None
     backwards = {name: dict(reversed(inner.items())) for name, inner in reversed(value.items())}
     assert bytes(sorted_json(value)) == bytes(sorted_json(backwards))
     assert msgspec.json.decode(bytes(sorted_json(value))) == value
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_native_fields_go_over_what_the_codec_writes(wire: str) -> None:
+    codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
+    native = {wire: {"own": {"deep": 1}, "stream": None}, "another": {"lost": True}}
+    made = codec.encode(Request([User("a")], config=RuntimeConfig(max_tokens=10), stream=True, native=native))
+    plain = msgspec.json.decode(made.http.body)
+    assert plain["own"] == {"deep": 1}
+    assert not {"stream", "lost"} & set(plain)
+
+
+def test_objects_merge_and_other_values_replace() -> None:
+    body = {"a": {"x": 1, "y": 2}, "b": [1], "c": 3, "d": 4}
+    over = {"a": {"y": 5, "z": {"w": 6}}, "b": [2], "c": None, "missing": None, "d": {"e": 7}}
+    assert put_over(body, over) == {"a": {"x": 1, "y": 5, "z": {"w": 6}}, "b": [2], "d": {"e": 7}}
+    assert body["c"] == 3
+
+
+def test_a_body_that_was_read_already_is_not_read_again() -> None:
+    assert read_body({"model": "m"}).data == {"model": "m"}

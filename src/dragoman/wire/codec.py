@@ -17,7 +17,7 @@ from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Raw, read_json
 from ..messages import Issuer, LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
-from .json import to_bytes
+from .json import put_over, to_bytes
 
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 16 * 1024 * 1024
@@ -100,8 +100,11 @@ def encode_post(
     notes: Notes,
     path: Literal["native", "tool", "prompt"] | None,
     headers: Mapping[str, str] = _JSON,
+    native: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Return a body as a ``POST``, with the notes made while it was written."""
+    """Return a body as a ``POST``, with the notes made while it was written; ``native`` goes over its fields."""
+    if native:
+        body = put_over(body, native)
     return Encoded(HttpRequest("POST", url, dict(headers), to_bytes(body)), tuple(notes.items), notes.warnings, path)
 
 

@@ -37,8 +37,13 @@ class Losses:
         return tuple(self._found)
 
 
-def read_body(body: bytes) -> Fields:
-    """Return the fields of a body. Unlike a provider's reply, a request that is not valid JSON is refused."""
+def read_body(body: bytes | dict[str, Any]) -> Fields:
+    """Return the fields of a body, or of what was read of one already.
+
+    Unlike a provider's reply, a request that is not valid JSON is refused.
+    """
+    if isinstance(body, dict):
+        return Fields(body)
     try:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

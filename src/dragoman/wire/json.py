@@ -74,6 +74,20 @@ def merge_extras(
             raise InvalidRequestError(f"config.extras[{quote(name)}] contradicts a field that this call sets by itself")
 
 
+def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with other fields over its own: objects merge, other values replace, ``None`` removes."""
+    made = dict(body)
+    for name, value in native.items():
+        ours = made.get(name)
+        if value is None:
+            made.pop(name, None)
+        elif isinstance(value, dict) and isinstance(ours, dict):
+            made[name] = put_over(ours, value)
+        else:
+            made[name] = value
+    return made
+
+
 def _merge(ours: list[str], theirs: Any) -> list[str]:
     if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
         return ours  # malformed for a merge counts as absent

@@ -41,7 +41,7 @@ class ServerCodec(Protocol):
 
     wire: ClassVar[str]
 
-    def decode(self, body: bytes, path: str = "") -> Asked:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Read a request's body; ``path`` is the URL's, where a wire puts the model and the mode into it.
 
         A field without a place in ``Request`` is refused or kept in ``config.extras``, or it is a mere

@@ -75,7 +75,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         notes = Notes()
         path = structured_path(request, self.quirks)
         body = write_request(request, self.home(request), self.quirks, path, self._max_output_tokens, notes)
-        return encode_post(self._url, body, notes, path, _HEADERS)
+        return encode_post(self._url, body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         """A decoder for the reply, whole or streamed."""

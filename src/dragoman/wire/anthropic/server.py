@@ -52,7 +52,7 @@ class AnthropicServer:
 
     wire: ClassVar[str] = "anthropic"
 
-    def decode(self, body: bytes, path: str = "") -> Asked:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Read a request's body. Only the token count (``path`` ends with it) needs no ``max_tokens``."""
         return read_request(body, counting=path.endswith("/count_tokens"))
 

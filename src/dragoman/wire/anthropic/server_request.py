@@ -47,7 +47,7 @@ _WHY = "a hint for a provider's prompt cache, which each endpoint sets for itsel
 _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def read_request(body: bytes, *, counting: bool = False) -> Asked:
+def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
     """The request in a body; one that only counts tokens sets no limit."""
     fields, losses = read_body(body), Losses()
     model = fields.need_text("model")

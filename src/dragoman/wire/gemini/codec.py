@@ -52,7 +52,7 @@ class GeminiCodec(Endpoint[Quirks]):
         url = self._address(home.model or self.model, verb)
         if request.stream:
             url += "&alt=sse" if "?" in url else "?alt=sse"
-        return encode_post(url, body, notes, path)
+        return encode_post(url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> GeminiDecoder:
         """A decoder for the reply, whole or streamed."""

@@ -51,7 +51,7 @@ class GeminiServer:
 
     wire: ClassVar[str] = "gemini"
 
-    def decode(self, body: bytes, path: str = "") -> Asked:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Read a request's body and path."""
         return read_request(body, path)
 

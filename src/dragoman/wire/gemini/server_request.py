@@ -45,7 +45,7 @@ _VERBS = {"generateContent": False, "streamGenerateContent": True}  # and whethe
 _MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
 
 
-def read_request(body: bytes, path: str) -> Asked:
+def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """The request in a body and its path."""
     _, found, name = path.rpartition("/models/")
     model, _, verb = name.rpartition(":")

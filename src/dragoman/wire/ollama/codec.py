@@ -37,7 +37,7 @@ class OllamaCodec(Endpoint[Quirks]):
         notes = Notes()
         path = None if request.response_schema is None else self.quirks.structured
         body = write_request(request, request.model or self.model, self.quirks, path, notes)
-        return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS)
+        return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:
         """A decoder for the reply, whole or streamed."""

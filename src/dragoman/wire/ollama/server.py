@@ -74,7 +74,7 @@ class OllamaServer:
 
     wire: ClassVar[str] = "ollama"
 
-    def decode(self, body: bytes, path: str = "") -> Asked:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Read a request's body. Without ``stream`` it is one: that is this wire's custom."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream")

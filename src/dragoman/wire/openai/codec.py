@@ -43,7 +43,8 @@ class OpenAICodec(Endpoint[Quirks]):
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
         notes = Notes()
         path = structured_path(request, self.quirks)
-        return encode_post(self._url, write_request(request, self.home(request), self.quirks, path, notes), notes, path)
+        body = write_request(request, self.home(request), self.quirks, path, notes)
+        return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
         """A decoder for the reply, whole or streamed."""

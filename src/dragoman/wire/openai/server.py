@@ -56,7 +56,7 @@ class OpenAIServer:
 
     wire: ClassVar[str] = "openai"
 
-    def decode(self, body: bytes, path: str = "") -> Asked:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Read a request's body."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream") or False

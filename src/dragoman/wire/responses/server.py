@@ -32,7 +32,7 @@ class ResponsesServer:
     wire: ClassVar[str] = "responses"
     _refuser = OpenAIServer()
 
-    def decode(self, body: bytes, path: str = "") -> Asked:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Read a request's body."""
         return read_request(body)
 

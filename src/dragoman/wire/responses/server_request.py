@@ -44,7 +44,7 @@ _STATE = ("previous_response_id", "conversation", "background", "prompt")
 _ENCRYPTED = "reasoning.encrypted_content"
 
 
-def read_request(body: bytes) -> Asked:
+def read_request(body: bytes | dict[str, Any]) -> Asked:
     """The request in a body."""
     fields, losses = read_body(body), Losses()
     model, stream = fields.need_text("model"), fields.flag("stream") or False
