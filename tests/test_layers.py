@@ -97,8 +97,9 @@ ALLOWED = {
     ("errors.py", "xai"): "the beginning of a key, which must be known to be hidden",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
 }
-# Below the core's line nothing can run a tool. The log runs SQL, and the word is the database driver's.
+# Below the core's line nothing can run a tool. The log and the cache run SQL, and the name is the database driver's.
 MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("tools") :]]
+RUNS_SQL = ["middleware/stores.py"]
 
 
 # --- the checks -----------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def executors(modules: list[Module]) -> list[str]:
     return [
         f"{module.path}:{line}"
         for module in modules
-        if module.layer not in MAY_EXECUTE
+        if module.layer not in MAY_EXECUTE and module.path.as_posix() not in RUNS_SQL
         for line, name in module.identifiers
         if "execute" in name.lower().split("_")
     ]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Opaque, RedactedThinking, Request, RuntimeConfig, System, Text, Thinking, Tool, ToolCall,
         ToolResult, Url, User,
     )
-    from .middleware import Fallback, Observe, RateLimit, Record, Retry, describe
+    from .middleware import Cache, Fallback, Observe, RateLimit, Record, Retry, describe
     from .permission import Policy, Rule
     from .prices import Cost, PriceTable, Unpriced, cost, reprice
     from .provider import EventStream, Gathered, Provider, connect, gather, plan
@@ -65,7 +65,7 @@ _NAMES = {
         "RedactedThinking Request RuntimeConfig System Text Thinking Tool ToolCall ToolResult Url "
         "User"
     ),
-    "middleware": "Fallback Observe RateLimit Record Retry describe",
+    "middleware": "Cache Fallback Observe RateLimit Record Retry describe",
     "permission": "Policy Rule",
     "prices": "Cost PriceTable Unpriced cost reprice",
     "provider": "EventStream Gathered Provider connect gather plan",
@@ -77,7 +77,7 @@ _NAMES = {
     "wire": "SwapPlan",
 }
 __all__ = [
-    "Assistant", "AuthenticationError", "Budget", "CallCancelledError", "Capabilities",
+    "Assistant", "AuthenticationError", "Budget", "Cache", "CallCancelledError", "Capabilities",
     "ContextOverflowError", "Continuity", "Cost", "Document", "Event", "EventStream", "Fallback",
     "ForceTool", "Gathered", "HttpTransport", "Image", "Inline", "InvalidModelError", "InvalidRequestError",
     "InvalidResponseError", "Issuer", "LocalProvider", "LossWarning", "MalformedToolCallError",

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import Fallback, Observe, Provider, RateLimit, Record, Retry
+from dragoman import Cache, Fallback, Observe, Provider, RateLimit, Record, Retry
 from dragoman.errors import ProviderError, StreamInterruptedError
 from dragoman.events import check_events, encode_event
+from dragoman.middleware import Store
 from dragoman.provider import EventStream, HttpProvider, Reply
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
@@ -32,6 +33,16 @@ CASES = {
 }
 Around = Callable[[Provider], Provider]
 CASSETTE = Path("never-written.jsonl")
+
+
+class Empty(Store):
+    async def get(self, key: str) -> bytes | None:
+        return None
+
+    async def put(self, key: str, value: bytes) -> None:
+        pass
+
+
 LAYERS: dict[str, Around] = {
     "Retry": lambda model: Retry(model, 0),
     "Observe": lambda model: Observe(model, lambda event: None),
@@ -45,7 +56,7 @@ LAYERS: dict[str, Around] = {
 def around_all(model: Provider) -> Provider:
     for name in ("Record", "Observe", "RateLimit", "Retry", "Fallback"):
         model = LAYERS[name](model)
-    return model
+    return Cache(model, Empty())
 
 
 LAYERS["all"] = around_all

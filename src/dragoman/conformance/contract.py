@@ -149,7 +149,7 @@ def _demand_response(reply: Any) -> None:
 def _demand_usage(usage: Usage) -> None:
     for name in Usage.__struct_fields__:
         value = getattr(usage, name)
-        if name != "estimated" and value is not None:
+        if name.endswith("_tokens") and value is not None:
             is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
             demand(is_count, f"usage.{name} is {value!r}: neither a count nor None")
     for part, whole in (("cached_input_tokens", "input_tokens"), ("reasoning_tokens", "output_tokens")):

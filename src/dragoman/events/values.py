@@ -37,7 +37,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
     wire; the named subsets say how many of those were which. So no token is ever billed twice.
-    ``stated_cost_usd`` is what the provider itself says the call costs.
+    ``stated_cost_usd`` is what the provider itself says the call costs. ``from_cache`` is set when a
+    ``Cache`` returned the reply: no call was made, and the counts are zero.
     """
 
     input_tokens: int | None = None
@@ -48,6 +49,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     total_tokens: int | None = None
     estimated: bool = False
     stated_cost_usd: Decimal | None = None
+    from_cache: bool = False
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -193,6 +195,11 @@ class Response(Struct, Generic[Parsed], frozen=True):
     def raw(self) -> Any:
         """What the provider sent, verbatim as parsed JSON, or ``None`` when it was not kept."""
         return self.kept.value if self.kept is not None else None
+
+    @property
+    def cached(self) -> bool:
+        """Whether a ``Cache`` returned this reply without a call."""
+        return self.usage.from_cache
 
     @property
     def text(self) -> str:

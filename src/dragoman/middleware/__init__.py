@@ -1,8 +1,8 @@
 """Around the provider: each of these is a ``Provider`` around a ``Provider``.
 
-``Retry`` tries again, ``Fallback`` asks somebody else, ``RateLimit`` waits, ``Observe`` tells, ``Record``
-remembers. ``describe`` prints a stack of them. Which goes around which: outermost ``Fallback``, then
-``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
+``Retry`` sends again, ``Fallback`` changes to another model, ``RateLimit`` waits, ``Observe`` reports, ``Record``
+keeps cassettes, ``Cache`` keeps replies. ``describe`` prints a stack of them. Their order: outermost ``Cache``, then
+``Fallback``, ``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
 """
 
 from ..calls import (
@@ -16,6 +16,7 @@ from ..calls import (
     redact,
 )
 from .availability import Admission, Availability
+from .cache import CACHE, Cache
 from .cassette import CassetteError, CassetteMiss, Record, request_key
 from .fallback import Fallback, NotConfigured, RoutingEvent
 from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, Wrapper, describe, reading, walk
@@ -24,13 +25,16 @@ from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit
 from .redis import LimiterUnavailableError, RedisLimiter
 from .retry import Retry
+from .stores import RedisStore, SqliteStore, Store
 
 __all__ = [
     "ATTEMPT",
+    "CACHE",
     "IS_WORKER",
     "RETRY_REASON",
     "Admission",
     "Availability",
+    "Cache",
     "CallCompleted",
     "CallEvent",
     "CallFailed",
@@ -52,9 +56,12 @@ __all__ = [
     "RateLimit",
     "Record",
     "RedisLimiter",
+    "RedisStore",
     "Retry",
     "RoutingEvent",
     "RoutingSwitched",
+    "SqliteStore",
+    "Store",
     "Subscriber",
     "Wrapper",
     "describe",

@@ -334,7 +334,7 @@ class Record(Wrapper, Middleware):
                     said.response = fold_events(heard)
                 raise said
             if said is not None:
-                event = _readdress(said, request.request_id)
+                event = readdress(said, request.request_id)
                 if type(event) is MessageStart or type(event) is MessageComplete:
                     heard.append(event)
                 yield event
@@ -394,7 +394,7 @@ class Record(Wrapper, Middleware):
             raise failure
 
 
-def _readdress(event: Event, request_id: str) -> Event:
+def readdress(event: Event, request_id: str) -> Event:
     """The event as if it answered this request and not the one it was recorded from."""
     if type(event) is ToolUseEnd and event.intent is not None:
         source = replace(event.intent.source, request_id=request_id)

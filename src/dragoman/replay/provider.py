@@ -301,5 +301,4 @@ def _usage(reply: MessageRecorded, completed: CallCompleted | None) -> Usage:
         return reply.usage
     if completed is None:
         return Usage()
-    fields = {name: getattr(completed, name, None) for name in Usage.__struct_fields__ if name != "estimated"}
-    return Usage(**fields, estimated=completed.estimated)
+    return completed.usage

@@ -145,7 +145,7 @@ def _read_usage(section: Section) -> Usage | None:
     if "usage" not in section.data:
         return None
     counts = section.section("usage")
-    names = [name for name in Usage.__struct_fields__ if name != "estimated"]
+    names = [name for name in Usage.__struct_fields__ if name.endswith("_tokens")]
     counts.allow(*names)
     for name in counts.data:
         if counts.get(name, int, 0) < 0:

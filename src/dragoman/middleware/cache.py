@@ -1,0 +1,144 @@
+"""A response cache: the same request is sent once, and later calls get the stored reply for free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import ProviderError
+from ..events import Event, MessageComplete, UnknownEvent, Usage, decode_event, encode_event
+from ..messages import Request
+from ..provider import EventsReply, Provider, Served
+from .cassette import readdress, request_key
+from .layer import Middleware, Wrapper
+from .stores import Store, open_store
+
+log = logging.getLogger("dragoman")
+
+CACHE = "dragoman.cache"
+"""The key of ``metadata`` that opts a call out: ``"off"`` neither reads nor stores, ``"refresh"`` only stores."""
+
+_SOUND = ("stop", "length", "tool_calls", "content_filter")
+
+
+class Cache(Wrapper, Middleware):
+    """Returns a stored reply to a request that was answered before, without a call.
+
+    ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://`` URL. The key is
+    that of cassettes: a hash of everything that changes the reply, together with the provider's name; a stream
+    and a complete reply share it. Identical calls that run at the same time are sent once.
+
+    A hit has ``Response.cached`` set, no ``raw``, and a usage of zero tokens, so it costs nothing wherever costs
+    are added up. Replies that failed or were cancelled are never stored. A store that fails is reported in the
+    log and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out; ``"refresh"`` sends it and
+    replaces what is stored.
+    """
+
+    def __init__(self, provider: Provider, store: Store | str | os.PathLike[str]) -> None:
+        super().__init__(provider)
+        self.store = open_store(store)
+        self._in_flight: dict[str, asyncio.Future[Sequence[Event] | None]] = {}
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"store": self.store}
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self.inner.close()
+
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+        mode = request.metadata.get(CACHE, "on")
+        if mode not in ("on", "off", "refresh"):
+            raise ValueError(f"{CACHE}: must be on, off or refresh, not {mode!r}")
+        key = "" if mode == "off" else f"{self.name}:{request_key(replace(request, stream=False))}"
+        found = await self._find(key) if mode == "on" else None
+        source = self._play(request, found, served) if found is not None else self._call(request, key, served)
+        async with aclosing(source):
+            async for batch in source:
+                yield batch
+
+    async def _find(self, key: str) -> Sequence[Event] | None:
+        """Return the stored reply, or that of an identical call in flight; ``None`` if the call must be sent."""
+        while True:
+            waiting = self._in_flight.get(key)
+            if waiting is None:
+                found = await self._read(key)
+                if found is not None or key not in self._in_flight:
+                    return found
+                continue  # an identical call began while the store was read
+            found = await asyncio.shield(waiting)
+            if found is not None:
+                return found
+
+    async def _play(
+        self, request: Request, events: Sequence[Event], served: Served
+    ) -> AsyncGenerator[list[Event], None]:
+        async def readdressed(request: Request) -> AsyncIterator[Event]:
+            for event in events:
+                event = readdress(event, request.request_id)
+                if type(event) is MessageComplete:
+                    event = replace(event, usage=Usage(0, 0, total_tokens=0, from_cache=True), kept=None)
+                yield event
+
+        async with aclosing(EventsReply(request, self.name, self.model, readdressed)) as reply:
+            served.reply = reply
+            while batch := await reply.next():
+                yield batch
+
+    async def _call(self, request: Request, key: str, served: Served) -> AsyncGenerator[list[Event], None]:
+        events: list[Event] = []
+        result: Sequence[Event] | None = None
+        failure: ProviderError | None = None
+        waiting: asyncio.Future[Sequence[Event] | None] = asyncio.get_running_loop().create_future()
+        if key:
+            self._in_flight.setdefault(key, waiting)
+        try:
+            async with aclosing(self.inner.open(request)) as reply:
+                served.reply = reply
+                while batch := await reply.next():
+                    events += batch if key else ()
+                    if type(batch[-1]) is MessageComplete:
+                        # Held back: an error may follow this event, and then the reply must not be stored.
+                        served.held = [batch.pop()]
+                    if batch:
+                        yield batch
+            if events and type(last := events[-1]) is MessageComplete and last.finish_reason in _SOUND:
+                result = [*events[:-1], replace(last, kept=None)]
+                if not last.usage.from_cache:
+                    await self._write(key, result)
+        except ProviderError as error:
+            failure = error
+        finally:
+            if self._in_flight.get(key) is waiting:
+                del self._in_flight[key]
+            waiting.set_result(result)
+        if held := served.held:
+            served.held = []
+            yield held
+        if failure is not None:
+            raise failure
+
+    async def _read(self, key: str) -> Sequence[Event] | None:
+        try:
+            data = await self.store.get(key)
+            if data is None:
+                return None
+            events = [decode_event(bytes(each)) for each in msgspec.json.decode(data, type=list[msgspec.Raw])]
+        except Exception as error:
+            log.warning("the cache cannot be read, so the call is sent: %s", type(error).__name__)
+            return None
+        known = [event for event in events if not isinstance(event, UnknownEvent)]
+        return known if len(known) == len(events) and known else None  # else a later version stored it
+
+    async def _write(self, key: str, events: Sequence[Event]) -> None:
+        try:
+            await self.store.put(key, b"[" + b",".join([encode_event(event) for event in events]) + b"]")
+        except Exception as error:
+            log.warning("the cache cannot be written, so the reply is not stored: %s", type(error).__name__)

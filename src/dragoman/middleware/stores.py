@@ -1,0 +1,245 @@
+"""Where a cache keeps replies: a SQLite file for one machine, Redis for many. Both have a TTL and a size bound."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .layer import check_number
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_GIB = 1024**3
+_TOUCH_SECONDS = 60.0  # the time of last use is written at most this often
+
+
+class Store(ABC):
+    """Keeps values by key. An entry is gone after ``ttl`` seconds, or when newer ones need its place."""
+
+    @abstractmethod
+    async def get(self, key: str) -> bytes | None:
+        """Return the value of a key, or ``None``."""
+
+    @abstractmethod
+    async def put(self, key: str, value: bytes) -> None:
+        """Store a value; evict the least recently used entries if there is not enough space for it."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Release the connection."""
+
+
+def open_store(store: Store | str | os.PathLike[str]) -> Store:
+    """Return a store as it is; open a ``redis://`` URL or the path of a SQLite file."""
+    if isinstance(store, Store):
+        return store
+    if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
+        return RedisStore(store)
+    return SqliteStore(store)
+
+
+def _check(owner: str, ttl: float | None, max_bytes: int) -> None:
+    if ttl is not None:
+        check_number(owner, "ttl", ttl, least=0.001)
+    check_number(owner, "max_bytes", max_bytes, least=1, whole=True)
+
+
+# --- SQLite ---------------------------------------------------------------------------------------
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    key TEXT PRIMARY KEY, value BLOB NOT NULL, size INTEGER NOT NULL, created REAL NOT NULL, used REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entries_by_use ON entries (used, size);
+CREATE TABLE IF NOT EXISTS total (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL);
+INSERT OR IGNORE INTO total VALUES (1, 0);
+CREATE TRIGGER IF NOT EXISTS entry_added AFTER INSERT ON entries
+    BEGIN UPDATE total SET bytes = bytes + new.size; END;
+CREATE TRIGGER IF NOT EXISTS entry_removed AFTER DELETE ON entries
+    BEGIN UPDATE total SET bytes = bytes - old.size; END;
+"""
+
+
+class SqliteStore(Store):
+    """A cache in a SQLite file, which several processes of one machine may share.
+
+    ``max_bytes`` bounds the sum of the values, 1 GiB by default. The work is done in a thread of the store's own.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        ttl: float | None = None,
+        max_bytes: int = _GIB,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        _check("SqliteStore", ttl, max_bytes)
+        self.path = Path(path)
+        self.ttl = ttl
+        self.max_bytes = max_bytes
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "dragoman-cache")
+        self._database: sqlite3.Connection | None = None
+
+    async def get(self, key: str) -> bytes | None:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._get, key)
+
+    async def put(self, key: str, value: bytes) -> None:
+        if len(value) <= self.max_bytes:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._put, key, value)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+
+    # inside the thread
+
+    def _open(self) -> sqlite3.Connection:
+        if self._database is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # replies are private
+            database = sqlite3.connect(self.path, timeout=5, isolation_level=None)
+            # Without a sync for every entry: what a power failure takes is asked again.
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute("PRAGMA recursive_triggers = ON")  # so that REPLACE runs the trigger of DELETE
+            database.executescript(_SCHEMA)
+            self._database = database
+        return self._database
+
+    def _get(self, key: str) -> bytes | None:
+        database, now = self._open(), self._clock()
+        row = database.execute("SELECT value, created, used FROM entries WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        value, created, used = row
+        if self.ttl is not None and created + self.ttl <= now:
+            database.execute("DELETE FROM entries WHERE key = ? AND created = ?", (key, created))
+            return None
+        if used + _TOUCH_SECONDS < now:
+            database.execute("UPDATE entries SET used = ? WHERE key = ?", (now, key))
+        return bytes(value)
+
+    def _put(self, key: str, value: bytes) -> None:
+        database, now = self._open(), self._clock()
+        with closing(database.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                entry = (key, value, len(value), now, now)
+                cursor.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", entry)
+                self._evict(cursor, key)
+            except BaseException:
+                cursor.execute("ROLLBACK")
+                raise
+            cursor.execute("COMMIT")
+
+    def _evict(self, cursor: sqlite3.Cursor, fresh: str) -> None:
+        excess = cursor.execute("SELECT bytes FROM total").fetchone()[0] - self.max_bytes
+        oldest: list[tuple[str]] = []
+        for key, size in cursor.execute("SELECT key, size FROM entries ORDER BY used"):
+            if excess <= 0:
+                break
+            if key != fresh:
+                oldest.append((key,))
+                excess -= size
+        cursor.executemany("DELETE FROM entries WHERE key = ?", oldest)
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+
+# --- Redis ----------------------------------------------------------------------------------------
+
+# KEYS: the entry, the entries by last use, the size of each. ARGV: value, TTL in milliseconds or 0, the bound.
+# The index also drops entries that have expired, so that its sum is that of what Redis holds.
+_PUT = """
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local function drop(key)
+  redis.call('DEL', key)
+  redis.call('ZREM', KEYS[2], key)
+  local size = redis.call('HGET', KEYS[3], key)
+  if size then
+    redis.call('HDEL', KEYS[3], key)
+    redis.call('HINCRBY', KEYS[3], 'total', -tonumber(size))
+  end
+end
+drop(KEYS[1])
+local ttl = tonumber(ARGV[2])
+if ttl > 0 then redis.call('SET', KEYS[1], ARGV[1], 'PX', ttl) else redis.call('SET', KEYS[1], ARGV[1]) end
+redis.call('ZADD', KEYS[2], now, KEYS[1])
+redis.call('HSET', KEYS[3], KEYS[1], #ARGV[1])
+local total = redis.call('HINCRBY', KEYS[3], 'total', #ARGV[1])
+while total > tonumber(ARGV[3]) do
+  local oldest = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  if not oldest or oldest == KEYS[1] then break end
+  drop(oldest)
+  total = tonumber(redis.call('HGET', KEYS[3], 'total'))
+end
+for _, key in ipairs(redis.call('ZRANGE', KEYS[2], 0, 9)) do
+  if redis.call('EXISTS', key) == 0 then drop(key) end
+end
+return 'OK'
+"""
+_GET = """
+local value = redis.call('GET', KEYS[1])
+if value then
+  local clock = redis.call('TIME')
+  redis.call('ZADD', KEYS[2], 'XX', tonumber(clock[1]) + tonumber(clock[2]) / 1000000, KEYS[1])
+end
+return value
+"""
+
+
+class RedisStore(Store):
+    """A cache in Redis, for many machines; ``client`` is a URL or a ``redis.asyncio.Redis``.
+
+    All stores with the same ``prefix`` share their entries and the bound, 1 GiB by default.
+    """
+
+    def __init__(
+        self,
+        client: str | Redis,
+        *,
+        prefix: str = "dragoman:cache:",
+        ttl: float | None = None,
+        max_bytes: int = _GIB,
+    ) -> None:
+        _check("RedisStore", ttl, max_bytes)
+        try:
+            from redis.asyncio import Redis  # an optional dependency
+        except ImportError as error:
+            raise ImportError('RedisStore needs the extra "redis": pip install "dragoman[redis]"') from error
+        self._owned = isinstance(client, str)
+        self._client: Any = Redis.from_url(client) if isinstance(client, str) else client
+        self.prefix = prefix
+        self.ttl = ttl
+        self.max_bytes = max_bytes
+        self._putting = self._client.register_script(_PUT)
+        self._getting = self._client.register_script(_GET)
+
+    async def get(self, key: str) -> bytes | None:
+        value: bytes | None = await self._getting(keys=self._keys(key))
+        return value
+
+    async def put(self, key: str, value: bytes) -> None:
+        if len(value) <= self.max_bytes:
+            ttl = 0 if self.ttl is None else max(1, round(self.ttl * 1000))
+            await self._putting(keys=self._keys(key), args=[value, ttl, self.max_bytes])
+
+    async def close(self) -> None:
+        if self._owned:
+            await self._client.aclose()
+
+    def _keys(self, key: str) -> list[str]:
+        return [f"{self.prefix}entry:{key}", f"{self.prefix}used", f"{self.prefix}sizes"]
