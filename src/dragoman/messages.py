@@ -428,6 +428,8 @@ class Request(Struct, frozen=True):
     ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply is converted
     to it, and ``Retry`` asks again when that fails. ``native`` holds fields in a wire's own form, by the wire's
     name; its codec puts them over what it writes. The gateway uses it for what these values cannot express.
+    Without ``check_calls``, a call of a tool that was not offered, or whose arguments violate the tool's schema,
+    is an intent like any other, and the caller checks it.
     """
 
     messages: Sequence[Message]
@@ -442,6 +444,7 @@ class Request(Struct, frozen=True):
     metadata: dict[str, str] = field(default_factory=dict)
     response_type: Any = None
     native: dict[str, dict[str, Any]] = field(default_factory=dict)
+    check_calls: bool = True
 
     def __post_init__(self) -> None:
         if type(self.messages) is list:

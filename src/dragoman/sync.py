@@ -161,6 +161,7 @@ class SyncProvider:
         request_id: str | None = None,
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        check_calls: bool = True,
         **settings: Unpack[Settings],
     ) -> SyncEventStream[Parsed]:
         """See ``Provider.stream``."""
@@ -168,7 +169,7 @@ class SyncProvider:
         async def open_stream() -> EventStream[Parsed]:
             return self._provider.stream(
                 messages, tools, config, response_schema, tool_choice,
-                request_id=request_id, session_id=session_id, metadata=metadata, **settings,
+                request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls, **settings,
             )  # fmt: skip
 
         return SyncEventStream(_portal.run(open_stream()))

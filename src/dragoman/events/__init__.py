@@ -16,7 +16,7 @@ indices, closing order and endings; ``Follower`` closes a message whose events c
 
 from .assembler import Assembler, AssemblerError, Expected
 from .check import StreamContractError, check_events
-from .follow import Follower, RecordedAssembler
+from .follow import Follower, RecordedAssembler, make_intent
 from .model_events import (
     ModelEvent,
     ModelFinished,
@@ -93,6 +93,7 @@ __all__ = [
     "decode_event",
     "encode_event",
     "fold",
+    "make_intent",
     "read_json",
     "read_object",
     "to_model_events",

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ..errors import ProviderError
-from ..messages import Continuity, LossWarning, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from ..messages import Continuity, LossWarning, Opaque, RedactedThinking, Text, Thinking, ToolCall, new_ulid
 from .assembler import Assembler
 from .blocks import Block
 from .values import (
+    AssembledFrom,
     Event,
     FinishReason,
+    IntentSource,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -115,3 +117,16 @@ class RecordedAssembler(Assembler):
         """End the message as it ended then; ``error`` is what was raised after it."""
         self.reported, self.warnings, self.error = usage, tuple(warnings), error
         self._complete(reason)
+
+
+def make_intent(start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str) -> ToolIntent:
+    """Return the intent of a call that its provider read and rejected; events do not show its offsets."""
+    return ToolIntent(
+        f"tu_{new_ulid()}",
+        end.tool_use_id,
+        start.tool_name,
+        end.final_input,
+        text,
+        IntentSource(provider, model, end.request_id, end.content_block_index),
+        AssembledFrom(1 if text else 0, 0, 0),
+    )

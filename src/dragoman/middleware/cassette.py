@@ -82,7 +82,8 @@ def _canonical(request: Request) -> dict[str, Any]:
     return {
         name: _same_numbers(value)
         for name, value in plain.items()
-        if name not in ("request_id", "metadata", "session_id", "response_type") and (value or name != "native")
+        if name not in ("request_id", "metadata", "session_id", "response_type", "check_calls")
+        and (value or name != "native")
     }
 
 

@@ -135,11 +135,16 @@ class Provider(ABC):
         request_id: str | None = None,
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        check_calls: bool = True,
         **settings: Unpack[Settings],
     ) -> EventStream[Parsed]:
-        """Call the model and return its reply as a stream of events. Arguments as for ``complete``."""
+        """Call the model and return its reply as a stream of events. Arguments as for ``complete``.
+
+        With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the schema, is an
+        intent and not an error: the caller checks it.
+        """
         request = self._request(
-            messages, tools, config, response_schema, tool_choice, stream=True,
+            messages, tools, config, response_schema, tool_choice, stream=True, check_calls=check_calls,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
         return EventStream(self.open(request), request, self._calls, self.find_sold)

@@ -54,8 +54,9 @@ def make_message(
 
 
 def is_repeatable(response: Response) -> bool:
-    """Return whether a reply with invalid calls can be sent to a model again: their arguments are objects."""
-    return bool(response.tool_calls) and all(isinstance(call.arguments, dict) for call in response.tool_calls)
+    """Return whether a reply with invalid calls can be sent again: each has a name, and an object as arguments."""
+    calls = response.tool_calls
+    return bool(calls) and all(call.name and isinstance(call.arguments, dict) for call in calls)
 
 
 def record_completed(

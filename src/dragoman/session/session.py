@@ -15,8 +15,8 @@ from typing import Any, Generic, Self
 from msgspec import to_builtins
 
 from ..calls import redact
-from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError, StructuredOutputError
-from ..events import Event, Parsed, Usage
+from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError, StructuredOutputError, cut
+from ..events import Event, Parsed, Response, Usage
 from ..log import (
     EventLog,
     LogCorruptError,
@@ -28,6 +28,7 @@ from ..log import (
     SessionFinished,
     SessionResumed,
     SessionStarted,
+    ToolIntentRejected,
     open_log,
 )
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
@@ -49,7 +50,6 @@ from .turn import RUNNABLE, Turn, TurnSettings
 
 _HARMLESS = Rule("allow", side_effect="none", name="tools without side effects")
 _FINAL = "Now give the final answer in the required form, as JSON alone."
-_MAX_REASKS = 2  # a model that cannot make a valid call in three attempts will not make one in four
 
 
 class Session(Generic[Parsed]):
@@ -70,8 +70,9 @@ class Session(Generic[Parsed]):
     the answer does not fit, and ``outcome.output`` is the instance. ``approve`` decides where the policy
     asks; without it nothing runs that needs approval. ``on_record`` receives every record once it is stored,
     ``on_event`` the model's events as they arrive: print the text of ``TextDelta`` to stream from a session.
-    With ``keep_raw`` the log also stores every reply as the provider's own JSON. The session closes neither
-    provider nor log, except a log it opened by path.
+    A call that cannot be used is rejected, and the model receives the reason; after ``corrections`` replies in
+    a row of which nothing can be used, the next one raises. With ``keep_raw`` the log also stores every reply as
+    the provider's own JSON. The session closes neither provider nor log, except a log it opened by path.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Session(Generic[Parsed]):
         metadata: dict[str, Any] | None = None,
         keep_raw: bool = False,
         output: ResponseSchema[Parsed] | None = None,
+        corrections: int = 2,
     ) -> None:
         self.provider = provider
         self.tools = gather_tools(tools)
@@ -112,7 +114,8 @@ class Session(Generic[Parsed]):
         self._loaded = False
         self._takeover = False
         self._supervisor = Supervisor(self.id)
-        self._reasks = 0
+        self._corrections = corrections
+        self._unusable = 0  # replies in a row that could not be used
         self._final = False  # whether the next turn asks for the structured answer
 
     @classmethod
@@ -263,15 +266,17 @@ class Session(Generic[Parsed]):
         try:
             response, intents = await turn.run(self._pipeline)
         except (MalformedToolCallError, StructuredOutputError) as error:
-            if self._reasks >= _MAX_REASKS:
-                raise
-            self._reasks += 1
+            self._count_unusable(error)
             if isinstance(error, StructuredOutputError):
                 await turn.correct_output(error)
             else:
                 await turn.correct(error)
             return Step(number, error.response)
-        self._reasks = 0
+        rejected = [self.state.intents[intent.id].end for intent in intents]
+        if rejected and all(isinstance(end, ToolIntentRejected) for end in rejected):
+            self._count_unusable(_reject(response, rejected[0]))
+        else:
+            self._unusable = 0
         if intents and response.finish_reason in RUNNABLE:
             return Step(number, response, intents)
         await close_open(self._journal, f"the reply ended with {response.finish_reason}")
@@ -279,6 +284,12 @@ class Session(Generic[Parsed]):
             return Step(number, response, intents)  # the next turn asks for the structured answer
         ending = find_ending(response.finish_reason)
         return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
+
+    def _count_unusable(self, error: MalformedToolCallError | StructuredOutputError) -> None:
+        """Count a reply of which nothing could be used, and raise once there were too many in a row."""
+        self._unusable += 1
+        if self._unusable > self._corrections:
+            raise error
 
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop
@@ -365,6 +376,13 @@ def _as_user(goal: str | User) -> User:
     if not message.content:
         raise ValueError("goal: is empty")
     return message
+
+
+def _reject(response: Response, end: Any) -> MalformedToolCallError:
+    error = MalformedToolCallError(f"tool call ({cut(end.tool_name)}): {end.detail or end.problem}")
+    error.provider, error.model, error.request_id = response.provider, response.model, response.request_id
+    error.response = response
+    return error
 
 
 def _load(log: EventLog, session: str) -> State:

@@ -12,7 +12,17 @@ from msgspec.structs import replace
 
 from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, RoutingSwitched, price_usage
 from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError
-from ..events import Event, MessageStart, Response, ToolIntent, ToolUseEnd, Usage
+from ..events import (
+    Event,
+    MessageStart,
+    Response,
+    ToolIntent,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+    make_intent,
+)
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
 from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
 from ..middleware.layer import find_served
@@ -21,7 +31,14 @@ from ..tools import Toolbox
 from .closing import answer_calls, close_intents
 from .execution import Pipeline
 from .journal import Journal
-from .records import Price, is_repeatable, make_message, new_message_id, record_completed, record_failed
+from .records import (
+    Price,
+    is_repeatable,
+    make_message,
+    new_message_id,
+    record_completed,
+    record_failed,
+)
 
 log = logging.getLogger("dragoman")
 
@@ -63,6 +80,8 @@ class Turn:
         self._settings = settings
         self._final = final  # whether the reply is the session's structured answer
         self._ends: list[ToolUseEnd] = []
+        self._begun: ToolUseStart | None = None  # the call that is being read
+        self._written: list[str] = []  # and its arguments so far
         self._recorded = 0  # how much of the history of the call is recorded
         self._attempt = 0  # the number that the reply has now
 
@@ -108,6 +127,7 @@ class Turn:
         )
         call = await self._write(started, parent)
         stream: EventStream | None = None
+        rejected = False
         try:
             # Some servers refuse a conversation with tool calls and without tools: they are sent, and not to be used.
             schema, choice = None, self._settings.tool_choice
@@ -116,6 +136,7 @@ class Turn:
             stream = provider.stream(
                 messages, tools, config, schema, choice, request_id=started.request_id,
                 session_id=self._journal.session, metadata={**self._settings.metadata, TURN: self._id},
+                check_calls=False,
             )  # fmt: skip
             async with stream:
                 await self._read(stream, started, call.id)
@@ -123,10 +144,20 @@ class Turn:
             await self._record_failure(started, call, stream, None)
             raise
         except ProviderError as error:
-            await self._record_failure(started, call, stream, error)
-            raise
-        await self._record_reply(started, call, stream, stream.response)
-        return stream.response
+            if stream is None or not self._is_usable(error):
+                await self._record_failure(started, call, stream, error)
+                raise
+            rejected = True
+        response = stream.response
+        if rejected and response.finish_reason == "error":
+            response = replace(response, finish_reason="tool_calls")
+        await self._record_reply(started, call, stream, response)
+        return response
+
+    def _is_usable(self, error: ProviderError) -> bool:
+        """Return whether a reply is complete although its provider rejects a call that does not fit its tool."""
+        intents = [end.intent for end in self._ends]
+        return isinstance(error, MalformedToolCallError) and bool(intents) and None not in intents
 
     async def _read(self, stream: EventStream, started: CallStarted, parent: str) -> None:
         try:
@@ -134,7 +165,11 @@ class Turn:
                 if isinstance(event, MessageStart):
                     await self._write_history(stream, started, parent)
                 self._report(event)
-                if isinstance(event, ToolUseEnd):
+                if isinstance(event, ToolUseStart):
+                    self._begun, self._written = event, []
+                elif isinstance(event, ToolUseInputDelta):
+                    self._written.append(event.partial_json)
+                elif isinstance(event, ToolUseEnd):
                     await self._record_end(event, parent)
         except asyncio.CancelledError:
             # Close the message: what had arrived is evidence too.
@@ -144,7 +179,13 @@ class Turn:
             raise
 
     async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
-        """Record the intent of a call. An id that was used before, as a replayed one is, is replaced."""
+        """Record the intent of a call. An id that was used before, as a replayed one is, is replaced.
+
+        A provider may check calls itself and give none to a call that it could read: the session makes it.
+        """
+        if end.intent is None and end.problem in ("unknown_tool", "invalid_arguments") and self._begun is not None:
+            served = self._provider.name, self._provider.model
+            end = replace(end, intent=make_intent(self._begun, "".join(self._written), end, *served))
         if end.intent is not None and end.intent.id in self._journal.state.intents:
             end = replace(end, intent=replace(end.intent, id=f"tu_{new_ulid()}"))
         self._ends.append(end)

@@ -60,6 +60,7 @@ def build_request(
     stream: bool = False,
     session_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    check_calls: bool = True,
     settings: Mapping[str, Any] | None = None,
 ) -> Request:
     """Read the arguments of a call into one ``Request``. ``settings`` go over ``config``."""
@@ -84,6 +85,7 @@ def build_request(
         session_id,
         {} if metadata is None else dict(metadata),
         response_type,
+        check_calls=check_calls,
     )
 
 

@@ -15,9 +15,12 @@ class Expectation:
     def __init__(self, request: Request) -> None:
         self.response_schema = request.response_schema
         self._parameters = {tool.name: tool.parameters for tool in request.tools}
+        self._check_calls = request.check_calls
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
         """Why this call is not one that was offered, or ``None``."""
+        if not self._check_calls:
+            return None if name else ("malformed", "the call has no name")
         parameters = self._parameters.get(name)
         if parameters is None:
             return "unknown_tool", "no tool of this name was offered"

@@ -1,0 +1,151 @@
+"""A call that cannot be used is an intent and a rejection on record, whatever the provider."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import dragoman
+from dragoman import MalformedToolCallError, Policy, Provider, Request, Rule, RuntimeConfig, Session, User
+from dragoman.events import Assembler, Event, ToolUseEnd
+from dragoman.log import MemoryLog, SqliteLog
+from dragoman.middleware import Fallback, Retry
+from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.tools import tool
+from dragoman.transport import FixtureTransport
+from dragoman.wire import SERVER_CODECS, Asked
+
+from ..listed import Listed, speak
+from .playing import call, check_evidence, of, propose, types
+
+ALL = Policy([Rule("allow")])
+CONFIG = RuntimeConfig(max_tokens=100)
+CALLS: list[tuple[str, dict[str, Any]]] = [("look", {"word": "ox"}), ("rm_rf", {"path": "/"}), ("look", {"word": 7})]
+
+
+@tool(side_effect="read")
+def look(word: str) -> str:
+    """Look."""
+    return f"{word}: an animal"
+
+
+def say_calls(out: Assembler) -> None:
+    for at, (name, arguments) in enumerate(CALLS):
+        call(name, call_id=f"call_{at}", **arguments)(out)
+
+
+def served(wire: str) -> Provider:
+    """Return a provider over a wire, whose server proposes the calls and then answers."""
+    bodies: list[Any] = []
+    for said, finish in ((say_calls, "tool_calls"), (lambda out: out.text("Done."), "stop")):
+        request = Request([User("x")], stream=True, model="m", request_id="R")
+        out = Assembler(request_id="R", model="m")
+        out.start()
+        said(out)
+        out.finish(finish)  # type: ignore[arg-type]
+        encoder = SERVER_CODECS[wire].encoder(Asked(request))
+        data = b"".join([encoder.feed(event) for event in out.take()]) + encoder.end()
+        bodies.append((200, {"content-type": "text/event-stream"}, [data]))
+    transport = FixtureTransport(*bodies)
+    return dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
+
+
+class Strict(Provider):
+    """A provider of one's own that checks calls itself, whatever the request asks for."""
+
+    name, model = "strict", "m"
+
+    def __init__(self) -> None:
+        self._inner = Listed(propose(say_calls), "Done.")
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        async for event in self._inner.events(replace(request, check_calls=True)):
+            yield event
+
+
+def simulated() -> Provider:
+    calls = [Call(name, arguments, f"call_{at}") for at, (name, arguments) in enumerate(CALLS)]
+    return ScriptedProvider(Answer(tool_calls=calls), "Done.")
+
+
+KINDS: dict[str, Callable[[], Provider]] = {
+    **{wire: lambda wire=wire: served(wire) for wire in sorted(SERVER_CODECS)},  # type: ignore[misc]
+    "sim": simulated,
+    "checked by the assembler": lambda: Listed(propose(say_calls), "Done."),
+    "checked by itself": Strict,
+    "retry": lambda: Retry(simulated()),
+    "fallback": lambda: Fallback([simulated(), Listed("never asked")]),
+}
+STEPS = ["tool_intent.proposed", "tool_intent.rejected"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_records_are_the_same_over_every_provider(kind: str) -> None:
+    log = MemoryLog()
+    session = Session(KINDS[kind](), [look], ALL, log, config=CONFIG)
+    assert (await session.run("Go.")).text == "Done."
+    records = list(log.read(session.id))
+    assert [each for each in types(records) if each != "llm.exchange_kept"] == [
+        "session.started", "message.recorded", "turn.started", "llm.call_started",
+        *["tool_intent.proposed"] * 3, "message.recorded", "llm.call_completed",
+        "tool_intent.validated", *["tool_intent.rejected"] * 2, "permission.granted", "tool.started", "tool.observed",
+        *["message.recorded"] * 3, "turn.started", "llm.call_started", "message.recorded", "llm.call_completed",
+        "session.finished",
+    ]  # fmt: skip
+    steps = list(check_evidence(records).values())
+    ran = ["tool_intent.proposed", "tool_intent.validated", "permission.granted", "tool.started", "tool.observed"]
+    assert steps == [ran, STEPS, STEPS]
+    proposed = of(records, "tool_intent.proposed")
+    assert [(intent.tool_name, intent.input) for intent in proposed] == CALLS
+    rejected = of(records, "tool_intent.rejected")
+    assert [(each.tool_name, each.problem) for each in rejected] == [
+        ("rm_rf", "unknown_tool"),
+        ("look", "invalid_arguments"),
+    ]
+    reply = of(records, "message.recorded")[1]
+    assert (reply.finish_reason, reply.in_context) == ("tool_calls", True)
+    results = [each.message for each in of(records, "message.recorded")[2:5]]
+    assert [result.is_error for result in results] == [False, True, True]
+    assert results[0].content == "ox: an animal"
+    assert results[1].content == "Not run: there is no tool named 'rm_rf'"
+    assert "word" in results[2].text
+
+
+@pytest.mark.parametrize("corrections", [0, 1, 4])
+async def test_the_number_of_corrections_is_a_setting(log: SqliteLog, corrections: int) -> None:
+    session = Session(Listed(propose(call("fly")), repeat=True), [look], ALL, log, corrections=corrections)
+    with pytest.raises(MalformedToolCallError, match="there is no tool named 'fly'") as caught:
+        await session.run("Go.")
+    records = list(log.read(session.id))
+    assert len(of(records, "tool_intent.rejected")) == corrections + 1
+    assert caught.value.response.tool_calls[0].name == "fly"
+    assert of(records, "session.finished")[0].outcome == "failed"
+    check_evidence(records)
+
+
+async def test_a_reply_with_a_usable_call_begins_the_count_again(log: SqliteLog) -> None:
+    bad, good = propose(call("fly")), propose(call("look", word="ox"), call("fly", call_id="2"))
+    session = Session(Listed(bad, bad, good, bad, bad, "Done."), [look], ALL, log)
+    assert (await session.run("Go.")).outcome == "completed"
+
+
+async def test_complete_still_raises() -> None:
+    for provider in (simulated(), Listed(propose(say_calls))):
+        with pytest.raises(MalformedToolCallError):
+            await provider.complete("Go.", [look.description])
+
+
+async def test_a_call_without_a_name_never_becomes_an_intent(log: SqliteLog) -> None:
+    session = Session(Listed(speak(call(""), finish="tool_calls"), "Done."), [look], ALL, log)
+    assert (await session.run("Go.")).outcome == "completed"
+    assert not of(list(log.read(session.id)), "tool_intent.proposed")
+
+
+async def test_a_stream_without_checks_reports_intents() -> None:
+    stream = simulated().stream("Go.", [look.description], check_calls=False)
+    ends = [event async for event in stream if isinstance(event, ToolUseEnd)]
+    assert [end.problem for end in ends] == [None, None, None]
+    assert stream.response.finish_reason == "tool_calls"
