@@ -15,7 +15,7 @@ from ..calls import (
     RoutingSwitched,
     redact,
 )
-from .availability import Admission, Availability
+from .availability import Admission, Availability, Thresholds
 from .cache import CACHE, Cache
 from .cassette import CassetteError, CassetteMiss, Record, request_key
 from .fallback import Fallback, NotConfigured, RoutingEvent
@@ -24,14 +24,18 @@ from .observe import CallEvent, EventsDropped, Observe, Subscriber
 from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit
 from .redis import LimiterUnavailableError, RedisLimiter
+from .redis_availability import RedisAvailability
 from .retry import Retry
+from .rotation import KeyRotation
 from .stores import RedisStore, SqliteStore, Store
+from .strategy import STRATEGIES, Strategy, StrategyName
 
 __all__ = [
     "ATTEMPT",
     "CACHE",
     "IS_WORKER",
     "RETRY_REASON",
+    "STRATEGIES",
     "Admission",
     "Availability",
     "Cache",
@@ -43,6 +47,7 @@ __all__ = [
     "CassetteMiss",
     "EventsDropped",
     "Fallback",
+    "KeyRotation",
     "Layer",
     "Lease",
     "Limiter",
@@ -55,6 +60,7 @@ __all__ = [
     "ProviderUnavailable",
     "RateLimit",
     "Record",
+    "RedisAvailability",
     "RedisLimiter",
     "RedisStore",
     "Retry",
@@ -62,7 +68,10 @@ __all__ = [
     "RoutingSwitched",
     "SqliteStore",
     "Store",
+    "Strategy",
+    "StrategyName",
     "Subscriber",
+    "Thresholds",
     "Wrapper",
     "describe",
     "reading",

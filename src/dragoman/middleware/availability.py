@@ -1,6 +1,6 @@
-"""Who is being asked, and who is left in peace for a while.
+"""Circuit breaker: which models and providers are unavailable, and when they are tried again.
 
-Rules of this file, all of them. A target is one model of one provider.
+The rules, with the default thresholds. A target is one model of one provider.
 
 ==================================================================  =================================
 5 failures of one target in a row, the first at most 2 min ago      that model is unavailable
@@ -22,23 +22,40 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from ..calls import ProviderRecovered, ProviderUnavailable, Scope, Trigger
 from ..errors import AuthenticationError, ProviderError
+from .layer import check_number
 
 log = logging.getLogger("dragoman")
 
-FAILURES, FAILURE_SPAN = 5, 120.0
-MODELS, MODEL_SPAN = 3, 120.0
-NETWORK_ERRORS, NETWORK_SPAN = 2, 30.0
-QUIET = 300.0
+
+class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
+    """When a target becomes unavailable, and after how many seconds without an attempt a probe goes through."""
+
+    failures: int = 5
+    failure_seconds: float = 120.0
+    models: int = 3
+    model_seconds: float = 120.0
+    network_errors: int = 2
+    network_seconds: float = 30.0
+    quiet_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("failures", "models", "network_errors"):
+            check_number("availability", name, getattr(self, name), least=1, most=1000, whole=True)
+        for name in ("failure_seconds", "model_seconds", "network_seconds", "quiet_seconds"):
+            check_number("availability", name, getattr(self, name), least=0.001, most=1e6)
 
 
 class _State:
     """What is known of one model, or of one provider as a whole."""
 
-    __slots__ = ("failed", "failures", "probe", "since", "trigger")
+    __slots__ = ("failed", "failures", "probe", "quiet", "since", "trigger")
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self, memory: int, quiet: float) -> None:
+        self.quiet = quiet
         self.failures: deque[float] = deque(maxlen=memory)  # a model's in a row; a provider's network errors
         self.since: float | None = None  # unavailable since
         self.trigger: Trigger | None = None
@@ -51,7 +68,7 @@ class _State:
 
     def reopens_in(self, now: float) -> float:
         """Seconds until a probe may go; 0 when anybody or a probe may go now."""
-        return 0.0 if self.since is None else max(0.0, QUIET - (now - self.failed))
+        return 0.0 if self.since is None else max(0.0, self.quiet - (now - self.failed))
 
 
 class Admission:
@@ -91,21 +108,29 @@ class Admission:
 
 
 class Availability:
-    """The state of every target somebody asks. Share one between all that ask the same providers.
+    """The state of every target. Share one between all layers that call the same providers.
 
-    ``on_event`` is told of every change with ``ProviderUnavailable`` or ``ProviderRecovered``.
+    ``on_event`` is called with every change, a ``ProviderUnavailable`` or ``ProviderRecovered``.
     """
 
     def __init__(
         self,
         on_event: Callable[[ProviderUnavailable | ProviderRecovered], object] | None = None,
+        thresholds: Thresholds | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.thresholds = thresholds or Thresholds()
         self._on_event = on_event
         self._clock = clock
         self._providers: dict[str, _State] = {}
         self._models: dict[tuple[str, str], _State] = {}
+
+    async def refresh(self) -> None:
+        """Read what other processes have found, where the state is shared with them."""
+
+    async def close(self) -> None:
+        """Release connections, where the state is shared."""
 
     def admit(self, provider: str, model: str) -> Admission | None:
         """Leave to ask this target, which must be answered; ``None`` while it is unavailable."""
@@ -150,14 +175,14 @@ class Availability:
             self._shut(admission, whole, "provider_wide", "auth_error")
             return
         state.failures.append(now)
-        fell = state.burst(FAILURE_SPAN) and self._shut(
+        fell = state.burst(self.thresholds.failure_seconds) and self._shut(
             admission, state, "model_specific", "5_consecutive_failures", model
         )
         if error.error_class == "network":
             whole.failures.append(now)
-            if whole.burst(NETWORK_SPAN):
+            if whole.burst(self.thresholds.network_seconds):
                 self._shut(admission, whole, "provider_wide", "dns_error")
-        if fell and self._fallen(provider, now) >= MODELS:
+        if fell and self._fallen(provider, now) >= self.thresholds.models:
             self._shut(admission, whole, "provider_wide", "multi_model_failures")
 
     # inside
@@ -165,10 +190,10 @@ class Availability:
     def _states(self, provider: str, model: str) -> tuple[_State, _State]:
         whole = self._providers.get(provider)
         if whole is None:
-            whole = self._providers[provider] = _State(NETWORK_ERRORS)
+            whole = self._providers[provider] = _State(self.thresholds.network_errors, self.thresholds.quiet_seconds)
         state = self._models.get((provider, model))
         if state is None:
-            state = self._models[provider, model] = _State(FAILURES)
+            state = self._models[provider, model] = _State(self.thresholds.failures, self.thresholds.quiet_seconds)
         return whole, state
 
     def _end_probe(self, admission: Admission) -> None:
@@ -179,7 +204,7 @@ class Availability:
     def _fallen(self, provider: str, now: float) -> int:
         """How many models of a provider became unavailable lately and still are."""
         times = [state.since for (owner, _), state in self._models.items() if owner == provider]
-        return sum([since is not None and now - since <= MODEL_SPAN for since in times])
+        return sum([since is not None and now - since <= self.thresholds.model_seconds for since in times])
 
     def _open_models(self, provider: str) -> tuple[str, ...]:
         named = [(model, state) for (owner, model), state in self._models.items() if owner == provider]

@@ -1,4 +1,4 @@
-"""Fallback: ordered candidates, and evidence for every switch from one to the next."""
+"""Fallback: candidates in the order of a strategy, and evidence for every switch from one to the next."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from ..wire import SwapPlan
 from .attempts import record_failed, record_started
 from .availability import Admission, Availability
 from .layer import Wrapper, walk
+from .strategy import HALF_LIFE, StrategyName, make_strategy
 
 log = logging.getLogger("dragoman")
 
@@ -83,15 +84,19 @@ class _NoReply(AssembledReply):
 
 
 class Fallback(Wrapper):
-    """Asks the first candidate that can and will answer. Only before the first event, never after.
+    """Calls the first candidate that can serve the request. Switches only before the first event, never after.
 
-    A candidate is passed over, without being asked, when it is not configured, unavailable
-    (``Availability``) or known to lack what the request uses. It is left for the next when it fails with
-    a transient error, bad credentials, no quota, an unknown model, an unsupported feature or a
-    conversation too long for it. An invalid request is invalid for all and raised at once.
+    ``strategy`` orders the candidates for each call: ``"fallback"`` (as given), ``"weighted"``,
+    ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see ``dragoman.middleware.strategy``. ``weights``
+    are for the second and third, ``half_life`` (seconds) for the fourth.
 
-    ``on_event`` is told of every switch, and of every change of availability unless ``availability`` is
-    given, which has listeners of its own. When everybody fails, the last error is raised with the
+    A candidate is skipped when it is not configured, unavailable (``Availability``) or known to lack what the
+    request uses. The call moves on to the next when a candidate fails with a transient error, bad
+    credentials, no quota, an unknown model, an unsupported feature or a conversation too long for it. An
+    invalid request is invalid for all and raised at once.
+
+    ``on_event`` is called with every switch, and with every change of availability unless ``availability`` is
+    given, which has listeners of its own. When all candidates fail, the last error is raised with the
     others as its notes.
     """
 
@@ -102,9 +107,14 @@ class Fallback(Wrapper):
         on_event: Callable[[RoutingEvent], object] | None = None,
         *,
         name: str = "fallback",
+        strategy: StrategyName = "fallback",
+        weights: Sequence[float] | None = None,
+        half_life: float = HALF_LIFE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._candidates = _check_candidates(candidates)
+        self._strategy = make_strategy(strategy, len(self._candidates), weights, clock=clock, half_life=half_life)
+        self._clock = clock
         self._missing = {each: _find_missing(each) for each in self._candidates}
         self._availability = availability or Availability(on_event, clock=clock)
         self._on_event = on_event
@@ -120,11 +130,15 @@ class Fallback(Wrapper):
         return self._candidates
 
     def settings(self) -> Mapping[str, Any]:
-        return {"name": self.name}
+        shown = self._strategy.settings() if self._strategy.name != "fallback" else {}
+        return {"name": self.name, **shown}
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         passed: list[tuple[Provider, str, ProviderError]] = []
-        for candidate in self._candidates:
+        await self._availability.refresh()
+        order = self._order(request)
+        for number in order:
+            candidate = self._candidates[number]
             asked = replace(request, model=candidate.model) if candidate.model else request
             if passed:
                 switch = _switch(passed[-1], candidate, request)
@@ -132,30 +146,32 @@ class Fallback(Wrapper):
                 served.record(None, switch)
             refusal, admission = self._admit(candidate, asked)
             if refusal is None and admission is not None:
-                visible = False
                 if served.history:
                     served.record(None, record_started(candidate, asked))
-                served.reply = reply = candidate.open(asked)
+                call = _Dispatched(self, number, candidate.open(asked))
+                served.reply = call.reply
                 try:
-                    async with aclosing(reply):
-                        while batch := await reply.next():
-                            visible = True
+                    async with aclosing(call.reply):
+                        while batch := await call.reply.next():
+                            call.answer()
                             yield batch
                     admission.succeed()
-                    served.record(reply, *admission.changes)
+                    served.record(call.reply, *admission.changes)
                     return
                 except ProviderError as error:
                     admission.fail(error)
-                    if visible or not _is_worth_another(error):
+                    if call.answered or not _is_worth_another(error):
                         _add_notes(error, passed)
-                        served.record(reply, *admission.changes)
+                        served.record(call.reply, *admission.changes)
                         raise
+                    call.failed = True
                     refusal = _error_name(error), error
-                    is_last = candidate is self._candidates[-1]  # whose failure is that of the call
-                    failed = () if is_last else (record_failed(candidate, asked, reply, error),)
-                    served.record(reply, *failed, *admission.changes)
+                    is_last = number == order[-1]  # whose failure is that of the call
+                    failed = () if is_last else (record_failed(candidate, asked, call.reply, error),)
+                    served.record(call.reply, *failed, *admission.changes)
                 finally:
                     admission.release()
+                    call.end()
             assert refusal is not None
             passed.append((candidate, *refusal))
         _, _, last = passed.pop()
@@ -193,6 +209,23 @@ class Fallback(Wrapper):
         return self._candidates[0].plan(messages)
 
     # inside
+
+    def _order(self, request: Request) -> list[int]:
+        """Return the numbers of all candidates: first those that may be called now, by the strategy."""
+        eligible = [number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)]
+        order = self._strategy.order(self._candidates, eligible, request)
+        if len(order) == len(self._candidates):
+            return order
+        rest = [number for number in range(len(self._candidates)) if number not in order]
+        if self._strategy.name == "fallback":  # in their places, so that each switch is on record
+            return sorted([*order, *rest])
+        return [*order, *rest]
+
+    def _may_go(self, candidate: Provider) -> bool:
+        """Return whether a candidate is configured and available, or due for a probe."""
+        if self._missing[candidate] is not None:
+            return False
+        return self._availability.reopens_in(candidate.name, candidate.model) == 0
 
     def _find_seller(self) -> PricedAs:
         """The first candidate without a price, if there is one: any of them may answer."""
@@ -235,6 +268,32 @@ class Fallback(Wrapper):
             self._on_event(event)
         except Exception:
             log.warning("on_event failed; the call goes on", exc_info=True)
+
+
+class _Dispatched:
+    """A call that was sent to a candidate, for the strategy's counts."""
+
+    __slots__ = ("_began", "_number", "_owner", "answered", "failed", "reply")
+
+    def __init__(self, owner: Fallback, number: int, reply: Reply) -> None:
+        self._owner = owner
+        self._number = number
+        self._began = owner._clock()
+        self.reply = reply
+        self.answered = False
+        self.failed = False
+        owner._strategy.began(number)
+
+    def answer(self) -> None:
+        """Record the first event."""
+        if not self.answered:
+            self.answered = True
+            self._owner._strategy.answered(self._number, self._owner._clock() - self._began)
+
+    def end(self) -> None:
+        """Record the end."""
+        seconds = self._owner._clock() - self._began
+        self._owner._strategy.ended(self._number, seconds, failed=self.failed)
 
 
 def _check_candidates(candidates: Any) -> tuple[Provider, ...]:

@@ -1,0 +1,174 @@
+"""Availability for many processes: what one finds unavailable, all of them skip."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from ..calls import ProviderRecovered, ProviderUnavailable, Trigger
+from .availability import Admission, Availability, Thresholds
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+log = logging.getLogger("dragoman")
+
+_SECONDS = 2.0  # for one answer of Redis: availability must not make a call slow
+_PAUSE = 10.0  # seconds without a question after Redis failed
+
+# Returns triples: target, seconds since its last failure, what made it unavailable. Redis has the one clock.
+_READ = """
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local all, found = redis.call('HGETALL', KEYS[1]), {}
+for at = 1, #all, 2 do
+  local split = string.find(all[at + 1], ' ', 1, true)
+  local failed = tonumber(string.sub(all[at + 1], 1, split - 1))
+  table.insert(found, all[at])
+  table.insert(found, string.format('%.3f', now - failed))
+  table.insert(found, string.sub(all[at + 1], split + 1))
+end
+return found
+"""
+_SHUT = """
+local clock = redis.call('TIME')
+local now = string.format('%.6f', tonumber(clock[1]) + tonumber(clock[2]) / 1000000)
+redis.call('HSET', KEYS[1], ARGV[1], now .. ' ' .. ARGV[2])
+redis.call('EXPIRE', KEYS[1], math.ceil(tonumber(ARGV[3])))
+return '0'
+"""
+
+
+class RedisAvailability(Availability):
+    """An ``Availability`` whose findings are shared by all processes that name the same ``key``.
+
+    Each process counts failures by itself. What it finds unavailable, or recovered, it writes to Redis, and the
+    others read that before a call, every ``poll_seconds`` at most. Without Redis every process goes on by itself:
+    losing it never fails a call.
+    """
+
+    def __init__(
+        self,
+        client: str | Redis,
+        key: str = "availability",
+        on_event: Callable[[ProviderUnavailable | ProviderRecovered], object] | None = None,
+        thresholds: Thresholds | None = None,
+        *,
+        poll_seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # Imported when one is made, not with the package: it is an optional dependency.
+        try:
+            import redis.asyncio
+        except ImportError as error:
+            raise ImportError("RedisAvailability needs the redis package: pip install 'dragoman[redis]'") from error
+        super().__init__(on_event, thresholds, clock=clock)
+        self._redis: Redis
+        self._owned = isinstance(client, str)
+        if isinstance(client, str):
+            self._redis = redis.asyncio.Redis.from_url(
+                client, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS, decode_responses=True
+            )
+        else:
+            self._redis = client
+        self._errors = (redis.RedisError, OSError, TimeoutError)
+        self._key = f"dragoman:{{{key}}}:unavailable"
+        self._reading = self._redis.register_script(_READ)
+        self._shutting = self._redis.register_script(_SHUT)
+        self._poll_seconds = poll_seconds
+        self._next = 0.0
+        self._asked: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def refresh(self) -> None:
+        if self._clock() < self._next:
+            return
+        if self._asked is None or self._asked.done():
+            self._asked = self._start(self._read())
+        await asyncio.wait([self._asked])
+
+    async def close(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._owned:
+            await self._redis.aclose()
+
+    # inside
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                found = await self._reading(keys=[self._key])
+        except self._errors as error:
+            self._next = self._clock() + _PAUSE
+            log.warning("Redis is unavailable, so availability is not shared (%s)", type(error).__name__)
+            return
+        self._next = self._clock() + self._poll_seconds
+        texts = [each.decode() if isinstance(each, bytes) else each for each in found]
+        self._apply({_read_target(name): (float(ago), why) for name, ago, why in zip(*[iter(texts)] * 3, strict=True)})
+
+    def _apply(self, shared: dict[tuple[str, str], tuple[float, str]]) -> None:
+        """Take over what the others found: who is unavailable, and who is not any more."""
+        now = self._clock()
+        for (provider, model), (ago, trigger) in shared.items():
+            whole, state = self._states(provider, model)
+            taken = state if model else whole
+            taken.since, taken.trigger = taken.since or now - ago, cast("Trigger", trigger)
+            taken.failed = max(taken.failed, now - ago)
+        for provider, whole in self._providers.items():
+            if whole.since is not None and (provider, "") not in shared and whole.probe is None:
+                whole.since = whole.trigger = None
+        for target, state in self._models.items():
+            if state.since is not None and target not in shared and state.probe is None:
+                state.since = state.trigger = None
+
+    def _failed(self, admission: Admission, error: Any) -> None:
+        super()._failed(admission, error)
+        whole, state = self._states(admission.provider, admission.model)
+        for model, each in (("", whole), (admission.model, state)):
+            if each.since is not None:
+                self._write(self._shutting, admission.provider, model, each.trigger, self.thresholds.quiet_seconds * 12)
+
+    def _succeeded(self, admission: Admission) -> None:
+        super()._succeeded(admission)
+        if admission.changes:
+            self._start(self._forget([_write_target(admission.provider, model) for model in ("", admission.model)]))
+
+    def _write(self, script: Any, provider: str, model: str, trigger: str | None, seconds: float) -> None:
+        self._next = max(self._next, self._clock() + self._poll_seconds)  # not to read what is being written
+        self._start(self._send(script, [_write_target(provider, model), trigger or "", seconds]))
+
+    async def _send(self, script: Any, arguments: list[Any]) -> None:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                await script(keys=[self._key], args=arguments)
+        except self._errors as error:
+            log.warning("availability could not be written to Redis (%s)", type(error).__name__)
+
+    async def _forget(self, targets: list[str]) -> None:
+        self._next = max(self._next, self._clock() + self._poll_seconds)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                await cast("Any", self._redis.hdel(self._key, *targets))
+        except self._errors as error:
+            log.warning("availability could not be written to Redis (%s)", type(error).__name__)
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _write_target(provider: str, model: str) -> str:
+    return msgspec.json.encode([provider, model]).decode()
+
+
+def _read_target(text: str) -> tuple[str, str]:
+    provider, model = msgspec.json.decode(text, type=tuple[str, str])
+    return provider, model

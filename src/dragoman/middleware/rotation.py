@@ -1,0 +1,121 @@
+"""Several keys of one account or vendor: when one is refused or used up, the call goes on with the next."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from ..capabilities import Capabilities
+from ..errors import AuthenticationError, ProviderError, RateLimitError
+from ..events import Event
+from ..messages import Request
+from ..prices import PricedAs
+from ..provider import Messages, Provider, Served
+from ..wire import SwapPlan
+from .attempts import record_failed, record_started
+from .layer import Wrapper
+
+log = logging.getLogger("dragoman")
+
+REFUSED_SECONDS = 300.0
+"""How long a key is not used after the server rejected it (401, 402, 403)."""
+LIMITED_SECONDS = 30.0
+"""The same after a 429 that does not name a time."""
+
+
+class KeyRotation(Wrapper):
+    """One model behind several keys: providers that differ in their key only.
+
+    A call uses the key that served the last one. On 429 and 401 (and 402, 403), before the first event, it is sent
+    again with the next key, each key at most once a call; the key that failed is not used until its
+    ``retry_after`` has passed. This is not a retry: each attempt is one that the key before could not make. When
+    all keys fail, the last error is raised.
+    """
+
+    def __init__(self, providers: Sequence[Provider], *, clock: Callable[[], float] = time.monotonic) -> None:
+        if not providers:
+            raise ValueError("KeyRotation: providers is empty")
+        if len({(each.name, each.model) for each in providers}) > 1:
+            raise ValueError("KeyRotation: providers must be of one name and model")
+        self._providers = tuple(providers)
+        self._clock = clock
+        self._current = 0
+        self._until = [0.0] * len(self._providers)
+        self.name = self._providers[0].name
+        self.model = self._providers[0].model
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        """What the model is known to do."""
+        return self._providers[0].capabilities
+
+    @property
+    def token_family(self) -> str:  # type: ignore[override]
+        """The vocabulary that lengths are estimated by."""
+        return self._providers[0].token_family
+
+    def parts(self) -> tuple[Provider, ...]:
+        return self._providers
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"keys": len(self._providers)}
+
+    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+        order = self._order()
+        for number in order:
+            provider, visible = self._providers[number], False
+            if number != order[0]:
+                served.record(None, record_started(provider, request))
+            served.reply = reply = provider.open(request)
+            try:
+                async with aclosing(reply):
+                    while batch := await reply.next():
+                        visible = True
+                        yield batch
+                self._current = number
+                return
+            except (AuthenticationError, RateLimitError) as error:
+                if visible:
+                    raise
+                self._rest(number, error)
+                if number == order[-1]:
+                    raise
+                served.record(reply, record_failed(provider, request, reply, error))
+
+    async def ready(self) -> None:
+        await self._providers[self._order()[0]].ready()
+
+    async def close(self) -> None:
+        for provider in self._providers:
+            await provider.close()
+
+    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+        return self._providers[0].estimate_input_tokens(messages, tools, system_prompt)
+
+    def plan(self, messages: Messages) -> SwapPlan:
+        return self._providers[0].plan(messages)
+
+    # inside
+
+    def _find_seller(self) -> PricedAs:
+        return self._providers[0].priced_as
+
+    def _order(self) -> list[int]:
+        """Return the keys from the present one on; without those that rest, unless all do: then the first due."""
+        count, now = len(self._providers), self._clock()
+        turned = [(self._current + step) % count for step in range(count)]
+        usable = [number for number in turned if self._until[number] <= now]
+        return usable or [min(turned, key=lambda number: self._until[number])]
+
+    def _rest(self, number: int, error: ProviderError) -> None:
+        seconds = REFUSED_SECONDS
+        if isinstance(error, RateLimitError):
+            seconds = LIMITED_SECONDS if error.retry_after is None else max(0.0, error.retry_after)
+        self._until[number] = self._clock() + seconds
+        log.warning(
+            "%s/%s: key %d of %d is not used for %.0f s (%s)",
+            self.name, self.model, number + 1, len(self._providers), seconds, error.error_class,
+        )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Load balancing: in which order the candidates of a group are tried for a call.
+
+==================  ==========================================================================================
+``fallback``        in the order given
+``weighted``        smooth weighted round-robin: each candidate is first as often as its weight says
+``least_busy``      the fewest calls in flight per weight first
+``lowest_latency``  the lowest recent time to the first event first, times the calls in flight
+``cheapest``        the lowest estimated price of this call first; candidates without a price come last
+==================  ==========================================================================================
+
+A strategy only orders. ``Fallback`` skips candidates that cannot serve the call and moves on to the next
+one when a candidate fails.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias, get_args
+
+from ..events import Usage
+from ..messages import Request
+from ..prices import Unpriced
+from ..provider import Provider
+from .layer import check_number
+
+StrategyName: TypeAlias = Literal["fallback", "weighted", "least_busy", "lowest_latency", "cheapest"]
+STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+
+HALF_LIFE = 30.0
+ASSUMED_OUTPUT = 500
+"""How many output tokens a call is assumed to have that sets no ``max_tokens``."""
+_FAILED = 2.0  # a failed call counts as so many times the latency it took
+
+
+class Strategy(ABC):
+    """Orders candidates, which are known by their number, and is told what became of each call."""
+
+    name: StrategyName
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what ``describe`` shows."""
+        return {"strategy": self.name}
+
+    @abstractmethod
+    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+        """Return the eligible candidates in the order in which they are tried."""
+
+    def began(self, number: int) -> None:  # noqa: B027
+        """Count a call that was sent to a candidate."""
+
+    def answered(self, number: int, seconds: float) -> None:  # noqa: B027
+        """Record the time to the first event of a call."""
+
+    def ended(self, number: int, seconds: float, *, failed: bool) -> None:  # noqa: B027
+        """Count a call as over; ``failed`` if it had no event."""
+
+
+class _InOrder(Strategy):
+    name = "fallback"
+
+    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+        return list(eligible)
+
+
+class _Weighted(Strategy):
+    """Smooth weighted round-robin, as in nginx: exact shares, without runs of one candidate."""
+
+    name = "weighted"
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self._weights = weights
+        self._credit = [0.0] * len(weights)
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"strategy": self.name, "weights": list(self._weights)}
+
+    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+        for number in eligible:
+            self._credit[number] += self._weights[number]
+        order = sorted(eligible, key=lambda number: -self._credit[number])
+        if order:
+            self._credit[order[0]] -= sum([self._weights[number] for number in eligible])
+        return order
+
+
+class _LeastBusy(Strategy):
+    name = "least_busy"
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self._weights = weights
+        self._running = [0] * len(weights)
+        self._served = [0] * len(weights)  # breaks ties, or the first candidate would get all calls of a quiet time
+
+    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+        return sorted(eligible, key=self._load)
+
+    def _load(self, number: int) -> tuple[float, float]:
+        weight = self._weights[number]
+        return self._running[number] / weight, self._served[number] / weight
+
+    def began(self, number: int) -> None:
+        self._running[number] += 1
+        self._served[number] += 1
+
+    def ended(self, number: int, seconds: float, *, failed: bool) -> None:
+        self._running[number] -= 1
+
+
+class _LowestLatency(Strategy):
+    """An exponentially weighted mean of the time to the first event.
+
+    Old measurements lose weight with time, and the mean of a candidate that is not used sinks by half every
+    ``half_life`` seconds: so a slow candidate is tried again now and then, and one call shows whether it recovered.
+    """
+
+    name = "lowest_latency"
+
+    def __init__(self, count: int, clock: Callable[[], float], half_life: float) -> None:
+        self._half_life = half_life
+        self._clock = clock
+        self._mean: list[float | None] = [None] * count
+        self._measured = [0.0] * count
+        self._running = [0] * count
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"strategy": self.name, "half_life": self._half_life}
+
+    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+        now = self._clock()
+        return sorted(eligible, key=lambda number: self._expect(number, now))
+
+    def _expect(self, number: int, now: float) -> float:
+        mean = self._mean[number]
+        if mean is None:  # unmeasured candidates first, one call each until the first answer
+            return math.inf if self._running[number] else 0.0
+        faded: float = 0.5 ** ((now - self._measured[number]) / self._half_life)
+        return mean * faded * (self._running[number] + 1)
+
+    def began(self, number: int) -> None:
+        self._running[number] += 1
+
+    def answered(self, number: int, seconds: float) -> None:
+        mean, now = self._mean[number], self._clock()
+        # Each measurement counts a tenth, more after a pause.
+        share = max(0.1, 1 - 0.5 ** ((now - self._measured[number]) / self._half_life))
+        self._mean[number] = seconds if mean is None else mean + share * (seconds - mean)
+        self._measured[number] = now
+
+    def ended(self, number: int, seconds: float, *, failed: bool) -> None:
+        self._running[number] -= 1
+        if failed:
+            self.answered(number, _FAILED * max(seconds, self._mean[number] or 0.0))
+
+
+class _Cheapest(Strategy):
+    name = "cheapest"
+
+    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+        output = request.config.max_tokens or ASSUMED_OUTPUT
+
+        def price(number: int) -> tuple[bool, Decimal]:
+            candidate = candidates[number]
+            tokens = candidate.estimate_input_tokens(request.messages, request.tools)
+            bill = candidate.priced_as.cost(Usage(input_tokens=tokens, output_tokens=output))
+            return (True, Decimal(0)) if isinstance(bill, Unpriced) else (False, bill.total)
+
+        return sorted(eligible, key=price)
+
+
+def make_strategy(
+    strategy: str,
+    count: int,
+    weights: Sequence[float] | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    half_life: float = HALF_LIFE,
+) -> Strategy:
+    """Return a strategy by its name for so many candidates; ``ValueError`` names what is wrong."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"Fallback: strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}")
+    if weights is not None and len(weights) != count:
+        raise ValueError(f"Fallback: weights must be one number for each of the {count} candidates")
+    given = [1.0] * count if weights is None else list(weights)
+    for at, weight in enumerate(given):
+        check_number("Fallback", f"weights[{at}]", weight, least=0.001, most=1e6)
+    check_number("Fallback", "half_life", half_life, least=0.001, most=1e6)
+    if strategy == "weighted":
+        return _Weighted(given)
+    if strategy == "least_busy":
+        return _LeastBusy(given)
+    if strategy == "lowest_latency":
+        return _LowestLatency(count, clock, half_life)
+    return _Cheapest() if strategy == "cheapest" else _InOrder()

@@ -1,0 +1,94 @@
+"""Key rotation: a key that is refused or used up gives way to the next, before the first event only."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dragoman.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    UnavailableError,
+)
+from dragoman.middleware import KeyRotation, describe
+from dragoman.validate import build_request
+from tests.listed import Clock, Listed, broken, collect
+
+
+def keys(*answers: object) -> tuple[list[Listed], KeyRotation, Clock]:
+    clock, providers = Clock(), [Listed(answer, repeat=True) for answer in answers]
+    return providers, KeyRotation(providers, clock=clock), clock
+
+
+@pytest.mark.parametrize("kind", [AuthenticationError, RateLimitError, QuotaExceededError])
+async def test_the_next_key_serves_and_stays(kind: type[ProviderError]) -> None:
+    (a, b), model, clock = keys(kind("no"), "from b")
+    for _ in range(3):
+        assert (await model.complete("hi")).text == "from b"
+    assert (len(a.requests), len(b.requests)) == (1, 3)
+    b.answers = [kind("no")]
+    clock.now += 1000
+    a.answers = ["from a"]
+    assert (await model.complete("hi")).text == "from a"
+
+
+async def test_the_failed_attempt_is_on_record() -> None:
+    _, model, _ = keys(RateLimitError("slow down", status=429), "from b")
+    reply = model.open(build_request("hi", model="m"))
+    while await reply.next():
+        pass
+    assert [record.type for record in reply.history] == ["llm.call_failed", "llm.call_started"]
+
+
+async def test_a_key_rests_as_long_as_the_server_asks() -> None:
+    (a, b), model, clock = keys(RateLimitError("slow", retry_after=20), "from b")
+    await model.complete("hi")
+    b.answers = [UnavailableError("down")]
+    with pytest.raises(UnavailableError):
+        await model.complete("hi")
+    b.answers = [RateLimitError("slow", retry_after=100)]
+    with pytest.raises(RateLimitError):
+        await model.complete("hi")
+    assert len(a.requests) == 1
+    clock.now += 20
+    a.answers = ["from a"]
+    assert (await model.complete("hi")).text == "from a"
+
+
+async def test_when_all_keys_fail_the_last_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        (a, b), model, _ = keys(AuthenticationError("one"), AuthenticationError("two"))
+        with pytest.raises(AuthenticationError, match="two"):
+            await model.complete("hi")
+        with pytest.raises(AuthenticationError, match="one"):  # all rest: the one that is due first
+            await model.complete("hi")
+    assert (len(a.requests), len(b.requests)) == (2, 1)
+    assert "key 1 of 2 is not used for 300 s (auth)" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [InvalidRequestError("bad"), UnavailableError("down")])
+async def test_other_errors_are_raised(answer: ProviderError) -> None:
+    (_, b), model, _ = keys(answer, "from b")
+    with pytest.raises(type(answer)):
+        await model.complete("hi")
+    assert not b.requests
+
+
+async def test_never_after_the_first_event() -> None:
+    (_, b), model, _ = keys(broken("half", RateLimitError("slow")), "from b")
+    _, error = await collect(model.events(build_request("hi")))
+    assert isinstance(error, RateLimitError)
+    assert not b.requests
+
+
+def test_what_it_is_made_of() -> None:
+    _, model, _ = keys("a", "b")
+    assert (model.name, model.model, describe(model).splitlines()[0]) == ("listed", "m", "KeyRotation(keys=2)")
+    with pytest.raises(ValueError, match="of one name and model"):
+        KeyRotation([Listed("a"), Listed("b", name="other")])
+    with pytest.raises(ValueError, match="is empty"):
+        KeyRotation([])
