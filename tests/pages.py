@@ -29,7 +29,7 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec.structs import replace
 
 import dragoman
-from dragoman import Assistant, Response, System, Tool, Usage, User, connect
+from dragoman import Assistant, Provider, Response, System, Tool, Usage, User, connect
 from dragoman.log import SqliteLog
 from dragoman.provider import SCHEMES
 from dragoman.testing import forbid_network
@@ -88,7 +88,7 @@ async def answer_everything(connection: Connection) -> None:
         body: Any = {"status": "ok", "data": [{"id": name} for name in known], "models": [{"name": n} for n in known]}
     elif path.endswith("/messages"):
         body = _anthropic()
-    elif "generateContent" in path.casefold() or "GenerateContent" in path:
+    elif "generatecontent" in path.casefold():
         body = _gemini()
     elif path.endswith("/responses"):
         body = _responses()
@@ -205,7 +205,8 @@ def run_page(page: Path, folder: Path) -> int:
                 _write_file(block, folder)
             elif block.language == "python":
                 _run(block, page, scope, runner, folder / f"test_block_{number}.py", url)
-        runner.run(scope["model"].close() if hasattr(scope.get("model"), "close") else asyncio.sleep(0))
+        for provider in [value for value in scope.values() if isinstance(value, Provider)]:
+            runner.run(provider.close())
     return sum(block.language == "python" for block in blocks)
 
 

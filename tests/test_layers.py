@@ -24,6 +24,7 @@ FLOORS = {
     "signatures": "types and functions as JSON Schemas",
     "messages": "messages, blocks, requests and settings",
     "capabilities": "what a model can do, and how we know",
+    "reasoning": "amounts of reasoning as the fields of a model family",
     "events": "events, responses and the assembler that makes them",
     "validate": "checks of requests and of replies",
     "config": "strict YAML, with the line of every mistake",

@@ -368,14 +368,16 @@ ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ForceTool
 # --- settings and request -------------------------------------------------------------------------
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["off", "none", "minimal", "low", "medium", "high", "xhigh"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
 class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     """Settings for one call. ``None`` means not set, and is never sent.
 
-    ``reasoning`` is an effort (``"none"`` to ``"high"``) or a budget in tokens, as the wire allows.
+    ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"`` or a budget in tokens. It is
+    translated for the model; an approximate translation is a ``LossWarning``. ``"none"`` is the same as ``"off"``;
+    ``"xhigh"`` is refused by models that do not have it.
     ``extras`` go to the provider untouched; one that contradicts a field the codec writes is refused.
     """
 

@@ -217,7 +217,7 @@ def test_what_cannot_be_said() -> None:
         with pytest.raises(UnsupportedContentError):
             codec().encode(Request([User(blocks)]))
     with pytest.raises(UnsupportedFeatureError):
-        codec().encode(Request([User("x")], config=RuntimeConfig(reasoning=100)))
+        codec().encode(Request([User("x")], config=RuntimeConfig(reasoning="xhigh")))
     messages = [
         User("x"),
         Assistant([Thinking("cut", Continuity(replayable=False))]),

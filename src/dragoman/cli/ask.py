@@ -44,7 +44,9 @@ _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 @click.option("--schema", type=click.Path(exists=True, dir_okay=False), help="A JSON Schema the answer must satisfy.")
 @click.option("--max-tokens", type=int, help="The most tokens the answer may have.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
-@click.option("--reasoning", metavar="EFFORT|TOKENS", help="Reasoning effort (low, medium, high) or a token budget.")
+@click.option(
+    "--reasoning", metavar="EFFORT|TOKENS", help="Reasoning: off, minimal, low, medium, high, or a token budget."
+)
 @click.option(
     "-o", "--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
     help="Any other setting, such as top_p 0.9, or a field of the provider's own.",

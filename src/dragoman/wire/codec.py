@@ -16,6 +16,7 @@ from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
 from ..events import Assembler, Event, Raw, read_json
 from ..messages import Issuer, LossWarning, Request
+from ..reasoning import NOT_REASONING
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
 from .json import put_over, to_bytes
 
@@ -162,10 +163,18 @@ class Endpoint(Generic[Q]):
     @classmethod
     def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
         """Return the quirks for a model of which something is known."""
+        quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
         if capabilities.known("supports_structured_output") is False:
             quirks = replace(quirks, structured="prompt")
+        return quirks
+
+    @staticmethod
+    def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
+        """Return the quirks for a model that is known not to reason: nothing is asked of it."""
+        if capabilities.known("supports_thinking") is False and getattr(quirks, "reasoning", None) is None:
+            return replace(quirks, reasoning=NOT_REASONING)
         return quirks
 
     def home(self, request: Request) -> Issuer:

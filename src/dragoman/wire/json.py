@@ -57,12 +57,18 @@ def json_text(value: Any) -> str:
 
 
 def merge_extras(
-    body: dict[str, Any], extras: Mapping[str, Any], *, lists: frozenset[str] = frozenset(), coerce: bool = False
+    body: dict[str, Any],
+    extras: Mapping[str, Any],
+    *,
+    lists: frozenset[str] = frozenset(),
+    objects: frozenset[str] = frozenset(),
+    coerce: bool = False,
 ) -> None:
     """Add the caller's extras to a body the codec built, sorted by name.
 
-    A field the codec wrote: lists named in ``lists`` merge, the codec's values first; anything else
-    must be equal, or the call is refused. A field it did not write passes through untouched.
+    A field the codec wrote: lists named in ``lists`` merge, the codec's values first; objects named in ``objects``
+    merge field by field; anything else must be equal, or the call is refused. A field it did not write passes
+    through untouched.
     """
     for name in sorted(extras):
         value = extras[name]
@@ -70,6 +76,8 @@ def merge_extras(
             body[name] = sorted_json(value)
         elif name in lists:
             body[name] = _merge(body[name], [value] if coerce and isinstance(value, str) else value)
+        elif name in objects and isinstance(value, Mapping):
+            merge_extras(body[name], value)
         elif not _same(_plain(body[name]), value):
             raise InvalidRequestError(f"config.extras[{quote(name)}] contradicts a field that this call sets by itself")
 

@@ -58,6 +58,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Where there is no structured output, tools serve for it; without tools, words."""
+        quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
         if capabilities.known("supports_structured_output") is not False or quirks.structured != "native":
@@ -73,14 +74,14 @@ class AnthropicCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
         notes = Notes()
-        path = structured_path(request, self.quirks)
+        path = structured_path(request, self.home(request), self.quirks)
         body = write_request(request, self.home(request), self.quirks, path, self._max_output_tokens, notes)
         return encode_post(self._url, body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         """A decoder for the reply, whole or streamed."""
         answer = None
-        if structured_path(request, self.quirks) == "tool" and request.response_schema is not None:
+        if structured_path(request, self.home(request), self.quirks) == "tool" and request.response_schema is not None:
             answer = schema_name(request.response_schema)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 
@@ -96,7 +97,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         """Ask for structure another way once a 400 has named this one: native, then tool, then prompt."""
         if error.status not in (400, 404, 422, 500, 501):
             return None
-        path = structured_path(request, self.quirks)
+        path = structured_path(request, self.home(request), self.quirks)
         said = f"{error.provider_message} {error.provider_code}"
         if path == "native" and _NAMES_FORMAT.search(said):
             quirks = replace(self.quirks, structured="tool")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ...reasoning import ReasoningStyle
 from ..ids import IdRule
 
 
@@ -41,3 +42,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     id_rule: IdRule | None = IdRule(64, also="_-")
     """Which tool-call ids are taken: ``^[a-zA-Z0-9_-]{1,64}$``. Imitators take any."""
+
+    reasoning: ReasoningStyle | None = None
+    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
+    name."""

@@ -9,6 +9,7 @@ from ...errors import InvalidRequestError, UnsupportedFeatureError
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..codec import Notes
 from ..json import merge_extras, sorted_json
+from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from .conversation import write_turns
 from .quirks import Quirks
@@ -28,7 +29,7 @@ def write_request(
     """
     body: dict[str, Any] = {"model": home.model}
     _write_config(body, request.config, limit)
-    _write_reasoning(body, request.config, quirks)
+    _write_reasoning(body, request.config, home, quirks, notes)
     system, rest = join_system(request.messages)
     system = _write_structure(body, request, quirks, path, system, notes)
     _write_system(body, system, quirks)
@@ -40,7 +41,7 @@ def write_request(
     return body
 
 
-def structured_path(request: Request, quirks: Quirks) -> _Path | None:
+def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
     """Return how the response schema is asked for: by the wire's own field, by a forced tool, or in words."""
     schema = request.response_schema
     if schema is None:
@@ -48,7 +49,7 @@ def structured_path(request: Request, quirks: Quirks) -> _Path | None:
     if quirks.structured == "native" and fits_format(schema):
         return "native"
     tools = bool(request.tools) or "tools" in request.config.extras
-    return "prompt" if quirks.structured == "prompt" or tools or _thinks(request.config, quirks) else "tool"
+    return "prompt" if quirks.structured == "prompt" or tools or _thinks(request.config, home, quirks) else "tool"
 
 
 def _write_structure(
@@ -85,35 +86,40 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None
         body["stop_sequences"] = list(config.stop_sequences)
 
 
-def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
     """A budget in tokens, an effort where the model has it, or no thinking."""
+    body |= _reasoning_fields(config, home, quirks, notes, body.get("max_tokens"))
+
+
+def _reasoning_fields(
+    config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes, room: int | None
+) -> dict[str, Any]:
     reasoning = config.reasoning
-    if reasoning is None:
-        return
-    if reasoning == "none":
-        body["thinking"] = {"type": "disabled"}
-    elif type(reasoning) is int:
-        if reasoning < 0:
-            raise InvalidRequestError("config.reasoning: a budget in tokens cannot be negative")
-        body["thinking"] = {"type": "enabled", "budget_tokens": reasoning} if reasoning else {"type": "disabled"}
-    elif not quirks.effort:
+    if quirks.effort and isinstance(reasoning, str) and reasoning not in ("off", "none"):
+        if reasoning not in EFFORTS:
+            raise UnsupportedFeatureError(f"config.reasoning: this wire has the efforts {', '.join(EFFORTS)}")
+        adaptive: dict[str, Any] = {"thinking": {"type": "adaptive"}} if quirks.adaptive else {}
+        return {**adaptive, "output_config": {"effort": reasoning}}
+    fields = reasoning_fields(config, quirks.reasoning, home, notes, room)
+    if fields is not None or reasoning is None:
+        return fields or {}
+    if reasoning in ("off", "none", 0):
+        return {"thinking": {"type": "disabled"}}
+    if type(reasoning) is not int:
         raise UnsupportedFeatureError(
             "config.reasoning: this model is not known to take an effort; give a budget in tokens, or quirks.effort"
         )
-    elif reasoning not in EFFORTS:
-        raise UnsupportedFeatureError(f"config.reasoning: this wire has the efforts {', '.join(EFFORTS)}")
-    else:
-        if quirks.adaptive:
-            body["thinking"] = {"type": "adaptive"}
-        body["output_config"] = {"effort": reasoning}
+    if reasoning < 0:
+        raise InvalidRequestError("config.reasoning: a budget in tokens cannot be negative")
+    return {"thinking": {"type": "enabled", "budget_tokens": reasoning}}
 
 
-def _thinks(config: RuntimeConfig, quirks: Quirks) -> bool:
+def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
     """Will the model be asked to think? Then no tool can be forced."""
     asked = config.extras.get("thinking")
-    if isinstance(asked, Mapping):
-        return asked.get("type") != "disabled"
-    return bool(config.reasoning) and config.reasoning != "none" and (type(config.reasoning) is int or quirks.adaptive)
+    if not isinstance(asked, Mapping):
+        asked = _reasoning_fields(config, home, quirks, Notes(), config.max_tokens).get("thinking")
+    return asked is not None and asked.get("type") != "disabled"
 
 
 def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from ...reasoning import ReasoningStyle
 from ..ids import IdRule
 
 
@@ -46,3 +47,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     body: dict[str, Any] = field(default_factory=dict)
     """Fields for the root of every request, where ``extras`` do not reach: ``safetySettings``, ``cachedContent``,
     or ``tools`` of the server's own, which are added to the caller's."""
+
+    reasoning: ReasoningStyle | None = None
+    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
+    name."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
+from ...errors import InvalidRequestError
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..codec import Notes
 from ..json import merge_extras, sorted_json
+from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from .contents import write_contents
 from .quirks import Quirks
@@ -24,6 +25,7 @@ _NAMES = {
     "presence_penalty": "presencePenalty",
 }
 LEVELS = ("minimal", "low", "medium", "high")
+_DYNAMIC = -1  # the model decides how many tokens to think
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
 
@@ -37,7 +39,8 @@ def write_request(
     if texts := [text for text in (system, directive) if text]:
         body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
     body |= _write_tools(request, quirks, notes)
-    if config := _write_config(request.config, quirks, request.response_schema if path == "native" else None):
+    schema = request.response_schema if path == "native" else None
+    if config := _write_config(request.config, home, quirks, schema, notes):
         body["generationConfig"] = config
     _add_root(body, quirks.body)
     body["contents"] = write_contents(rest, len(request.messages) - len(rest), home, quirks, notes)
@@ -52,15 +55,16 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
     return "prompt" if in_words else "native"
 
 
-def _write_config(config: RuntimeConfig, quirks: Quirks, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+def _write_config(
+    config: RuntimeConfig, home: Issuer, quirks: Quirks, schema: Mapping[str, Any] | None, notes: Notes
+) -> dict[str, Any]:
     """``generationConfig``: the settings the caller made, the schema to keep to, and the extras beside them."""
     written: dict[str, Any] = {
         theirs: list(value) if isinstance(value, tuple) else value
         for ours, theirs in _NAMES.items()
         if (value := getattr(config, ours)) is not None
     }
-    if config.reasoning is not None:
-        written["thinkingConfig"] = _write_reasoning(config.reasoning, quirks)
+    written |= _write_reasoning(config, home, quirks, notes)
     if schema is not None:
         written["responseMimeType"] = "application/json"
         written["responseJsonSchema"] = sorted_json(schema)
@@ -72,18 +76,13 @@ def _write_config(config: RuntimeConfig, quirks: Quirks, schema: Mapping[str, An
     return written
 
 
-def _write_reasoning(reasoning: str | int, quirks: Quirks) -> dict[str, Any]:
-    if isinstance(reasoning, int):
-        return {"thinkingBudget": reasoning}
+def _write_reasoning(config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> dict[str, Any]:
+    reasoning = config.reasoning
     if reasoning in quirks.effort_budgets:
-        return {"thinkingBudget": quirks.effort_budgets[reasoning]}
-    if reasoning == "none":
-        return {"thinkingBudget": 0}
-    if reasoning in LEVELS:
-        return {"thinkingLevel": reasoning}
-    raise UnsupportedFeatureError(
-        f"config.reasoning: this wire has no effort {quote(reasoning)}; its highest is 'high'"
-    )
+        return {"thinkingConfig": {"thinkingBudget": quirks.effort_budgets[str(reasoning)]}}
+    if reasoning == _DYNAMIC:
+        return {"thinkingConfig": {"thinkingBudget": _DYNAMIC}}
+    return reasoning_fields(config, quirks.reasoning, home, notes) or {}
 
 
 def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:

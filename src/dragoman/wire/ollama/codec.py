@@ -36,7 +36,7 @@ class OllamaCodec(Endpoint[Quirks]):
         """The request as a ``POST``; settings first and messages last."""
         notes = Notes()
         path = None if request.response_schema is None else self.quirks.structured
-        body = write_request(request, request.model or self.model, self.quirks, path, notes)
+        body = write_request(request, self.home(request), self.quirks, path, notes)
         return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:

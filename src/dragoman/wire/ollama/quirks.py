@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ...reasoning import ReasoningStyle
+
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """What an endpoint of this wire is told with every call."""
@@ -22,3 +24,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     structured: Literal["native", "prompt"] = "native"
     """Whether ``format`` with a JSON Schema works."""
+
+    reasoning: ReasoningStyle | None = None
+    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
+    name."""

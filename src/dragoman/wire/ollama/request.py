@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import UnsupportedContentError, UnsupportedFeatureError
+from ...errors import UnsupportedContentError
 from ...messages import (
     Assistant,
     Document,
     Image,
     Inline,
+    Issuer,
     Message,
     Request,
     RuntimeConfig,
@@ -27,6 +28,7 @@ from ..continuity import note_state
 from ..json import merge_extras, sorted_json
 from ..media import fit_result
 from ..openai.request import write_tool
+from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from .quirks import Quirks
 
@@ -40,15 +42,12 @@ _OPTIONS = {
 }
 
 
-def write_request(request: Request, model: str, quirks: Quirks, path: str | None, notes: Notes) -> dict[str, Any]:
+def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes) -> dict[str, Any]:
     """Return the body of a request: settings first, messages last. ``path`` is how a schema is asked for."""
-    body: dict[str, Any] = {"model": model, "stream": request.stream}
+    body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive
-    if isinstance(request.config.reasoning, int):
-        raise UnsupportedFeatureError("config.reasoning: this wire takes an effort, not a budget in tokens")
-    if request.config.reasoning is not None:
-        body["think"] = False if request.config.reasoning == "none" else request.config.reasoning
+    body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
     if request.tools and request.tool_choice != "none":
         body["tools"] = [write_tool(tool) for tool in request.tools]
     if request.tool_choice not in (None, "auto", "none"):

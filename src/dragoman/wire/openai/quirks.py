@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ...events import FinishReason
+from ...reasoning import ReasoningStyle
 from ..ids import IdRule
 
 
@@ -60,3 +61,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     any_model: bool = False
     """The server has one model and serves it under every name (llama.cpp)."""
+
+    reasoning: ReasoningStyle | None = None
+    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
+    name."""

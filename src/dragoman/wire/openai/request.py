@@ -28,11 +28,13 @@ from ...messages import (
     UserBlock,
     join_system,
 )
+from ...reasoning import merge_fields
 from ..codec import Notes
 from ..continuity import is_ours, note_state
 from ..ids import IdMap
 from ..json import json_text, merge_extras, sorted_json
 from ..media import fit_result
+from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..urls import media_url
 from .quirks import Quirks
@@ -50,7 +52,7 @@ def write_request(
     if request.tools or request.tool_choice is not None or request.response_schema is not None:
         _write_structure(body, request, quirks, path)
         messages = _add_directives(request, quirks, path)
-    _write_config(body, request.config, quirks)
+    _write_config(body, request.config, home, quirks, notes)
     if request.stream:
         body["stream"] = True
         if quirks.stream_usage:
@@ -103,7 +105,7 @@ def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Seque
     return (System("\n\n".join([*([system] if system else []), *directives])), *rest)
 
 
-def _write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
     """The settings the caller made, under this wire's names."""
     if config is NO_CONFIG:
         return
@@ -114,10 +116,19 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -
         body[quirks.max_tokens_field] = config.max_tokens
     if config.stop_sequences is not None:
         body["stop"] = list(config.stop_sequences)
-    if isinstance(config.reasoning, str):
-        body["reasoning_effort"] = config.reasoning
+    fields = reasoning_fields(config, quirks.reasoning, home, notes)
+    if fields is not None:
+        merge_fields(body, fields)
+    elif isinstance(config.reasoning, str):
+        body["reasoning_effort"] = "none" if config.reasoning == "off" else config.reasoning
     elif config.reasoning is not None:
-        raise UnsupportedFeatureError("config.reasoning: this wire takes an effort, not a budget in tokens")
+        raise UnsupportedFeatureError(
+            "config.reasoning: this wire takes an effort; a budget in tokens needs quirks.reasoning for this model"
+        )
+
+
+# Objects that an amount of reasoning may write into, and extras too.
+_JOINED = frozenset({"chat_template_kwargs", "reasoning"})
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
@@ -127,7 +138,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
         if extras["stream"] is not False:
             raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
         extras = {name: value for name, value in extras.items() if name != "stream"}
-    merge_extras(body, extras, lists=frozenset({"stop"}), coerce=True)
+    merge_extras(body, extras, lists=frozenset({"stop"}), objects=_JOINED, coerce=True)
 
 
 def write_tool(tool: Tool) -> dict[str, Any]:

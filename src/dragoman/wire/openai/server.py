@@ -31,7 +31,7 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import EFFORTS, Image, Message, Request, RuntimeConfig, Text, Thinking, ToolCall, Url, User
+from ...messages import EFFORTS, Effort, Image, Message, Request, RuntimeConfig, Text, Thinking, ToolCall, Url, User
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ...validate.fields import Fields
 from ..codec import HttpReply
@@ -159,9 +159,29 @@ def _read_config(fields: Fields) -> RuntimeConfig:
         fields.number("frequency_penalty"),
         fields.number("presence_penalty"),
         read_stops(fields, "stop"),
-        fields.choice("reasoning_effort", EFFORTS),
+        _read_reasoning(fields),
         fields.rest(),
     )
+
+
+def _read_reasoning(fields: Fields) -> Effort | int | None:
+    """Return the effort, or what a router's clients put into an object: an effort, a budget or a switch.
+
+    An object with anything else in it stays where it is, for an endpoint that understands it.
+    """
+    effort, record = fields.choice("reasoning_effort", EFFORTS), fields.take("reasoning")
+    if record is None:
+        return effort
+    if effort is None and isinstance(record, dict) and len(record) == 1:
+        inner = Fields(record, "reasoning")
+        if "effort" in inner:
+            return inner.choice("effort", EFFORTS)
+        if "max_tokens" in inner:
+            return inner.whole("max_tokens")
+        if inner.take("enabled") is False:
+            return "off"
+    fields.put("reasoning", record)
+    return effort
 
 
 # --- writing --------------------------------------------------------------------------------------

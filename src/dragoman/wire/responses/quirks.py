@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ...reasoning import ReasoningStyle
 from ..ids import IdRule
 
 
@@ -58,3 +59,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     any_model: bool = False
     """The server has one model and serves it under every name (llama.cpp)."""
+
+    reasoning: ReasoningStyle | None = None
+    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
+    name."""

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, join_system
+from ...reasoning import merge_fields
 from ..codec import Notes
 from ..json import merge_extras, sorted_json
 from ..openai.request import is_strict
+from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from .items import write_input
 from .quirks import Quirks
@@ -25,7 +27,7 @@ def write_request(
     system, rest = join_system(request.messages)
     body: dict[str, Any] = {"model": home.model, "store": False}
     _write_structure(body, request, quirks, path, system)
-    _write_config(body, request.config, quirks)
+    _write_config(body, request.config, home, quirks, notes)
     if request.stream:
         body["stream"] = True
     body["input"] = write_input(rest, len(request.messages) - len(rest), home, quirks, notes)
@@ -56,12 +58,12 @@ def _write_structure(
         body["text"] = _text_format(schema)
 
 
-def _write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
+def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
     """The settings the caller made, under this wire's names."""
     for name in _NO_PLACE:
         if getattr(config, name) not in (None, ()):
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
-    _write_reasoning(body, config, quirks)
+    _write_reasoning(body, config, home, quirks, notes)
     if config.max_tokens is not None:
         body["max_output_tokens"] = config.max_tokens
     for name in ("temperature", "top_p"):
@@ -69,16 +71,17 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -
             body[name] = value
 
 
-def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, quirks: Quirks) -> None:
-    reasoning: dict[str, Any] = {}
-    if isinstance(config.reasoning, str):
-        reasoning["effort"] = config.reasoning
-    elif config.reasoning is not None:
-        raise UnsupportedFeatureError("config.reasoning: this wire takes an effort, not a budget in tokens")
+def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+    fields = reasoning_fields(config, quirks.reasoning, home, notes)
+    if fields is None and isinstance(config.reasoning, str):
+        fields = {"reasoning": {"effort": "none" if config.reasoning == "off" else config.reasoning}}
+    elif fields is None and config.reasoning is not None:
+        raise UnsupportedFeatureError(
+            "config.reasoning: this wire takes an effort; a budget in tokens needs quirks.reasoning for this model"
+        )
+    merge_fields(body, fields or {})
     if quirks.reasoning_summary is not None:
-        reasoning["summary"] = quirks.reasoning_summary
-    if reasoning:
-        body["reasoning"] = reasoning
+        merge_fields(body, {"reasoning": {"summary": quirks.reasoning_summary}})
     if quirks.encrypted_reasoning:
         body["include"] = ["reasoning.encrypted_content"]
 
@@ -93,7 +96,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
         if extras["stream"] is not False:
             raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
         extras = {name: value for name, value in extras.items() if name != "stream"}
-    merge_extras(body, extras, lists=frozenset({"include"}))
+    merge_extras(body, extras, lists=frozenset({"include"}), objects=frozenset({"reasoning"}))
 
 
 def _write_tool(tool: Tool, quirks: Quirks) -> dict[str, Any]:

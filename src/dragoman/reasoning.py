@@ -1,0 +1,215 @@
+"""Translate a portable amount of reasoning into the fields of a model family.
+
+``config.reasoning`` is an effort or a budget in tokens. Model families take one of the two, a switch, or nothing;
+which, and under which field names, is data: ``catalog/reasoning.json``, or the quirk ``reasoning`` of an endpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from .errors import InvalidRequestError, UnsupportedFeatureError, quote
+from .messages import EFFORTS
+
+__all__ = ["NOT_REASONING", "ReasoningStyle", "find_style", "merge_fields", "translate_reasoning"]
+
+_PORTABLE = ("minimal", "low", "medium", "high")
+_WHERE = "config.reasoning"
+
+
+class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a model family takes an amount of reasoning. Field names are dotted paths into the body.
+
+    A style without ``effort`` and ``budget`` is a switch: ``with_effort`` turns reasoning on and ``off`` turns it off.
+    """
+
+    effort: str | None = None
+    """The field that takes an effort."""
+
+    efforts: tuple[str, ...] = _PORTABLE
+    """The efforts that it takes."""
+
+    words: dict[str, str] = field(default_factory=dict)
+    """The model's own word for an effort, where it differs."""
+
+    budget: str | None = None
+    """The field that takes a number of tokens."""
+
+    least: int = 1
+    most: int | None = None
+    """The bounds of the number of tokens."""
+
+    with_effort: dict[str, Any] = field(default_factory=dict)
+    """Fields that go with an effort, or that turn a switch on."""
+
+    with_budget: dict[str, Any] = field(default_factory=dict)
+    """Fields that go with a number of tokens."""
+
+    off: dict[str, Any] | None = None
+    """Fields that turn reasoning off; ``None`` for a model that always reasons."""
+
+    reasons: bool = True
+    """False for a model that does not reason, or has no setting for it: nothing is sent."""
+
+
+NOT_REASONING = ReasoningStyle(reasons=False, off={})
+
+
+class _Family(Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of the data: the style of the models of a wire, and of a vendor where hosts differ."""
+
+    wire: str
+    style: ReasoningStyle
+    models: str = ""
+    vendor: str | None = None
+    docs: str = ""
+
+
+class _Catalogue(Struct, frozen=True, forbid_unknown_fields=True):
+    as_of: str
+    budgets: dict[str, int]
+    families: tuple[_Family, ...]
+
+
+@cache
+def _read_catalogue() -> _Catalogue:
+    """Return the data; read when the first call asks for reasoning."""
+    data = files("dragoman").joinpath("catalog", "reasoning.json").read_bytes()
+    return msgspec.json.decode(data, type=_Catalogue)
+
+
+@lru_cache(maxsize=256)
+def find_style(wire: str, vendor: str | None, model: str) -> ReasoningStyle | None:
+    """Return how a model takes reasoning; ``None`` where no row of the data is about it.
+
+    The first row that matches counts. A row for a vendor holds at that vendor alone.
+    """
+    name = model.lower()
+    for family in _read_catalogue().families:
+        if family.wire == wire and family.vendor in (None, vendor) and re.search(family.models, name):
+            return family.style
+    return None
+
+
+def translate_reasoning(
+    reasoning: str | int, style: ReasoningStyle, room: int | None = None
+) -> tuple[dict[str, Any], str | None]:
+    """Return the fields for an amount of reasoning, and what is approximate about them, if anything.
+
+    ``room`` is the number of tokens of the whole reply, on a wire where a budget must be smaller than that.
+    """
+    amount = "off" if reasoning in ("none", 0) and reasoning is not False else reasoning
+    if isinstance(amount, bool) or (isinstance(amount, str) and amount not in EFFORTS):
+        raise UnsupportedFeatureError(f"{_WHERE}: {quote(str(amount))} is neither an effort nor a number of tokens")
+    if not style.reasons:
+        return {}, None if amount == "off" else "this model has no setting for reasoning, so none is sent"
+    if isinstance(amount, int):
+        return _from_budget(amount, style, room)
+    if amount == "off":
+        return _turn_off(style, room)
+    if style.effort is not None and amount in style.efforts:
+        return _write_effort(amount, style), None
+    if amount not in _PORTABLE:
+        raise UnsupportedFeatureError(f"{_WHERE}: this model has no effort {quote(amount)}")
+    if style.budget is not None and style.effort is None:
+        return _from_effort(amount, style, room)
+    if style.effort is None:
+        return _turn_on(style)
+    nearest = _nearest_effort(_read_catalogue().budgets[amount], style)
+    return _write_effort(nearest, style), f"the model has no effort {amount!r}; {nearest!r} is the nearest"
+
+
+def _turn_off(style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
+    if style.off is not None:
+        return _nest(style.off), None
+    if style.effort is not None:
+        return _write_effort(style.efforts[0], style), f"the model always reasons; {style.efforts[0]!r} is its least"
+    if style.budget is not None:
+        fields, _ = _write_budget(style.least, style, room)
+        return fields, f"the model always reasons; {style.least} tokens are its least"
+    return {}, "the model always reasons, and has no setting for less"
+
+
+def _turn_on(style: ReasoningStyle) -> tuple[dict[str, Any], str]:
+    if not style.with_effort:
+        return {}, "the model always reasons, and has no setting for how much"
+    return _nest(style.with_effort), "the model has a switch and no degrees; it is turned on"
+
+
+def _from_budget(tokens: int, style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
+    if tokens < 0:
+        raise InvalidRequestError(f"{_WHERE}: a budget in tokens cannot be negative")
+    if style.budget is not None:
+        return _write_budget(tokens, style, room)
+    if style.effort is None:
+        return _turn_on(style)
+    nearest = _nearest_effort(tokens, style)
+    return _write_effort(
+        nearest, style
+    ), f"the model takes an effort and no number of tokens; {nearest!r} is the nearest"
+
+
+def _from_effort(effort: str, style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
+    tokens = _read_catalogue().budgets[effort]
+    if room is not None:
+        tokens = min(tokens, room // 2)
+    fields, problem = _write_budget(_bound(tokens, style), style, room)
+    if problem is not None:
+        return fields, problem
+    return fields, f"the model takes a number of tokens and no effort; {_bound(tokens, style)} stand for {effort!r}"
+
+
+def _write_budget(tokens: int, style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
+    assert style.budget is not None
+    sent = _bound(tokens, style)
+    if room is not None and sent >= room:
+        sent = _bound(room // 2, style)
+        if sent >= room:
+            return {}, f"the model reasons with at least {style.least} tokens, and max_tokens is {room}; none is sent"
+    fields = _nest({**style.with_budget, style.budget: sent})
+    return fields, None if sent == tokens else f"{tokens} tokens are outside of what is taken; {sent} are sent"
+
+
+def _bound(tokens: int, style: ReasoningStyle) -> int:
+    return max(style.least, tokens if style.most is None else min(tokens, style.most))
+
+
+def _nearest_effort(tokens: int, style: ReasoningStyle) -> str:
+    """Return the effort whose usual budget is nearest, as a ratio."""
+    budgets = _read_catalogue().budgets
+    known = [effort for effort in style.efforts if effort in budgets] or list(style.efforts)
+    return min(known, key=lambda effort: abs(math.log(tokens / budgets.get(effort, tokens))))
+
+
+def _write_effort(effort: str, style: ReasoningStyle) -> dict[str, Any]:
+    assert style.effort is not None
+    return _nest({**style.with_effort, style.effort: style.words.get(effort, effort)})
+
+
+def _nest(paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted paths as objects inside each other: ``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    fields: dict[str, Any] = {}
+    for path, value in paths.items():
+        *outer, name = path.split(".")
+        inner = fields
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+    return fields
+
+
+def merge_fields(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    """Add fields to a body; objects that both have are joined."""
+    for name, value in fields.items():
+        if isinstance(value, dict) and isinstance(body.get(name), dict):
+            body[name] = {**body[name], **value}
+        else:
+            body[name] = value

@@ -1,0 +1,30 @@
+"""The fields of a request for an amount of reasoning, with a warning where they are approximate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..messages import Issuer, RuntimeConfig
+from ..reasoning import ReasoningStyle, find_style, translate_reasoning
+from .codec import Notes
+
+PATH = "config.reasoning"
+
+
+def reasoning_fields(
+    config: RuntimeConfig, style: ReasoningStyle | None, home: Issuer, notes: Notes, room: int | None = None
+) -> dict[str, Any] | None:
+    """Return the fields that ask a model for an amount of reasoning; ``None`` if no amount is set.
+
+    ``style`` is that of the endpoint's quirks; without one the catalogue knows the model's family, and for an unknown
+    family the result is ``None``, too. ``room`` is the limit of the reply, which a budget must stay below.
+    """
+    if config.reasoning is None:
+        return None
+    style = style or find_style(home.wire, home.vendor, home.model or "")
+    if style is None:
+        return None
+    fields, approximate = translate_reasoning(config.reasoning, style, room)
+    if approximate is not None:
+        notes.rewrite(PATH, "reasoning_approximated", approximate, loss=True)
+    return fields
