@@ -35,13 +35,6 @@ def test_every_example_runs(page: Path, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) > 0
 
 
-def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = blocks(ROOT / "README.md")
-    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
-    words = capsys.readouterr().out
-    assert "stop" in words or "length" in words
-
-
 def test_the_codec_by_hand_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks(ROOT / "docs/howto/codec-by-hand.md")
     scope: dict[str, Any] = {"__name__": "howto"}

@@ -1,0 +1,165 @@
+"""Every line of the README and of "First steps", typed in an environment that holds the built package alone.
+
+The environment borrows the dependencies of this one. In ``make test-exhaustive`` pip
+installs them as a newcomer's would, from the wheel and its extras.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .pages import ROOT, answer_everything, read_blocks
+from .test_sync import Background
+
+README = ROOT / "README.md"
+FIRST_STEPS = ROOT / "docs" / "howto" / "first-steps.md"
+RUN_BLOCKS = """\
+import ast, asyncio, inspect, sys
+with asyncio.Runner() as runner:
+    scope = {"__name__": "__main__"}
+    code = compile(open(sys.argv[1]).read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    made = eval(code, scope)
+    if inspect.iscoroutine(made):
+        runner.run(made)
+    if "model" in scope:
+        runner.run(scope["model"].close())
+"""
+
+
+class Install:
+    """A folder with an environment in which the package is installed, and a home of its own."""
+
+    def __init__(self, folder: Path, *, borrow: bool) -> None:
+        self.folder = folder
+        wheels = folder / "wheels"
+        build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+        self.call([*build, "-w", str(wheels), str(ROOT)])
+        [wheel] = wheels.glob("*.whl")
+        self.call([sys.executable, "-m", "venv", *["--without-pip"] * borrow, str(folder / "venv")])
+        self.bin = folder / "venv" / "bin"
+        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "-q"]
+        if borrow:
+            self.call([*pip, "--no-deps", str(wheel)])
+            borrowed = next((folder / "venv" / "lib").glob("*/site-packages")) / "borrowed.pth"
+            own = [path for path in sys.path if path.endswith("site-packages")]
+            borrowed.write_text("\n".join([*own, sysconfig.get_path("platlib")]))
+        else:
+            self.call([*pip, f"{wheel}[cli,local]", "pydantic"])
+
+    def call(self, command: list[str], **variables: str) -> str:
+        """Run a command as a newcomer's shell would, without keys; return what it prints."""
+        dropped = re.compile(r"_API_KEY$|^DRAGOMAN|^PYTHONPATH$")
+        kept = {name: value for name, value in os.environ.items() if not dropped.search(name)}
+        home = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)}
+        path = {"PATH": f"{self.folder / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            command, cwd=self.folder, env={**kept, **home, **path, **variables}, capture_output=True, text=True,
+            timeout=300, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def run_python(self, code: str, **variables: str) -> str:
+        """Run a program in which ``await`` may stand at the top; return what it prints."""
+        (self.folder / "typed.py").write_text(code)
+        (self.folder / "run.py").write_text(RUN_BLOCKS)
+        return self.call([str(self.bin / "python"), "run.py", "typed.py"], **variables)
+
+
+@pytest.fixture(scope="module", params=["borrowed", pytest.param("installed", marks=pytest.mark.exhaustive)])
+def install(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Install:
+    if request.param == "installed" and "DRAGOMAN_EXHAUSTIVE" not in os.environ:
+        pytest.skip("fetches every dependency anew; make test-exhaustive does it")
+    return Install(tmp_path_factory.mktemp("fresh"), borrow=request.param == "borrowed")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with Background(answer_everything) as background:
+        yield background.url
+
+
+def shell_lines(page: Path) -> list[str]:
+    """Return the lines of a page that a reader types in a shell: indented by four, without their comments."""
+    fenced = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line.strip() for line in fenced.splitlines() if line.startswith("    ")]
+    return [re.sub(r"\s+#.*", "", line) for line in lines]
+
+
+def test_the_package_is_the_installed_one(install: Install) -> None:
+    where = install.run_python("import dragoman\nprint(dragoman.__file__)")
+    assert where.startswith(str(install.folder))
+
+
+def test_the_program_of_the_readme(install: Install) -> None:
+    [program] = [block.text for block in read_blocks(README) if block.language == "python"]
+    printed = install.run_python(program)
+    assert "stop" in printed or "length" in printed
+    assert len(printed) > 20
+
+
+def test_first_steps(install: Install, server: str) -> None:
+    """The blocks of the page are one program; its server is one that answers every wire."""
+    blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
+    assert len(blocks) >= 9
+    printed = install.run_python("\n".join(blocks).replace("http://127.0.0.1:8080", server))
+    for wanted in ("The Rhine rises in the Alps.", "the model proposes weather", "unknown:", "stop"):
+        assert wanted in printed
+
+
+def test_the_ways_to_install_are_extras_of_the_package(install: Install) -> None:
+    """What ``pip install`` names: the package itself and extras that it has."""
+    lines = [line for line in shell_lines(FIRST_STEPS) if line.startswith("pip install")]
+    lines += re.findall(r"`(pip install [^`]*)`", README.read_text())
+    named = {
+        extra for line in lines for found in re.findall(r"dragoman\[([\w,]+)\]", line) for extra in found.split(",")
+    }
+    known = install.run_python(
+        "import importlib.metadata\nprint(*importlib.metadata.metadata('dragoman').get_all('Provides-Extra'))"
+    ).split()
+    assert named == {"cli", "local"}
+    assert named <= set(known)
+
+
+COMMANDS = {
+    "dragoman ask MODEL PROMPT": ["dragoman ask local 'What is the capital of France?' --no-log"],
+    "dragoman chat": ["dragoman chat --prompt 'Say hello' --no-log"],
+    "dragoman models · cost · ready": [
+        "dragoman models openai --json",
+        "dragoman cost --model openai:gpt-5 --input 1000 --output 10",
+        "dragoman ready local",
+    ],
+    "dragoman plan FILE --to MODEL": ["dragoman plan conversation.json --to anthropic:claude-sonnet-4-6"],
+    "dragoman serve · sim · check URL": [
+        "dragoman serve --help",
+        "dragoman sim script.yaml --check",
+        "dragoman check --help",
+    ],
+    "dragoman agent GOAL": ["dragoman agent 'What does notes.txt contain?' --model box:llama3"],
+    "dragoman log · replay": ["dragoman ask local Hello", "dragoman log list", "dragoman replay last"],
+}
+
+
+def test_every_command_of_the_readme_is_typed_here() -> None:
+    lines = [part for line in shell_lines(README) for part in re.split(r"\s{2,}", line) if part.startswith("dragoman")]
+    assert set(lines) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_readme(install: Install, server: str, line: str) -> None:
+    box = f"adapters: {{box: {{type: openai-compatible, base_url: {server}/v1}}}}\n"
+    (install.folder / "models.yaml").write_text(box)
+    (install.folder / "notes.txt").write_text("A river.\n")
+    (install.folder / "conversation.json").write_text('[{"role": "user", "content": "Hello?"}]')
+    (install.folder / "script.yaml").write_text("rules:\n  - reply: {text: Hello}\n")
+    for command in COMMANDS[line]:
+        assert install.call(shlex.split(command), DRAGOMAN_CONFIG="models.yaml").strip(), command
