@@ -99,7 +99,7 @@ def test_exit_codes(status: int, body: bytes, code: int, words: str) -> None:
         connection.reply(status, body, retry_after="7")
 
     with Background(refuse) as server:
-        result = run("ask", "m", "Hi", "--base-url", server.base_url, DRAGOMAN_API_KEY=KEY)
+        result = run("ask", "m", "Hi", "--retries", "0", "--base-url", server.base_url, DRAGOMAN_API_KEY=KEY)
     assert result.exit_code == code
     assert words in result.stderr
     assert KEY not in result.output

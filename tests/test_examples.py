@@ -128,6 +128,6 @@ async def test_the_cost() -> None:
 
 
 def test_the_examples_pass_mypy() -> None:
-    words = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--explicit-package-bases", "examples"]
+    words = [sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "examples"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
