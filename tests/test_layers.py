@@ -35,6 +35,7 @@ FLOORS = {
     "wire": "both sides of each wire, pure (sans-IO)",
     "transport": "the only code that opens a socket to a provider",
     "provider": "the provider contract, streams, and the provider over HTTP",
+    "retrieval": "embedding and reranking: contract, wires, models over HTTP",
     "middleware": "retry, fallback, rate limits, observation, cassettes",
     "log": "the hash-chained event log",
     "registry": "names and configuration to providers",

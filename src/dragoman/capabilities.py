@@ -46,7 +46,11 @@ UNKNOWN = Fact()
 
 
 class Capabilities(Struct, frozen=True, omit_defaults=True):
-    """The adapter contract's flags and limits, each a ``Fact``."""
+    """The adapter contract's flags and limits, each a ``Fact``.
+
+    Of embedding and reranking models: ``supports_dimensions`` is whether vectors can be shortened, ``max_dimensions``
+    their full length, ``max_batch_size`` how many texts or documents one request may hold.
+    """
 
     supports_images: Fact = UNKNOWN
     supports_documents: Fact = UNKNOWN
@@ -61,6 +65,11 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
     max_context_tokens: Fact = UNKNOWN
     max_output_tokens: Fact = UNKNOWN
     accepted_image_media_types: Fact = UNKNOWN
+    supports_embeddings: Fact = UNKNOWN
+    supports_reranking: Fact = UNKNOWN
+    supports_dimensions: Fact = UNKNOWN
+    max_dimensions: Fact = UNKNOWN
+    max_batch_size: Fact = UNKNOWN
 
     @classmethod
     def of(

@@ -38,7 +38,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
     wire; the named subsets say how many of those were which. So no token is ever billed twice.
     ``stated_cost_usd`` is what the provider itself says the call costs. ``from_cache`` is set when a
-    ``Cache`` returned the reply: no call was made, and the counts are zero.
+    ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is what some
+    rerankers bill in place of tokens.
     """
 
     input_tokens: int | None = None
@@ -50,6 +51,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     estimated: bool = False
     stated_cost_usd: Decimal | None = None
     from_cache: bool = False
+    search_units: int | None = None
 
     @property
     def prompt_tokens(self) -> int | None:

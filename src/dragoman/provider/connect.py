@@ -124,7 +124,7 @@ def bind(
         headers=headers,
         capabilities=known,
         token_family=token_family,
-        timeouts=_parse_timeouts(timeouts),
+        timeouts=parse_timeouts(timeouts),
         on_loss=on_loss,
         base_url=base_url,
         hint=hint,
@@ -139,7 +139,8 @@ def _load(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
+def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
+    """Return the deadlines that a caller gives, as values, a mapping, or a number for ``total``."""
     if timeouts is None or isinstance(timeouts, Timeouts):
         return timeouts or Timeouts()
     if isinstance(timeouts, Mapping):

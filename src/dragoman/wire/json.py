@@ -63,6 +63,7 @@ def merge_extras(
     lists: frozenset[str] = frozenset(),
     objects: frozenset[str] = frozenset(),
     coerce: bool = False,
+    where: str = "config.extras",
 ) -> None:
     """Add the caller's extras to a body the codec built, sorted by name.
 
@@ -79,7 +80,7 @@ def merge_extras(
         elif name in objects and isinstance(value, Mapping):
             merge_extras(body[name], value)
         elif not _same(_plain(body[name]), value):
-            raise InvalidRequestError(f"config.extras[{quote(name)}] contradicts a field that this call sets by itself")
+            raise InvalidRequestError(f"{where}[{quote(name)}] contradicts a field that this call sets by itself")
 
 
 def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class GeminiCodec(Endpoint[Quirks]):
         home, path = self.home(request), structured_path(request, self.quirks)
         body = write_request(request, home, self.quirks, path, notes)
         verb = ":streamGenerateContent" if request.stream else ":generateContent"
-        url = self._address(home.model or self.model, verb)
+        url = self.address(home.model or self.model, verb)
         if request.stream:
             url += "&alt=sse" if "?" in url else "?alt=sse"
         return encode_post(url, body, notes, path, native=request.native.get(self.wire))
@@ -75,7 +75,7 @@ class GeminiCodec(Endpoint[Quirks]):
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask for the model's own record, which costs nothing."""
-        reply = yield get_json(self._address(self.model, ""))
+        reply = yield get_json(self.address(self.model, ""))
         record = read_success(self, reply)
         if not isinstance(record, dict):
             raise InvalidResponseError("the model's record has an unknown form", status=reply.status)
@@ -99,7 +99,8 @@ class GeminiCodec(Endpoint[Quirks]):
             return replace(quirks, placeholder_signature=_UNSIGNED)
         return None
 
-    def _address(self, model: str, verb: str) -> str:
+    def address(self, model: str, verb: str) -> str:
+        """Return the URL of a model, with a verb such as ``:generateContent``."""
         return join_url(self.base_url, f"{self._version}/models/{_segment(model)}{verb}")
 
 

@@ -1,0 +1,55 @@
+"""Embedding and reranking: siblings of the provider, over the same transport and with the same errors.
+
+==============  ==================================================================================
+``values``      requests, ``Embeddings`` and ``Ranking``
+``vectors``     ``Vectors``: float32 numbers in one buffer
+``contract``    ``Embedder`` and ``Reranker``: what a model implements, and what callers use
+``check``       arguments to requests
+``split``       calls that are too large for one request
+``wire``        the codecs, pure (sans-IO), and the servers' side of each wire
+``http``        a model behind a wire: encode, send, decode
+``connect``     ``connect_embedder()`` and ``connect_reranker()``
+==============  ==================================================================================
+"""
+
+from .connect import (
+    EMBED_SCHEMES,
+    add_retries,
+    bind_embedder,
+    bind_reranker,
+    connect_embedder,
+    connect_reranker,
+    open_embed_scheme,
+)
+from .contract import Embedder, Reranker, RetrievalModel, find_sale, walk_models
+from .http import HttpEmbedder, HttpReranker
+from .split import join_embeddings
+from .values import Embeddings, EmbedRequest, Ranked, Ranking, RerankRequest
+from .vectors import Vectors
+from .wire import EMBED_CODECS, RERANK_CODECS
+
+__all__ = [
+    "EMBED_CODECS",
+    "EMBED_SCHEMES",
+    "RERANK_CODECS",
+    "EmbedRequest",
+    "Embedder",
+    "Embeddings",
+    "HttpEmbedder",
+    "HttpReranker",
+    "Ranked",
+    "Ranking",
+    "RerankRequest",
+    "Reranker",
+    "RetrievalModel",
+    "Vectors",
+    "add_retries",
+    "bind_embedder",
+    "bind_reranker",
+    "connect_embedder",
+    "connect_reranker",
+    "find_sale",
+    "join_embeddings",
+    "open_embed_scheme",
+    "walk_models",
+]

@@ -1,0 +1,249 @@
+"""The contract: what embedding and reranking models are, and what callers use.
+
+``Embedder`` and ``Reranker`` are siblings of ``Provider``: each is one model, stateless, and sends a request once. A
+subclass implements ``answer``, which takes one request; a call that is too large for one request becomes several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from msgspec.structs import replace
+
+from ..capabilities import Capabilities
+from ..errors import CallCancelledError, InvalidRequestError, ProviderError, quote
+from ..events import Sale
+from ..prices import PricedAs, PriceRow
+from ..provider.stream import CallsInFlight, WaitingCall
+from .check import build_embed_request, build_rerank_request, check_abilities
+from .split import check_length, join_embeddings, join_rankings, split_documents, split_texts
+from .values import Embeddings, EmbedRequest, Operation, Ranking, RerankRequest
+
+RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
+AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
+
+
+class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
+    """What an ``Embedder`` and a ``Reranker`` have in common."""
+
+    operation: ClassVar[Operation]
+    name: str = ""
+    model: str = ""
+    capabilities: Capabilities = Capabilities()
+    batch_size: int | None = None
+    """How many texts or documents go into one request; ``None`` if there is no limit."""
+    _priced_as: PricedAs | None = None
+
+    @abstractmethod
+    async def answer(self, request: RequestT) -> AnswerT:
+        """Answer one request, or raise. This is the method to implement, and the one that layers wrap."""
+
+    async def ready(self) -> None:
+        """Return if the next call can be expected to succeed; raise what prevents it."""
+
+    async def close(self) -> None:
+        """Release connections."""
+
+    async def cancel(self, request_id: str) -> bool:
+        """Cancel a call in flight; return ``False`` if there is none of this id. Idempotent."""
+        return await self._calls.cancel(request_id)
+
+    @property
+    def priced_as(self) -> PricedAs:
+        """What calls are sold as: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
+        return self._priced_as or self._find_seller()
+
+    @priced_as.setter
+    def priced_as(self, given: PricedAs | PriceRow | str) -> None:
+        self._priced_as = PricedAs.of(given, self.model)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
+
+    # inside
+
+    def _find_seller(self) -> PricedAs:
+        return PricedAs(f"{self.name}:{self.model}")
+
+    @cached_property
+    def _calls(self) -> CallsInFlight:
+        return CallsInFlight()  # made on first use: subclasses need not call our __init__
+
+    async def _call(self, request: RequestT, send: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+        """Make a call that can be cancelled by its id."""
+        if request.request_id in self._calls:
+            raise InvalidRequestError(f"request_id {quote(request.request_id)} is already in flight")
+        began, waiting = time.perf_counter(), WaitingCall()
+        self._calls.add(request.request_id, waiting)
+        try:
+            answer = await send()
+        except asyncio.CancelledError as error:
+            if not waiting.is_interrupted():
+                raise
+            cancelled = CallCancelledError("the call was cancelled", response=getattr(error, "response", None))
+            raise self._annotate(cancelled, request) from None
+        finally:
+            waiting.end()
+            self._calls.remove(request.request_id)
+        return replace(answer, latency_ms=(time.perf_counter() - began) * 1000)
+
+    def _annotate(self, error: ProviderError, request: RequestT) -> ProviderError:
+        error.provider, error.model = error.provider or self.name or None, error.model or self.model or None
+        error.request_id = error.request_id or request.request_id
+        return error
+
+
+class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
+    """A model that turns texts into vectors. A subclass implements ``answer``; callers use ``embed``."""
+
+    operation: ClassVar[Operation] = "embed"
+
+    async def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        input_type: str | None = None,
+        dimensions: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Embeddings:
+        """Return one vector for each text, in the order of the texts.
+
+        ``input_type`` is what the texts are for, ``"query"`` or ``"document"``; ``dimensions`` the length of the
+        vectors, for models that can shorten them. ``extras`` are fields of the wire's own, sent as they are.
+
+        More texts than ``batch_size`` are sent in several requests, one after the other. If one of them fails,
+        ``error.response`` has the vectors of the texts before it; none after it were sent.
+        """
+        request = build_embed_request(
+            texts, input_type=input_type, dimensions=dimensions, extras=extras, model=self.model,
+            request_id=request_id, session_id=session_id, metadata=metadata,
+        )  # fmt: skip
+        return await self.send(request)
+
+    async def send(self, request: EmbedRequest) -> Embeddings:
+        """Answer a request of any size."""
+        try:
+            check_abilities(request, self.capabilities)
+        except ProviderError as error:
+            raise self._annotate(error, request) from None
+        return await self._call(request, lambda: self._embed(request))
+
+    async def _embed(self, request: EmbedRequest) -> Embeddings:
+        size = self.batch_size
+        if size is None or len(request.texts) <= size:
+            return await self.answer(request)
+        parts: list[Embeddings] = []
+        try:
+            for part in split_texts(request, size):
+                parts.append(check_length(await self.answer(part), parts))
+        except (ProviderError, asyncio.CancelledError) as error:
+            _report_partial(error, request, parts, size)
+            raise
+        return join_embeddings(parts)
+
+
+class Reranker(RetrievalModel[RerankRequest, Ranking]):
+    """A model that orders documents by relevance. A subclass implements ``answer``; callers use ``rerank``."""
+
+    operation: ClassVar[Operation] = "rerank"
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        return_documents: bool | None = None,
+        extras: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Ranking:
+        """Return the documents by relevance to the query, the best first, at most ``top_k`` of them.
+
+        ``index`` of a result is its place in ``documents``. With ``return_documents`` the server returns the
+        texts, too; they are never filled in here. ``extras`` are fields of the wire's own, sent as they are.
+        """
+        request = build_rerank_request(
+            query, documents, top_k=top_k, return_documents=return_documents, extras=extras, model=self.model,
+            request_id=request_id, session_id=session_id, metadata=metadata,
+        )  # fmt: skip
+        return await self.send(request)
+
+    async def send(self, request: RerankRequest) -> Ranking:
+        """Answer a request of any size."""
+        try:
+            check_abilities(request, self.capabilities)
+        except ProviderError as error:
+            raise self._annotate(error, request) from None
+        return await self._call(request, lambda: self._rerank(request))
+
+    async def _rerank(self, request: RerankRequest) -> Ranking:
+        size = self.batch_size
+        if size is None or len(request.documents) <= size:
+            return await self.answer(request)
+        parts: list[Ranking] = []
+        try:
+            for part in split_documents(request, size):
+                parts.append(await self.answer(part))
+        except (ProviderError, asyncio.CancelledError) as error:
+            _report_partial(error, request, parts, size)
+            raise
+        return join_rankings(parts, request, size)
+
+
+def find_sale(model: RetrievalModel[Any, Any]) -> Sale:
+    """Return what an answer of a model is sold as, looked up when its cost is computed."""
+    return Sale(lambda: model.priced_as)
+
+
+def _report_partial(
+    error: BaseException,
+    request: EmbedRequest | RerankRequest,
+    parts: Sequence[Embeddings] | Sequence[Ranking],
+    size: int,
+) -> None:
+    """Attach to an error what had arrived, which is billed, and say which texts failed and which were not sent."""
+    given = request.texts if isinstance(request, EmbedRequest) else request.documents
+    name = "texts" if isinstance(request, EmbedRequest) else "documents"
+    start = len(parts) * size
+    end = min(start + size, len(given))
+    answered = _join_some(request, parts, size)
+    if isinstance(error, ProviderError):
+        error.response = answered
+        rest = "" if end == len(given) else f"; {name}[{end}:{len(given)}] were not sent"
+        done = f"; {name}[0:{start}] were answered and are in error.response" if start else ""
+        error.message = f"{error.message} ({name}[{start}:{end}] of {len(given)} failed{done}{rest})"
+        error.args = (error.message,)
+    else:
+        error.response = answered  # type: ignore[attr-defined]
+
+
+def _join_some(request: EmbedRequest | RerankRequest, parts: Sequence[Any], size: int) -> Embeddings | Ranking | None:
+    if not parts:
+        return None
+    return join_embeddings(parts) if isinstance(request, EmbedRequest) else join_rankings(parts, request, size)
+
+
+def walk_models(model: RetrievalModel[Any, Any]) -> Iterator[RetrievalModel[Any, Any]]:
+    """Yield a model and all that are inside it, outermost first."""
+    yield model
+    for part in getattr(model, "parts", tuple)():
+        yield from walk_models(part)

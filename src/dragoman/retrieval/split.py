@@ -1,0 +1,90 @@
+"""Calls that are too large for one request: consecutive parts, whose answers are put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..errors import InvalidResponseError
+from ..events import Usage
+from .values import Embeddings, EmbedRequest, Ranking, Replies, RerankRequest
+from .vectors import Vectors
+
+KEPT_BYTES = 16 * 1024 * 1024
+"""How many bytes of replies are kept as ``raw`` if ``keep_raw`` is not given."""
+
+
+def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
+    """Yield the requests for consecutive slices of the texts."""
+    for start in range(0, len(request.texts), size):
+        yield replace(request, texts=request.texts[start : start + size])
+
+
+def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest]:
+    """Yield the requests for consecutive slices of the documents, each asking for no more results than it can have."""
+    for start in range(0, len(request.documents), size):
+        documents = request.documents[start : start + size]
+        top_k = None if request.top_k is None else min(request.top_k, len(documents))
+        yield replace(request, documents=documents, top_k=top_k)
+
+
+def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
+    """Return an answer, or refuse it if its vectors have another length than those of the answers before it."""
+    if earlier and part.dimensions != earlier[0].dimensions:
+        raise InvalidResponseError(
+            f"the vectors of this request have {part.dimensions} numbers, those before it {earlier[0].dimensions}"
+        )
+    return part
+
+
+def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
+    """Return the answers to consecutive slices as one; id and model are the first one's."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    return replace(
+        first,
+        vectors=Vectors(b"".join([part.vectors.data for part in parts]), first.dimensions),
+        usage=add_usage([part.usage for part in parts]),
+        latency_ms=_add_latency(parts),
+        warnings=tuple(dict.fromkeys([warning for part in parts for warning in part.warnings])),
+        kept=_join_kept(parts),
+    )
+
+
+def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -> Ranking:
+    """Return the answers to consecutive slices as one: indices of the whole list, sorted, cut at ``top_k``."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    moved = [
+        replace(each, index=each.index + number * size) for number, part in enumerate(parts) for each in part.results
+    ]
+    return replace(
+        first,
+        results=tuple(sorted(moved, key=lambda each: -each.relevance_score)[: request.top_k]),
+        usage=add_usage([part.usage for part in parts]),
+        latency_ms=_add_latency(parts),
+        warnings=tuple(dict.fromkeys([warning for part in parts for warning in part.warnings])),
+        kept=_join_kept(parts),
+    )
+
+
+def add_usage(usages: Sequence[Usage]) -> Usage:
+    """Return the sums of the counts; one that a part does not report is not known for the whole."""
+    sums: dict[str, Any] = {}
+    for name in ("input_tokens", "search_units"):
+        counts = [getattr(usage, name) for usage in usages]
+        sums[name] = None if None in counts else sum(counts)
+    return Usage(**sums)
+
+
+def _add_latency(parts: Sequence[Embeddings] | Sequence[Ranking]) -> float:
+    return sum([part.latency_ms or 0.0 for part in parts])
+
+
+def _join_kept(parts: Sequence[Embeddings] | Sequence[Ranking]) -> Replies | None:
+    kept = [part.kept for part in parts if part.kept is not None]
+    return kept[0].join(kept[1:]) if len(kept) == len(parts) else None

@@ -1,0 +1,131 @@
+"""What is asked of embedding and reranking models, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from ..events import Sale, Usage
+from ..messages import LossWarning, new_ulid
+from .vectors import Vectors
+
+Operation: TypeAlias = Literal["embed", "rerank"]
+
+
+class EmbedRequest(Struct, frozen=True, kw_only=True):
+    """Texts to embed in one request. ``input_type`` is what they are for: ``query``, ``document`` or a wire's own."""
+
+    texts: Sequence[str]
+    input_type: str | None = None
+    dimensions: int | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    request_id: str = field(default_factory=lambda: new_ulid())
+    session_id: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class RerankRequest(Struct, frozen=True, kw_only=True):
+    """Documents to order by their relevance to a query, in one request."""
+
+    query: str
+    documents: Sequence[str]
+    top_k: int | None = None
+    return_documents: bool | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    request_id: str = field(default_factory=lambda: new_ulid())
+    session_id: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Replies:
+    """The provider's own replies, as bytes, decoded when ``value`` is read. They are not written as JSON."""
+
+    __slots__ = ("_bodies", "_decode", "is_split")
+    __dataclass_fields__: Mapping[str, Any] = {}  # by this mark msgspec takes it for a value without fields
+
+    def __init__(self, bodies: Sequence[bytes], decode: Any, *, is_split: bool = False) -> None:
+        self._bodies = bodies
+        self._decode = decode
+        self.is_split = is_split
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes they have."""
+        return sum([len(body) for body in self._bodies])
+
+    @property
+    def value(self) -> Any:
+        """Return the reply as parsed JSON; of a call that was split, the list of replies in order."""
+        values = [self._decode(body) for body in self._bodies]
+        return values if self.is_split or len(values) != 1 else values[0]
+
+    def join(self, others: Sequence[Replies]) -> Replies:
+        """Return these replies and the others as those of one call that was split."""
+        bodies = [body for each in (self, *others) for body in each._bodies]
+        return Replies(bodies, self._decode, is_split=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Replies) and bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Embeddings(Struct, frozen=True, kw_only=True):
+    """One vector for each text, in the order of the texts.
+
+    ``model`` is the model that answered, as the server names it, else the one that was asked. A count of
+    ``usage`` that is ``None`` was not reported. ``warnings`` is what was asked for and not done.
+    """
+
+    vectors: Vectors
+    model: str | None = None
+    usage: Usage = Usage()
+    response_id: str | None = None
+    provider: str | None = None
+    request_id: str | None = None
+    latency_ms: float | None = None
+    warnings: tuple[LossWarning, ...] = ()
+    kept: Replies | None = None
+    sale: Sale | None = None
+
+    @property
+    def dimensions(self) -> int:
+        """The length of each vector."""
+        return self.vectors.dimensions
+
+    @property
+    def raw(self) -> Any:
+        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was not kept."""
+        return self.kept.value if self.kept is not None else None
+
+
+class Ranked(Struct, frozen=True):
+    """One document: its place in the list that was given, its score, and its text if the server returned it."""
+
+    index: int
+    relevance_score: float
+    document: str | None = None
+
+
+class Ranking(Struct, frozen=True, kw_only=True):
+    """The documents by relevance, the best first. Scores are as the server sends them: some are logits."""
+
+    results: tuple[Ranked, ...]
+    model: str | None = None
+    usage: Usage = Usage()
+    response_id: str | None = None
+    provider: str | None = None
+    request_id: str | None = None
+    latency_ms: float | None = None
+    warnings: tuple[LossWarning, ...] = ()
+    kept: Replies | None = None
+    sale: Sale | None = None
+
+    @property
+    def raw(self) -> Any:
+        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was not kept."""
+        return self.kept.value if self.kept is not None else None

@@ -1,0 +1,158 @@
+"""What a retrieval wire is to the rest of the package: a codec for one model at one address.
+
+Codecs are pure, as those of ``dragoman.wire`` are: no socket, no clock, no log. ``encode`` writes one request,
+``decode`` reads its whole reply. Splitting a call into several requests is done above the codecs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from msgspec import Struct
+
+from ...errors import (
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    ProviderError,
+    UnavailableError,
+    UnsupportedFeatureError,
+    quote,
+)
+from ...events import Usage
+from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes, encode_post, read_quirks
+from ...wire.errors import Row, build_error, read_failure, row
+from ...wire.json import merge_extras
+from ...wire.openai.errors import ROWS as CHAT_ROWS
+from ...wire.openai.errors import inband_error
+from ..values import EmbedRequest, Ranked, RerankRequest
+
+ROWS: tuple[Row, ...] = (
+    # llama.cpp: a text longer than its physical batch is a 500, which a retry would send again and again
+    row("500", r"too large to process|physical batch size", ContextOverflowError),
+    # a TEI and a vLLM that were asked for more tokens than the model reads
+    row("400 413 422", r"must have less than \d+ tokens|input is too long", ContextOverflowError),
+    row("424", r"", UnavailableError),  # TEI: its backend failed
+    row("501", r"", UnsupportedFeatureError),  # llama.cpp without --embeddings or --rerank
+    *CHAT_ROWS,
+    row("404", r"", InvalidModelError),
+)
+"""The failures of retrieval servers: their own, then those of chat servers."""
+
+JSON = {"content-type": "application/json", "accept": "application/json"}
+
+Q = TypeVar("Q", bound=Struct)
+RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
+
+
+class EmbedPart(Struct, frozen=True):
+    """The reply to one request: the vectors as little-endian float32, one after the other."""
+
+    data: bytes
+    dimensions: int
+    usage: Usage = Usage()
+    response_id: str | None = None
+    model: str | None = None
+
+
+class RankPart(Struct, frozen=True):
+    """The reply to one request: its results in the order in which the server sent them."""
+
+    results: tuple[Ranked, ...]
+    usage: Usage = Usage()
+    response_id: str | None = None
+    model: str | None = None
+
+
+class RetrievalCodec(ABC, Generic[Q, RequestT]):
+    """One wire, for one model at one address."""
+
+    wire: ClassVar[str]
+    quirks_type: type[Q]
+    batch_limit: ClassVar[int | None] = None
+    """How many texts or documents one request of this wire may hold; ``None`` if there is no such limit."""
+
+    def __init__(self, model: str, base_url: str, quirks: Q | None = None) -> None:
+        self.model = model
+        self.base_url = base_url
+        self.quirks = self.quirks_type() if quirks is None else quirks
+
+    @classmethod
+    def connect(cls, model: str, base_url: str, quirks: Any) -> Self:
+        """Return a codec for an endpoint; ``quirks`` is the wire's struct, or a mapping of its fields."""
+        return cls(model, base_url, read_quirks(quirks, cls.quirks_type))
+
+    @property
+    def limit(self) -> int | None:
+        """Return how many texts or documents one request to this server may hold."""
+        own: int | None = getattr(self.quirks, "batch_limit", None)
+        return own or self.batch_limit
+
+    @abstractmethod
+    def encode(self, request: RequestT) -> Encoded:
+        """Return the request as bytes, with what could not be said on this wire."""
+
+    @abstractmethod
+    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+        """Yield the questions to ask the server, one by one; raise what is not right."""
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+        """Return what a reply means that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
+        return build_error(status, headers, read_failure(body), ROWS, now)
+
+    def inband_error(self, record: Any) -> ProviderError | None:
+        """Return the error that a reply of status 200 is, if it has an ``error`` in place of a result."""
+        found = record.get("error") if isinstance(record, dict) else None
+        return inband_error(read_failure(record)) if found else None
+
+    def authorise(self, key: str) -> dict[str, str]:
+        """Return the headers that carry the key."""
+        return {"authorization": f"Bearer {key}"}
+
+    def post(
+        self,
+        url: str,
+        body: dict[str, Any],
+        request: RequestT,
+        notes: Notes,
+        lists: frozenset[str] = frozenset(),
+    ) -> Encoded:
+        """Return a body with the caller's extras as a ``POST``."""
+        merge_extras(body, request.extras, lists=lists, where="extras")
+        return encode_post(url, body, notes, None, JSON)
+
+
+class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
+    """A wire that embeds texts."""
+
+    @abstractmethod
+    def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
+        """Read the whole reply to a request; ``InvalidResponseError`` if it is not one."""
+
+
+class RerankCodec(RetrievalCodec[Q, RerankRequest]):
+    """A wire that orders documents."""
+
+    @abstractmethod
+    def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:
+        """Read the whole reply to a request; ``InvalidResponseError`` if it is not one."""
+
+
+def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | None:
+    """Return the wire's word for the input type; one that the wire does not have is refused."""
+    if request.input_type is None:
+        return None
+    if request.input_type not in words:
+        known = ", ".join(words)
+        raise InvalidRequestError(f"input_type must be one of {known} on this wire, not {quote(request.input_type)}")
+    return words[request.input_type]
+
+
+def drop_input_type(request: EmbedRequest, notes: Notes) -> None:
+    """Note that the wire has no place for the input type."""
+    if request.input_type is not None:
+        notes.drop(
+            "input_type", "input_type_dropped", "this wire has no field for it; see prefixes of connect_embedder"
+        )

@@ -1,0 +1,98 @@
+"""Jina: ``/v1/embeddings`` with a task, and ``/v1/rerank``.
+
+Texts that are too long are refused and not cut. Tasks beyond ``query`` and ``document`` differ from one version of
+its models to the next; they are reached by ``extras={"task": ...}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, ClassVar, Literal
+
+from msgspec import Struct
+
+from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes
+from ...wire.urls import join_url
+from ..values import EmbedRequest, RerankRequest
+from .codec import EmbedCodec, EmbedPart, RankPart, RerankCodec, choose_input_type
+from .reading import read_any, read_listed, read_name, read_results, read_usage
+
+_TASKS = {"query": "retrieval.query", "document": "retrieval.passage"}
+
+
+class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
+    """``embedding_type`` is sent if set: ``base64`` is three times smaller than numbers."""
+
+    embedding_type: Literal["base64", "float"] | None = None
+    batch_limit: int | None = None
+
+
+class JinaEmbed(EmbedCodec[EmbedQuirks]):
+    """``/v1/embeddings`` for one model at one base URL."""
+
+    wire: ClassVar[str] = "jina"
+    quirks_type = EmbedQuirks
+
+    def encode(self, request: EmbedRequest) -> Encoded:
+        body: dict[str, Any] = {"model": request.model or self.model}
+        task = choose_input_type(request, _TASKS)
+        if task is not None:
+            body["task"] = task
+        if request.dimensions is not None:
+            body["dimensions"] = request.dimensions
+        if self.quirks.embedding_type is not None:
+            body["embedding_type"] = self.quirks.embedding_type
+        body |= {"truncate": False, "input": list(request.texts)}
+        return self.post(join_url(self.base_url, "/embeddings", default="/v1"), body, request, Notes())
+
+    def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
+        read, data, dimensions = read_listed(reply, len(request.texts), self.inband_error)
+        usage = read_usage(read.usage, "total_tokens", "prompt_tokens")
+        return EmbedPart(data, dimensions, usage, read_name(read.id), read_name(read.model))
+
+    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+        """Embed one character: the server lists no models, so there is no question that costs nothing."""
+        request = EmbedRequest(texts=("?",))
+        reply = yield self.encode(request).http
+        if reply.status >= 300:
+            raise self.error(reply.status, reply.headers, reply.body)
+        self.decode(reply, request)
+
+
+class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
+    """``batch_limit`` is how many documents one request may hold."""
+
+    batch_limit: int | None = None
+
+
+class JinaRerank(RerankCodec[RerankQuirks]):
+    """``/v1/rerank`` for one model at one base URL."""
+
+    wire: ClassVar[str] = "jina"
+    quirks_type = RerankQuirks
+
+    def encode(self, request: RerankRequest) -> Encoded:
+        body: dict[str, Any] = {"model": request.model or self.model}
+        if request.top_k is not None:
+            body["top_n"] = request.top_k
+        # Always sent: the server returns all documents by default.
+        body |= {"return_documents": bool(request.return_documents), "truncation": False}
+        body |= {"query": request.query, "documents": list(request.documents)}
+        return self.post(join_url(self.base_url, "/rerank", default="/v1"), body, request, Notes())
+
+    def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:
+        record = read_any(reply.body)
+        if (error := self.inband_error(record)) is not None:
+            raise error
+        facts = record if isinstance(record, dict) else {}
+        usage = read_usage(facts.get("usage"), "total_tokens", "prompt_tokens")
+        results = read_results(facts.get("results"), request)
+        return RankPart(results, usage, read_name(facts.get("id")), read_name(facts.get("model")))
+
+    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+        """Rank one character, as ``JinaEmbed`` does."""
+        request = RerankRequest(query="?", documents=("?",))
+        reply = yield self.encode(request).http
+        if reply.status >= 300:
+            raise self.error(reply.status, reply.headers, reply.body)
+        self.decode(reply, request)

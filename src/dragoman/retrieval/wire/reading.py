@@ -1,0 +1,181 @@
+"""Read replies: vectors in every form that servers send them in, results of a ranking, and counts."""
+
+from __future__ import annotations
+
+import array
+import base64
+import binascii
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError, ProviderError, quote
+from ...events import Usage, read_json
+from ...wire.codec import HttpReply
+from ...wire.json import read_count
+from ..values import Ranked, RerankRequest
+from ..vectors import WIDTH, is_finite, little_endian
+
+T = TypeVar("T")
+Vector = bytes | list[float]
+
+
+class _Item(Struct, gc=False):
+    embedding: Vector
+    index: int | None = None
+
+
+class ListedReply(Struct):
+    """The shape of the openai wire: vectors under ``data``, each with its index; base64 or numbers."""
+
+    data: list[_Item]
+    usage: Any = None
+    model: Any = None
+    id: Any = None
+
+
+_decode_listed = msgspec.json.Decoder(ListedReply).decode
+
+
+def read_listed(reply: HttpReply, count: int, find_error: Callable[[Any], ProviderError | None]) -> tuple[
+    ListedReply, bytes, int
+]:  # fmt: skip
+    """Read a reply of the openai shape: its facts, its vectors in the order of the texts, and their length."""
+    read = read_typed(reply.body, _decode_listed, find_error)
+    rows: list[Vector | None] = [None] * count
+    check_count(len(read.data), count)
+    if all(item.index is None for item in read.data):  # a server that leaves the index out answers in order
+        rows = [item.embedding for item in read.data]
+    else:
+        for item in read.data:
+            _place(rows, item.index, item.embedding)
+    data, dimensions = pack_vectors([row for row in rows if row is not None])
+    return read, data, dimensions
+
+
+def _place(rows: list[Any], index: Any, row: Any) -> None:
+    if type(index) is not int or not 0 <= index < len(rows):
+        raise InvalidResponseError(f"a vector has the index {quote(index)}, of {len(rows)} texts")
+    if rows[index] is not None:
+        raise InvalidResponseError(f"two vectors have the index {index}")
+    rows[index] = row
+
+
+def read_typed(body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]) -> T:
+    """Decode a body of a known shape; raise the error that it reports, or what is wrong with it."""
+    try:
+        return decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+    record = read_any(body)
+    raise find_error(record) or InvalidResponseError(f"the reply is not one of this wire: {reason}")
+
+
+def read_any(body: bytes) -> Any:
+    """Decode a body of any shape; ``InvalidResponseError`` if it is not JSON."""
+    try:
+        return read_json(body)
+    except ValueError as error:
+        reason = str(error)[:200]
+    raise InvalidResponseError(f"the reply is not JSON: {reason}")
+
+
+def show_raw(body: bytes) -> Any:
+    """Return a reply as parsed JSON, or as text where it is not JSON."""
+    try:
+        return read_json(body)
+    except ValueError:
+        return body.decode("utf-8", "replace")
+
+
+def check_count(found: int, expected: int) -> None:
+    """Refuse a reply with fewer or more vectors than there were texts."""
+    if found != expected:
+        raise InvalidResponseError(f"the reply has {found} vectors for {expected} texts")
+
+
+def pack_vectors(rows: Sequence[Vector]) -> tuple[bytes, int]:
+    """Return vectors as little-endian float32, one after the other, and their length."""
+    packed = [row if type(row) is bytes else _pack_numbers(row) for row in rows]
+    sizes = set(map(len, packed))
+    if len(sizes) > 1:
+        lengths = ", ".join([f"{size / WIDTH:g}" for size in sorted(sizes)[:5]])
+        raise InvalidResponseError(f"the vectors differ in length: {lengths}")
+    size = sizes.pop() if sizes else 0
+    if size == 0 or size % WIDTH:
+        raise InvalidResponseError(f"a vector has {size} bytes, which are not float32 numbers")
+    data = b"".join(packed)
+    if not is_finite(data):
+        raise InvalidResponseError("a vector has a number that is not finite")
+    return data, size // WIDTH
+
+
+def _pack_numbers(row: Any) -> bytes:
+    return little_endian(array.array("f", row).tobytes())
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode base64 strictly; ``InvalidResponseError`` for anything else."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidResponseError("a vector is a text and not base64") from None
+
+
+# --- rankings ---------------------------------------------------------------------------------------
+
+
+def read_results(
+    items: Any, request: RerankRequest, score: str = "relevance_score", echo: str = "document"
+) -> tuple[Ranked, ...]:
+    """Read the results of a ranking, and refuse those that cannot be trusted."""
+    if not isinstance(items, list):
+        raise InvalidResponseError("the reply has no list of results")
+    if request.top_k is not None and len(items) > request.top_k:
+        raise InvalidResponseError(f"the reply has {len(items)} results, {request.top_k} were asked for")
+    seen: set[int] = set()
+    results = []
+    for item in items:
+        index = item.get("index") if isinstance(item, dict) else None
+        if type(index) is not int or not 0 <= index < len(request.documents):
+            raise InvalidResponseError(f"a result has the index {quote(index)}, of {len(request.documents)} documents")
+        if index in seen:
+            raise InvalidResponseError(f"two results have the index {index}")
+        seen.add(index)
+        results.append(Ranked(index, _read_score(item.get(score)), _read_echo(item.get(echo))))
+    return tuple(results)
+
+
+def _read_score(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidResponseError(f"a result has the score {quote(value)}")
+    return float(value)
+
+
+def _read_echo(value: Any) -> str | None:
+    """Read the text of a document that the server returned: a string, or an object with a ``text``."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        text = value.get("text")
+        return text if isinstance(text, str) else None
+    raise InvalidResponseError(f"a result has the document {quote(value)}")
+
+
+# --- ancillary figures: one that is not sound counts as not reported ----------------------------------
+
+
+def read_usage(record: Any, *names: str) -> Usage:
+    """Return the usage of the first of these counts that is sound."""
+    if not isinstance(record, Mapping):
+        return Usage()
+    counts = [read_count(record.get(name)) for name in names]
+    return Usage(input_tokens=next((count for count in counts if count is not None), None))
+
+
+def read_name(value: Any) -> str | None:
+    """Return an id or a model's name, if it is a string and not empty."""
+    return value if isinstance(value, str) and value else None
