@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from .provider import EventStream, Gathered, Provider, connect, gather, plan
     from .registry import Registry
     from .replay import ReplayProvider
+    from .retrieval import (
+        Embedder, Embeddings, EmbedRequest, Ranked, Ranking, Reranker, RerankRequest, Vectors, connect_embedder,
+        connect_reranker,
+    )
     from .session import Budget, Session
     from .transport import HttpTransport, Timeouts
     from .validate import Messages, Settings, Tools, parse_messages
@@ -71,6 +75,10 @@ _NAMES = {
     "provider": "EventStream Gathered Provider connect gather plan",
     "registry": "Registry",
     "replay": "ReplayProvider",
+    "retrieval": (
+        "EmbedRequest Embedder Embeddings Ranked Ranking RerankRequest Reranker Vectors connect_embedder "
+        "connect_reranker"
+    ),
     "session": "Budget Session",
     "transport": "HttpTransport Timeouts",
     "validate": "Messages Settings Tools parse_messages",
@@ -78,20 +86,20 @@ _NAMES = {
 }
 __all__ = [
     "Assistant", "AuthenticationError", "Budget", "Cache", "CallCancelledError", "Capabilities",
-    "ContextOverflowError", "Continuity", "Cost", "Document", "Event", "EventStream", "Fallback",
-    "ForceTool", "Gathered", "HttpTransport", "Image", "Inline", "InvalidModelError", "InvalidRequestError",
-    "InvalidResponseError", "Issuer", "LocalProvider", "LossWarning", "MalformedToolCallError",
-    "Message", "MessageComplete", "MessageStart", "Messages", "ModelNotLoadedError", "NetworkError", "Observe",
-    "Opaque", "OverloadedError", "Policy", "PriceTable", "Provider", "ProviderError",
-    "QuotaExceededError", "RateLimit", "RateLimitError", "Record", "RedactedThinking", "Registry",
-    "ReplayProvider", "Request", "Response", "Retry", "Rule", "RuntimeConfig", "Session", "Settings",
-    "StreamContractError", "StreamInterruptedError", "StructuredOutputError", "SwapPlan", "System",
-    "Text", "TextDelta", "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool",
-    "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart",
-    "Tools", "UnavailableError", "Unpriced",
-    "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage",
-    "User", "check_events", "connect", "cost", "decode_event", "describe", "encode_event", "fold",
-    "gather", "parse_messages", "plan", "reprice", "to_model_events",
+    "ContextOverflowError", "Continuity", "Cost", "Document", "EmbedRequest", "Embedder", "Embeddings",
+    "Event", "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",
+    "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "LocalProvider",
+    "LossWarning", "MalformedToolCallError", "Message", "MessageComplete", "MessageStart", "Messages",
+    "ModelNotLoadedError", "NetworkError", "Observe", "Opaque", "OverloadedError", "Policy", "PriceTable",
+    "Provider", "ProviderError", "QuotaExceededError", "Ranked", "Ranking", "RateLimit", "RateLimitError",
+    "Record", "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
+    "Response", "Retry", "Rule", "RuntimeConfig", "Session", "Settings", "StreamContractError",
+    "StreamInterruptedError", "StructuredOutputError", "SwapPlan", "System", "Text", "TextDelta",
+    "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool", "ToolCall", "ToolIntent",
+    "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "Tools", "UnavailableError",
+    "Unpriced", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors",
+    "check_events", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event", "describe",
+    "encode_event", "fold", "gather", "parse_messages", "plan", "reprice", "to_model_events",
 ]
 # isort: on
 # fmt: on

@@ -1,0 +1,116 @@
+"""Cases of retrieval wires as data: one JSON file a case, in a folder per operation and wire.
+
+A case has ``base_url``, ``model``, ``quirks`` and ``prefixes``, as for ``connect_embedder``; the ``request``; the
+``url`` and ``body`` that must be sent; ``status``, ``headers`` and ``reply`` (or ``text``, for a reply that is not
+JSON), which come back; and what the caller must receive: an ``answer``, the codes of ``warnings``, or an ``error``
+with its ``class``, a part of its ``message``, and whether anything was ``sent``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from ...errors import ProviderError
+from ...retrieval import EMBED_CODECS, RERANK_CODECS, Embeddings, EmbedRequest, Ranking, RerankRequest
+from ...retrieval.http import Endpoint, HttpEmbedder, HttpReranker
+from ...transport import FixtureTransport
+from ..violation import demand, demand_same
+
+CASES = Path(__file__).parent / "cases"
+
+
+class RetrievalCase(Struct, frozen=True):
+    """One case; ``run`` raises ``Violation`` if the codec does not keep it."""
+
+    name: str
+    operation: str
+    wire: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.operation}/{self.wire}/{self.name}"
+
+    def run(self, codec: Any = None) -> None:
+        """Hold a codec class against the case; ours if none is given."""
+        kind = codec or (EMBED_CODECS if self.operation == "embed" else RERANK_CODECS)[self.wire]
+        transport = FixtureTransport((self.data.get("status", 200), self.data.get("headers", {}), [self._body()]))
+        made: Any = kind.connect(self.data["model"], self.data["base_url"], self.data.get("quirks"))
+        endpoint: Endpoint[Any] = Endpoint(made, transport, name="case")
+        error: ProviderError | None = None
+        answer: Embeddings | Ranking | None = None
+        try:
+            answer = asyncio.run(self._call(endpoint, made))
+        except ProviderError as raised:
+            error = raised
+        self._check_sent(transport)
+        if "error" in self.data:
+            self._check_error(error)
+            return
+        demand(error is None, f"{self}: {error!r}")
+        assert answer is not None
+        demand_same(_show(answer), _read_answer(self.data["answer"]), f"{self}: the answer")
+        found = [warning.code for warning in answer.warnings]
+        demand_same(found, self.data.get("warnings", []), f"{self}: the warnings")
+
+    def _body(self) -> bytes:
+        return str(self.data["text"]).encode() if "text" in self.data else msgspec.json.encode(self.data.get("reply"))
+
+    async def _call(self, endpoint: Endpoint[Any], codec: Any) -> Embeddings | Ranking:
+        if self.operation == "embed":
+            embedder = HttpEmbedder(endpoint, codec, prefixes=self.data.get("prefixes"))
+            return await embedder.send(msgspec.convert(self.data["request"], EmbedRequest))
+        reranker = HttpReranker(endpoint, codec)
+        return await reranker.send(msgspec.convert(self.data["request"], RerankRequest))
+
+    def _check_sent(self, transport: FixtureTransport) -> None:
+        expects = self.data.get("error", {}).get("sent", True)
+        demand(bool(transport.requests) is expects, f"{self}: {len(transport.requests)} requests were sent")
+        for request in transport.requests:
+            if "url" in self.data:
+                demand_same(request.url, self.data["url"], f"{self}: the URL")
+            if "body" in self.data:
+                demand_same(
+                    _ordered(msgspec.json.decode(request.body)), _ordered(self.data["body"]), f"{self}: the body"
+                )
+
+    def _check_error(self, error: ProviderError | None) -> None:
+        wanted = self.data["error"]
+        demand(error is not None, f"{self}: no error, {wanted['class']} is wanted")
+        assert error is not None
+        demand_same(type(error).__name__, wanted["class"], f"{self}: the class of the error")
+        demand(wanted.get("message", "") in str(error), f"{self}: {wanted.get('message')!r} is not in {str(error)!r}")
+        if "retry_after" in wanted:
+            demand_same(error.retry_after, wanted["retry_after"], f"{self}: retry_after")
+
+
+def find_retrieval_cases(operation: str = "*", wire: str = "*", folder: Path = CASES) -> list[RetrievalCase]:
+    """Return the cases of an operation and a wire; all of them, if none is given."""
+    return [
+        RetrievalCase(path.stem, path.parts[-3], path.parts[-2], msgspec.json.decode(path.read_bytes()))
+        for path in sorted(folder.glob(f"{operation}/{wire}/*.json"))
+    ]
+
+
+def _ordered(body: Any) -> Any:
+    """Return a body with the order of its fields as part of it: equal requests are equal bytes."""
+    return [list(body.items()), body] if isinstance(body, dict) else body
+
+
+def _show(answer: Embeddings | Ranking) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "model": answer.model,
+        "usage": msgspec.to_builtins(answer.usage),
+        "response_id": answer.response_id,
+    }
+    if isinstance(answer, Embeddings):
+        return shown | {"vectors": answer.vectors.tolist()}
+    return shown | {"results": [[each.index, each.relevance_score, each.document] for each in answer.results]}
+
+
+def _read_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"response_id": None, **answer}

@@ -1,0 +1,356 @@
+"""Calls of embedders and rerankers: arguments, splitting, partial failure, cancellation, vectors."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import base64
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import (
+    CallCancelledError,
+    Embedder,
+    Embeddings,
+    InvalidRequestError,
+    InvalidResponseError,
+    Ranked,
+    Ranking,
+    RateLimitError,
+    Reranker,
+    UnsupportedFeatureError,
+    Usage,
+    Vectors,
+    connect_embedder,
+    connect_reranker,
+)
+from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS, EmbedRequest, RerankRequest
+from dragoman.transport import FixtureTransport
+
+
+class Lengths(Embedder):
+    """Embeds a text as its length and its place in the request; fails at the request of a given number."""
+
+    name, model, batch_size = "lengths", "m", 2
+
+    def __init__(self, fail_at: int = -1, error: Exception | None = None, usage: Sequence[int | None] = ()) -> None:
+        self.requests: list[EmbedRequest] = []
+        self._fail_at = fail_at
+        self._error = error
+        self._usage = usage
+
+    async def answer(self, request: EmbedRequest) -> Embeddings:
+        number = len(self.requests)
+        self.requests.append(request)
+        if number == self._fail_at and self._error is not None:
+            raise self._error
+        rows = [[len(text), at] for at, text in enumerate(request.texts)]
+        used = self._usage[number] if self._usage else len(request.texts)
+        usage = Usage(input_tokens=used)
+        return Embeddings(vectors=Vectors.of(rows), model=f"m{number}", usage=usage, response_id=f"id{number}")
+
+
+class Scores(Reranker):
+    """Scores a document by the number in it."""
+
+    name, model, batch_size = "scores", "m", 3
+
+    def __init__(self) -> None:
+        self.requests: list[RerankRequest] = []
+
+    async def answer(self, request: RerankRequest) -> Ranking:
+        self.requests.append(request)
+        ranked = [Ranked(at, float(text)) for at, text in enumerate(request.documents)]
+        ranked.sort(key=lambda each: -each.relevance_score)
+        return Ranking(results=tuple(ranked[: request.top_k]), usage=Usage(search_units=1), model="m")
+
+
+# --- arguments --------------------------------------------------------------------------------------
+
+EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    ([], {}, "texts is empty"),
+    ("one", {}, "texts must be a list of strings; put the one string into a list"),
+    ({"a"}, {}, "texts must be a list of strings, not set"),
+    (["a", 1], {}, "texts[1] must be a string, not int"),
+    ([[1, 2]], {}, "texts[0] must be a string, not list"),
+    (["a"], {"dimensions": 0}, "dimensions must be a positive whole number"),
+    (["a"], {"dimensions": True}, "dimensions must be a positive whole number"),
+    (["a"], {"dimensions": 1.5}, "dimensions must be a positive whole number"),
+    (["a"], {"input_type": ""}, "input_type must be a string"),
+    (["a"], {"extras": ["x"]}, "extras must be a mapping"),
+]
+
+
+@pytest.mark.parametrize(("texts", "settings", "message"), EMBED_MISTAKES)
+async def test_embed_refuses_before_anything_is_sent(texts: Any, settings: dict[str, Any], message: str) -> None:
+    embedder = Lengths()
+    with pytest.raises(InvalidRequestError) as caught:
+        await embedder.embed(texts, **settings)
+    assert message in str(caught.value)
+    assert embedder.requests == []
+
+
+RERANK_MISTAKES: list[tuple[Any, Any, dict[str, Any], str]] = [
+    ("", ["a"], {}, "query is empty"),
+    (3, ["a"], {}, "query must be a string"),
+    ("q", [], {}, "documents is empty"),
+    ("q", "a", {}, "documents must be a list of strings"),
+    ("q", ["a", None], {}, "documents[1] must be a string"),
+    ("q", ["a"], {"top_k": 0}, "top_k must be a positive whole number"),
+    ("q", ["a"], {"top_k": -1}, "top_k must be a positive whole number"),
+    ("q", ["a"], {"return_documents": "yes"}, "return_documents must be true or false"),
+]
+
+
+@pytest.mark.parametrize(("query", "documents", "settings", "message"), RERANK_MISTAKES)
+async def test_rerank_refuses_before_anything_is_sent(
+    query: Any, documents: Any, settings: dict[str, Any], message: str
+) -> None:
+    reranker = Scores()
+    with pytest.raises(InvalidRequestError) as caught:
+        await reranker.rerank(query, documents, **settings)
+    assert message in str(caught.value)
+    assert reranker.requests == []
+
+
+# --- splitting --------------------------------------------------------------------------------------
+
+
+async def test_a_large_call_is_split_in_order() -> None:
+    embedder = Lengths()
+    found = await embedder.embed(["a", "bb", "ccc", "dddd", "eeeee"], input_type="query", dimensions=2, extras={"x": 1})
+    assert found.vectors.tolist() == [[1, 0], [2, 1], [3, 0], [4, 1], [5, 0]]
+    assert [list(request.texts) for request in embedder.requests] == [["a", "bb"], ["ccc", "dddd"], ["eeeee"]]
+    rest = {msgspec.json.encode(msgspec.structs.replace(request, texts=[])) for request in embedder.requests}
+    assert len(rest) == 1  # every other field is the same
+    assert (found.model, found.response_id, found.usage) == ("m0", "id0", Usage(input_tokens=5))
+    assert found.latency_ms is not None
+
+
+async def test_tokens_are_known_for_the_whole_only_if_every_part_reports_them() -> None:
+    found = await Lengths(usage=[1, None, 3]).embed(["a"] * 5)
+    assert found.usage == Usage()
+
+
+async def test_a_failing_part_keeps_what_had_arrived() -> None:
+    embedder = Lengths(2, RateLimitError("slow down"))
+    with pytest.raises(RateLimitError) as caught:
+        await embedder.embed(["a"] * 7)
+    error = caught.value
+    assert (
+        "texts[4:6] of 7 failed; texts[0:4] were answered and are in error.response; texts[6:7] were not sent"
+        in str(error)
+    )
+    assert error.response.vectors.tolist() == [[1, 0], [1, 1]] * 2
+    assert error.response.usage == Usage(input_tokens=4)
+    assert len(embedder.requests) == 3
+
+
+async def test_the_first_part_failing_has_no_partial_answer() -> None:
+    with pytest.raises(RateLimitError) as caught:
+        await Lengths(0, RateLimitError("slow down")).embed(["a"] * 3)
+    assert caught.value.response is None
+    assert "texts[0:2] of 3 failed; texts[2:3] were not sent" in str(caught.value)
+
+
+async def test_vectors_of_one_call_have_one_length() -> None:
+    class Growing(Lengths):
+        async def answer(self, request: EmbedRequest) -> Embeddings:
+            found = await super().answer(request)
+            size = len(self.requests)
+            return msgspec.structs.replace(found, vectors=Vectors.of([[0.0] * size for _ in request.texts]))
+
+    with pytest.raises(InvalidResponseError, match="have 2 numbers, those before it 1") as caught:
+        await Growing().embed(["a"] * 3)
+    assert len(caught.value.response.vectors) == 2
+
+
+async def test_rankings_of_parts_become_one() -> None:
+    reranker = Scores()
+    found = await reranker.rerank("q", ["3", "1", "9", "8", "2", "7", "5"], top_k=3)
+    assert [(each.index, each.relevance_score) for each in found.results] == [(2, 9), (3, 8), (5, 7)]
+    assert [request.top_k for request in reranker.requests] == [3, 3, 1]
+    assert found.usage == Usage(search_units=3)
+
+
+@pytest.mark.parametrize(("wire", "limit"), [("openai", 2048), ("cohere", 96), ("voyage", 1000), ("gemini", 100),
+                                             ("tei", 32), ("ollama", None), ("jina", None)])  # fmt: skip
+def test_every_wire_knows_its_limit(wire: str, limit: int | None) -> None:
+    assert connect_embedder("m", wire=wire, base_url="http://host").batch_size == limit
+    assert connect_embedder("m", wire=wire, base_url="http://host", batch_size=7).batch_size == 7
+    assert connect_embedder("m", wire=wire, base_url="http://host", quirks={"batch_limit": 5}).batch_size == 5
+    known = {"max_batch_size": 4}
+    assert connect_embedder("m", wire=wire, base_url="http://host", capabilities=known).batch_size == 4
+
+
+def test_every_embedding_wire_is_in_that_table() -> None:
+    assert set(EMBED_CODECS) == {"openai", "cohere", "voyage", "gemini", "tei", "ollama", "jina"}
+    assert set(RERANK_CODECS) == {"openai", "cohere", "voyage", "tei", "jina"}
+
+
+# --- over HTTP --------------------------------------------------------------------------------------
+
+
+def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, str], list[bytes]]:
+    data = [{"index": at, "embedding": list(row)} for at, row in enumerate(rows)]
+    return status, {}, [msgspec.json.encode({"data": data, "usage": {"prompt_tokens": 1}})]
+
+
+async def test_raw_is_the_list_of_replies_of_a_split_call() -> None:
+    transport = FixtureTransport(_reply([1.0]), _reply([2.0]))
+    found = await connect_embedder("m", base_url="http://host", transport=transport, batch_size=1).embed(["a", "b"])
+    assert [each["data"][0]["embedding"] for each in found.raw] == [[1.0], [2.0]]
+    assert found.vectors.tolist() == [[1.0], [2.0]]
+
+
+async def test_raw_of_one_request_is_its_reply() -> None:
+    transport = FixtureTransport(_reply([1.0]))
+    found = await connect_embedder("m", base_url="http://host", transport=transport).embed(["a"])
+    assert found.raw["usage"] == {"prompt_tokens": 1}
+
+
+async def test_raw_is_not_kept_if_not_wanted() -> None:
+    transport = FixtureTransport(_reply([1.0]))
+    embedder = connect_embedder("m", base_url="http://host", transport=transport, keep_raw=False)
+    assert (await embedder.embed(["a"])).raw is None
+
+
+async def test_secrets_and_texts_stay_out_of_errors() -> None:
+    text = "a sentence that a server repeats in full"
+    body = msgspec.json.encode({"error": {"message": f"cannot embed {text} with key sk-verysecretkey123"}})
+    transport = FixtureTransport((400, {}, [body]))
+    embedder = connect_embedder("m", base_url="http://host", transport=transport, api_key="sk-verysecretkey123")
+    with pytest.raises(InvalidRequestError) as caught:
+        await embedder.embed([text])
+    assert text not in str(caught.value)
+    assert "verysecret" not in f"{caught.value!r}{caught.value.provider_message}"
+    assert caught.value.model == "m"
+
+
+async def test_losses_can_be_rejected() -> None:
+    transport = FixtureTransport(_reply([1.0]))
+    embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
+    with pytest.raises(UnsupportedFeatureError, match="input_type"):
+        await embedder.embed(["a"], input_type="query")
+    assert transport.requests == []
+
+
+async def test_a_loss_that_the_reply_shows_keeps_the_answer() -> None:
+    transport = FixtureTransport(_reply([1.0]))
+    embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
+    with pytest.raises(UnsupportedFeatureError, match="dimensions") as caught:
+        await embedder.embed(["a"], dimensions=8)
+    assert caught.value.response.vectors.tolist() == [[1.0]]
+
+
+async def test_what_a_model_is_known_not_to_do_is_not_sent() -> None:
+    transport = FixtureTransport()
+    known = {"supports_dimensions": False}
+    embedder = connect_embedder("m", base_url="http://host", transport=transport, capabilities=known)
+    with pytest.raises(UnsupportedFeatureError, match="one length only"):
+        await embedder.embed(["a"], dimensions=8)
+    embedder = connect_embedder("m", base_url="http://host", transport=transport, capabilities={"max_dimensions": 4})
+    with pytest.raises(InvalidRequestError, match="4 at most"):
+        await embedder.embed(["a"], dimensions=8)
+    for settings in ({"supports_embeddings": False},):
+        with pytest.raises(UnsupportedFeatureError, match="known not to embed"):
+            await connect_embedder("m", base_url="http://host", capabilities=settings).embed(["a"])
+    with pytest.raises(UnsupportedFeatureError, match="known not to rank"):
+        await connect_reranker("m", base_url="http://host", capabilities={"supports_reranking": False}).rerank(
+            "q", ["a"]
+        )
+
+
+def test_settings_are_checked() -> None:
+    for call, settings, message in [
+        (connect_embedder, {"wire": "anthropic"}, "unknown wire 'anthropic'; one of cohere, gemini"),
+        (connect_reranker, {"wire": "ollama"}, "unknown wire 'ollama'; one of cohere, jina"),
+        (connect_embedder, {"batch_size": 0}, "batch_size must be a positive whole number"),
+        (connect_embedder, {"on_loss": "ignore"}, "on_loss must be"),
+        (connect_embedder, {"quirks": {"nonsense": 1}}, "quirks"),
+        (connect_reranker, {"base_url": "ftp://host"}, "base_url"),
+    ]:
+        opened: Callable[..., Any] = call
+        with pytest.raises(ValueError, match=message):
+            opened("m", **{"base_url": "http://host", **settings})
+
+
+# --- cancelling -------------------------------------------------------------------------------------
+
+
+async def test_a_call_is_cancelled_by_its_id_and_keeps_what_had_arrived() -> None:
+    class Stuck(Lengths):
+        async def answer(self, request: EmbedRequest) -> Embeddings:
+            if self.requests:
+                waiting.set()
+                await asyncio.Event().wait()
+            return await super().answer(request)
+
+    waiting = asyncio.Event()
+    embedder = Stuck()
+    call = asyncio.ensure_future(embedder.embed(["a"] * 3, request_id="r"))
+    await waiting.wait()
+    with pytest.raises(InvalidRequestError, match="already in flight"):
+        await embedder.embed(["a"], request_id="r")
+    assert await embedder.cancel("r") is True
+    with pytest.raises(CallCancelledError) as caught:
+        await call
+    assert len(caught.value.response.vectors) == 2
+    assert caught.value.request_id == "r"
+    assert await embedder.cancel("r") is False
+
+
+# --- vectors ----------------------------------------------------------------------------------------
+
+
+def test_vectors_are_a_compact_sequence() -> None:
+    vectors = Vectors.of([[1, 2], [3, 4], [5, 6]])
+    assert (len(vectors), vectors.dimensions) == (3, 2)
+    assert vectors[1].tolist() == vectors[-2].tolist() == [3, 4]
+    assert isinstance(vectors[0], memoryview)
+    assert vectors[0].nbytes == 8
+    assert vectors[1:].tolist() == [[3, 4], [5, 6]]
+    assert vectors[::-1].tolist() == [[5, 6], [3, 4], [1, 2]]
+    assert vectors[2:1].tolist() == []
+    assert [list(row) for row in vectors] == [[1, 2], [3, 4], [5, 6]]
+    assert vectors == Vectors(array.array("f", [1, 2, 3, 4, 5, 6]), 2)
+    assert vectors != Vectors(array.array("f", [1, 2, 3, 4, 5, 6]), 3)
+    assert vectors != [[1, 2]]
+    assert pickle.loads(pickle.dumps(vectors)) == vectors
+    assert base64.b64encode(vectors.tobytes()[:8]).decode() == "AACAPwAAAEA="
+    with pytest.raises(IndexError):
+        vectors[3]
+    with pytest.raises(TypeError):
+        vectors[0][0] = 1.0
+    with pytest.raises(ValueError, match="differ in length"):
+        Vectors.of([[1], [1, 2]])
+    with pytest.raises(ValueError, match="are not vectors of 3"):
+        Vectors(b"12345678", 3)
+    assert Vectors.of([]).tolist() == []
+    assert repr(vectors) == "<Vectors 3 of 2 float32>"
+
+
+def test_numpy_shares_the_memory() -> None:
+    numpy = pytest.importorskip("numpy")
+    vectors = Vectors.of([[1, 2], [3, 4]])
+    matrix = numpy.asarray(vectors)
+    assert matrix.shape == (2, 2)
+    assert matrix.dtype == numpy.float32
+    assert numpy.shares_memory(matrix, numpy.asarray(vectors))
+    assert not numpy.shares_memory(matrix, numpy.array(vectors))
+    assert numpy.asarray(vectors, dtype="float64").tolist() == [[1, 2], [3, 4]]
+    assert numpy.asarray(vectors[1]).tolist() == [3, 4]
+    with pytest.raises(ValueError, match="cannot be shared"):
+        numpy.array(vectors, dtype="float64", copy=False)
+
+
+def test_numpy_is_not_imported() -> None:
+    code = "import sys, dragoman; dragoman.Vectors.of([[1.0]]).tolist(); dragoman.connect_embedder; \
+sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
