@@ -29,13 +29,15 @@ NAMES = [
     "max_output_tokens",
     "accepted_image_media_types",
 ]
+RETRIEVAL = ["supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions", "max_batch_size"]
 FLAGS = NAMES[:10]
 WEAKEST_FIRST: list[Source] = ["unknown", "catalogue", "observed", "probed", "declared"]
 
 values = st.fixed_dictionaries(
     {},
     optional={
-        **{name: st.booleans() for name in FLAGS},
+        **{name: st.booleans() for name in (*FLAGS, *RETRIEVAL[:3])},
+        **{name: st.integers(1, 10**7) for name in RETRIEVAL[3:]},
         "max_context_tokens": st.integers(1, 10**7),
         "max_output_tokens": st.integers(1, 10**7),
         "accepted_image_media_types": st.lists(st.sampled_from(["image/png", "image/jpeg"])),
@@ -46,7 +48,7 @@ capabilities = st.builds(Capabilities.of, values, sources)
 
 
 def test_names_are_the_contracts() -> None:
-    assert list(Capabilities.__struct_fields__) == NAMES
+    assert list(Capabilities.__struct_fields__) == NAMES + RETRIEVAL
     assert set(WEAKEST_FIRST) == set(get_args(Source))
 
 
