@@ -270,8 +270,7 @@ def event_makers(modules: list[Module]) -> list[str]:
 
 # Private parts of libraries, for which they have no public name.
 PRIVATE_ALLOWED = {
-    ("transport.py", "_close"): "closes the sockets of a pool whose event loop is gone; close() needs that loop",
-    ("transport.py", "_get_running_loop"): "asks for the loop without an exception, in a finalizer",
+    ("transport/aiohttp.py", "_close"): "closes the sockets of a pool whose loop is gone; close() needs that loop",
     ("local/server.py", "_exit"): "ends a child process without the parent's finalizers; it has no other name",
 }
 

@@ -429,6 +429,8 @@ def view(session: str | None, where: str | None, port: int, *, browser: bool, as
             asyncio.run(_serve(log, session, port, browser=browser, as_json=as_json))
         except OSError as error:
             raise click.UsageError(f"--port {port}: {error.strerror}") from error
+        except ImportError as error:
+            raise click.UsageError(str(error)) from error
 
 
 async def _serve(log: EventLog, session: str | None, port: int, *, browser: bool, as_json: bool) -> None:

@@ -41,6 +41,8 @@ def _run(server: SimServer, *, as_json: bool) -> None:
         server.start()
     except OSError as error:
         raise click.UsageError(f"cannot listen there: {error.strerror or error}") from error
+    except ImportError as error:
+        raise click.UsageError(str(error)) from error
     try:
         if as_json:
             click.echo(json.dumps({"url": server.url, "base_urls": server.base_urls, "model": server.provider.model}))

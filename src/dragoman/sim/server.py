@@ -126,7 +126,10 @@ class SimServer:
             ready.set()
 
     async def _serve(self, ready: threading.Event) -> None:
-        from aiohttp import web  # the server side of a package that only a call needs otherwise
+        try:
+            from aiohttp import web  # of the extra, and slow to load
+        except ImportError as error:
+            raise ImportError("the simulator's server needs an extra: pip install 'dragoman[aiohttp]'") from error
 
         application = web.Application(client_max_size=MAX_BODY)
         for wire, codec in SERVER_CODECS.items():

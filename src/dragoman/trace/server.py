@@ -105,7 +105,10 @@ class _Site:
     """The handlers, and the framework they are written for."""
 
     def __init__(self, log: EventLog, token: str) -> None:
-        from aiohttp import web  # 0.3 s of imports that only `log view` needs, and every `log` command would pay
+        try:
+            from aiohttp import web  # of the extra; 0.3 s of imports that every other `log` command would pay
+        except ImportError as error:
+            raise ImportError("the trace viewer needs an extra: pip install 'dragoman[aiohttp]'") from error
 
         self.web = web
         self._reader = Reader(log)

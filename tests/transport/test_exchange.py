@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import dragoman
 from dragoman import (
     AuthenticationError,
-    HttpTransport,
     InvalidResponseError,
     NetworkError,
     Provider,
@@ -39,10 +38,14 @@ from dragoman import (
 )
 from dragoman.events import Event
 from dragoman.provider import EventStream, bind, http
-from dragoman.transport import MAX_RATIO, FixtureTransport, Secret, _Exchange
-from dragoman.wire import HttpRequest
+from dragoman.transport import FixtureTransport, Secret, Transport
+from dragoman.transport.body import MAX_RATIO
+from dragoman.wire import Decoder
 
-from .server import Connection, answering, chunk, completion, serve, stream_of
+from ..server import Connection, answering, chunk, completion, serve, stream_of
+
+pytestmark = pytest.mark.usefixtures("make_transport")
+Make = Callable[..., Transport]
 
 
 async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
@@ -192,16 +195,6 @@ async def test_whoever_waits_is_told_when_the_provider_is_closed(stream: bool) -
                 await asyncio.wait_for(waiting, 5)
 
 
-async def test_connections_that_serve_again_gather_nothing() -> None:
-    async with serve(answering("abc")) as server, connect("m", base_url=server.base_url) as model:
-        for _ in range(5):
-            await model.complete("Hi")
-        transport: Any = model._transport  # type: ignore[attr-defined]
-        assert len(transport._watched) <= 1
-        for protocol in transport._watched:
-            assert len(protocol.closed._callbacks or ()) <= 1
-
-
 @pytest.mark.parametrize(
     ("status", "kind"), [(401, AuthenticationError), (429, RateLimitError), (500, UnavailableError)]
 )
@@ -256,19 +249,18 @@ async def test_a_reply_of_too_high_a_compression_ratio_is_refused(
     stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = 0
-    receive = _Exchange.receive
+    feed = Decoder.feed
 
-    async def counted(self: _Exchange) -> bytes:
+    def counted(self: Decoder, data: bytes) -> list[Event]:
         nonlocal read
-        received = await receive(self)
-        read += len(received)
-        return received
+        read += len(data)
+        return feed(self, data)
 
-    monkeypatch.setattr(_Exchange, "receive", counted)
+    monkeypatch.setattr(Decoder, "feed", counted)
     async with serve(exploding(bomb)) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(InvalidResponseError, match="times its compressed size"):
             await (collect_all(model.stream("Hi")) if stream else model.complete("Hi"))
-    assert read < MAX_RATIO * len(bomb) + 1024 * 1024
+    assert 0 < read < MAX_RATIO * len(bomb) + 1024 * 1024
 
 
 async def test_a_long_compressed_reply_of_a_usual_ratio_is_read() -> None:
@@ -285,7 +277,7 @@ async def test_a_long_compressed_reply_of_a_usual_ratio_is_read() -> None:
 async def test_compressed_comments_hold_neither_the_deadline_nor_the_loop(
     stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.transport.MAX_RATIO", 10_000)
+    monkeypatch.setattr("dragoman.transport.body.MAX_RATIO", 10_000)
     turns = 0
 
     async def count_turns() -> None:
@@ -423,7 +415,7 @@ async def test_a_hint_is_given_only_when_no_server_answers() -> None:
     assert "Is it running?" not in str(lost.value)
 
 
-async def test_errors_name_the_proxy_without_its_password() -> None:
+async def test_errors_name_the_proxy_without_its_password(make_transport: Make) -> None:
     async def refuse_tunnel(connection: Connection) -> None:
         connection.reply(502, b"no")
 
@@ -439,7 +431,7 @@ async def test_errors_name_the_proxy_without_its_password() -> None:
                 "the proxy http://127.0.0.1:1 to https://test.invalid cannot be reached",
             ),
         ]:
-            transport = HttpTransport(proxy=proxy)
+            transport = make_transport(proxy=proxy)
             async with connect("m", base_url="https://test.invalid/v1", transport=transport) as model:
                 with pytest.raises(NetworkError) as caught:
                     await model.complete("Hi")
@@ -503,38 +495,6 @@ async def test_an_error_page_is_read_only_so_far() -> None:
 # --- connections ------------------------------------------------------------------------------------
 
 
-async def test_many_streams_run_ahead_less_and_all_that_end_are_forgotten() -> None:
-    transport = HttpTransport()
-    alone = transport._ahead.share()
-    async with serve(comments_after_text) as server:
-        model = connect("m", base_url=server.base_url, transport=transport)
-        streams = [model.stream("Hi") for _ in range(40)]
-        for stream in streams:
-            await anext(stream)
-        assert transport._ahead.share() * 4 <= alone
-        for stream in streams[:20]:
-            await stream.aclose()
-        for stream in streams[20:30]:
-            assert await stream.cancel()
-        del stream, streams  # and ten are only dropped
-        assert transport._ahead.share() == alone
-        _, error = await _collect(connect("m", base_url="http://127.0.0.1:1/v1", transport=transport))
-        assert isinstance(error, NetworkError)
-        assert transport._ahead.streams == 0
-        await model.close()
-
-
-async def test_reading_does_not_raise_the_bound_of_what_is_read_ahead() -> None:
-    transport = HttpTransport()
-    async with serve(comments_after_text) as server:
-        request = HttpRequest("POST", f"{server.base_url}/chat/completions", {}, b"{}")
-        async with transport.send(request, {}, Timeouts(), stream=True) as reply:
-            assert await reply.receive()
-            low, _ = reply._content.get_read_buffer_limits()  # type: ignore[attr-defined]
-            assert low <= transport._ahead.share()
-    await transport.close()
-
-
 async def test_whole_replies_share_a_connection_and_streams_do_not_outlive_theirs() -> None:
     connections: set[int] = set()
     inner = answering()
@@ -581,7 +541,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "cert.pem", folder / "key.pem"
 
 
-async def test_tls_with_a_certificate_of_ones_own(certificate: tuple[Path, Path]) -> None:
+async def test_tls_with_a_certificate_of_ones_own(certificate: tuple[Path, Path], make_transport: Make) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
 
@@ -604,7 +564,7 @@ async def test_tls_with_a_certificate_of_ones_own(certificate: tuple[Path, Path]
             with pytest.raises(NetworkError, match="certificate"):
                 await model.complete("Hi")
         for ca in (str(certificate[0]), ssl.create_default_context(cafile=str(certificate[0]))):
-            async with connect("m", base_url=url, transport=HttpTransport(ca=ca)) as model:
+            async with connect("m", base_url=url, transport=make_transport(ca=ca)) as model:
                 assert (await model.complete("Hi")).text == "secure"
                 events, error = await _collect(model)
                 assert error is None
@@ -612,7 +572,7 @@ async def test_tls_with_a_certificate_of_ones_own(certificate: tuple[Path, Path]
                 assert (await model.complete("Hi")).text == "secure"
 
 
-async def test_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies(monkeypatch: pytest.MonkeyPatch, make_transport: Make) -> None:
     async with serve(answering("by proxy")) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("no_proxy", "direct.invalid")
@@ -623,13 +583,13 @@ async def test_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         async with connect("m", base_url="http://direct.invalid/v1") as model:
             with pytest.raises(NetworkError):
                 await model.complete("Hi")
-        async with connect("m", base_url="http://other.invalid/v1", transport=HttpTransport(proxy=None)) as model:
+        async with connect("m", base_url="http://other.invalid/v1", transport=make_transport(proxy=None)) as model:
             with pytest.raises(NetworkError):
                 await model.complete("Hi")
         async with serve(answering("direct")) as server, connect("m", base_url=server.base_url) as model:
             assert (await model.complete("Hi")).text == "direct"
         assert len(proxy.requests) == seen
-        chosen = HttpTransport(proxy=proxy.url)
+        chosen = make_transport(proxy=proxy.url)
         async with connect("m", base_url="http://other.invalid/v1", transport=chosen) as model:
             assert (await model.complete("Hi")).text == "by proxy"
 
@@ -658,9 +618,11 @@ async def test_the_fixture_transport() -> None:
     assert len(transport.requests) == 2
 
 
-async def test_a_proxy_that_does_not_speak_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_that_does_not_speak_http_is_refused(
+    monkeypatch: pytest.MonkeyPatch, make_transport: Make
+) -> None:
     with pytest.raises(ValueError, match="proxy: the proxy is a socks5 URL"):
-        HttpTransport(proxy="socks5://127.0.0.1:1")
+        make_transport(proxy="socks5://127.0.0.1:1")
     for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1")

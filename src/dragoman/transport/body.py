@@ -1,0 +1,64 @@
+"""Decompression of replies, a step at a time and bounded: a megabyte can hide a gigabyte."""
+
+from __future__ import annotations
+
+import zlib
+
+from ..errors import InvalidResponseError, without_frames
+
+ACCEPTED = "gzip, deflate"
+# How many times its compressed size a reply may have, from the first bytes on. JSON reaches 30.
+MAX_RATIO = 100
+# Bytes that a reply may have whatever their ratio: a short one proves nothing.
+RATIO_FREE = 128 * 1024
+_STEP = 64 * 1024
+_GZIP, _ZLIB, _RAW = 31, 15, -15  # how zlib names the containers
+_WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
+
+
+class Inflater:
+    """Decompress one body: ``feed`` what arrives, then ``read`` until there is nothing, then ``finish``."""
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._window = _WINDOWS.get(encoding, 0)
+        self._inflate = zlib.decompressobj(self._window) if self._window else None
+        self._pending = b""
+        self._packed = 0
+        self._unpacked = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add compressed bytes."""
+        if self._inflate is None:
+            raise InvalidResponseError(f"the reply is encoded as {self._encoding[:40]!r}, which was not asked for")
+        if not self._packed and self._window == _ZLIB and data[0] & 0x0F != 8:
+            # "deflate" means zlib's container, but some servers send the bare format.
+            self._inflate = zlib.decompressobj(_RAW)
+        self._packed += len(data)
+        self._pending = self._pending + data if self._pending else data
+
+    def read(self) -> bytes:
+        """Return some of the decompressed bytes, nothing if more input is needed."""
+        inflate = self._inflate
+        if inflate is None:
+            return b""
+        try:
+            data = inflate.decompress(self._pending, _STEP)
+            self._pending = inflate.unconsumed_tail
+            while not data and inflate.eof and inflate.unused_data and self._window == _GZIP:  # one more member
+                pending = inflate.unused_data
+                inflate = self._inflate = zlib.decompressobj(_GZIP)
+                data = inflate.decompress(pending, _STEP)
+                self._pending = inflate.unconsumed_tail
+        except zlib.error as error:
+            damaged = InvalidResponseError(f"the {self._encoding} compression of the reply is damaged")
+            raise damaged from without_frames(error)
+        self._unpacked += len(data)
+        if self._unpacked > MAX_RATIO * self._packed + RATIO_FREE:
+            raise InvalidResponseError(f"the reply has more than {MAX_RATIO} times its compressed size")
+        return data
+
+    def finish(self) -> None:
+        """Check that the compressed data is complete; an empty body needs none."""
+        if self._packed and self._inflate is not None and not self._inflate.eof:
+            raise InvalidResponseError(f"the {self._encoding} compression of the reply ends too early")

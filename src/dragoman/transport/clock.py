@@ -1,0 +1,120 @@
+"""The four deadlines of a call: connect, first_event, idle and total."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from ..errors import Deadline, TimedOutError
+
+
+class Timeouts(Struct, frozen=True):
+    """Four deadlines in seconds; ``None`` turns one off.
+
+    ``connect`` bounds reaching the server. ``first_event`` and ``idle`` bound a stream: the wait for
+    its first event and for each next one. They count events with content (keep-alive comments do not
+    reset the clock), and only while the caller is waiting. ``total`` bounds the whole call.
+    """
+
+    connect: float | None = 10.0
+    first_event: float | None = 300.0
+    idle: float | None = 120.0
+    total: float | None = 600.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ValueError(f"timeouts.{name} must be a positive number of seconds or None, not {value!r}")
+
+
+class Clock:
+    """Watch one call by one timer, however many chunks arrive.
+
+    When a deadline passes, the clock calls the function that ``start`` was given, which ends the wait.
+    ``reading`` is true while the caller waits for the server; otherwise the server is not to blame.
+    """
+
+    __slots__ = ("_began", "_expire", "_received", "_stream", "_timer", "_touched", "expired", "loop",
+                 "reading", "timeouts")  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts, *, stream: bool) -> None:
+        self.timeouts = timeouts
+        self.reading = True
+        self.expired: Deadline | None = None
+        self.loop = loop
+        self._stream = stream
+        self._began = self._touched = loop.time()
+        self._received = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._expire: Callable[[], None] | None = None
+
+    def start(self, expire: Callable[[], None]) -> None:
+        """Watch from now on; the deadlines count from the making of the clock."""
+        self._expire = expire
+        if self._timer is None:
+            self._schedule()
+
+    def touch(self) -> None:
+        """Note that an event was received and handled."""
+        self._touched = self.loop.time()
+        if not self._received:
+            self._received = True
+            self.stop()
+            self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def connect_by(self) -> tuple[Deadline, float | None]:
+        """Return which deadline ends an attempt to connect, and when."""
+        which, when = self._next()
+        seconds = self.timeouts.connect
+        if seconds is not None and (when is None or self._began + seconds <= when):
+            return "connect", self._began + seconds
+        return which, when
+
+    def is_in_loop(self) -> bool:
+        """Return whether the caller runs in the event loop of this call; finalizers may run in any thread."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+    def expiry(self) -> TimedOutError:
+        which = self.expired or "total"
+        seconds = getattr(self.timeouts, which)
+        return TimedOutError(f"the {which} deadline of {seconds} s passed", which=which)
+
+    def _next(self) -> tuple[Deadline, float | None]:
+        limits = self.timeouts
+        which: Deadline = "total"
+        when = None if limits.total is None else self._began + limits.total
+        if self._stream:
+            seconds = limits.idle if self._received else limits.first_event
+            if seconds is not None:
+                sooner = (self._touched if self._received else self._began) + seconds
+                if when is None or sooner <= when:
+                    which, when = "idle" if self._received else "first_event", sooner
+        return which, when
+
+    def _schedule(self) -> None:
+        _, when = self._next()
+        if when is not None:
+            self._timer = self.loop.call_at(when, self._check)
+
+    def _check(self) -> None:
+        which, when = self._next()
+        now = self.loop.time()
+        if when is not None and when <= now:
+            if which == "total" or self.reading:
+                self.expired = which
+                if self._expire is not None:
+                    self._expire()
+                return
+            self._touched, self._received = now, True  # the caller is busy, the server is not to blame
+        self._schedule()

@@ -1,0 +1,240 @@
+"""How a connection is made: addresses, TLS, proxies and Unix sockets.
+
+Names are looked up and addresses tried by ``create_connection``, with the delay of RFC 8305 ("happy
+eyeballs") between them. TLS is verified, at least 1.2, and offers ``http/1.1`` alone. A proxy is sent
+``CONNECT`` for https, and the absolute URL for http.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from msgspec import Struct
+
+from ..errors import InvalidResponseError, NetworkError, without_frames
+from ..wire.urls import is_loopback
+from .connection import Connection, FramingError
+from .contract import Secret
+
+# What RFC 8305 recommends between two attempts, in seconds.
+_NEXT_ADDRESS = 0.25
+_SHUTDOWN_SECONDS = 1.0
+_PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
+_UNQUOTED = re.compile(r"[^!-~]")
+
+Certificate = str | tuple[str, str] | tuple[str, str, str]
+Make = Callable[[], Connection]
+
+
+class Target(Struct, frozen=True):
+    """Where a request goes."""
+
+    origin: str
+    scheme: str
+    host: str
+    port: int
+    authority: str  # as the Host field has it
+    path: str
+
+    @property
+    def is_tls(self) -> bool:
+        return self.scheme == "https"
+
+
+@lru_cache(maxsize=256)
+def parse_url(url: str) -> Target:
+    """Read a URL; raise ``ValueError`` if it is not one that a request can be sent to."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("the URL is not an http or https URL")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    name = f"[{host}]" if ":" in host else host
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    authority = f"{name}:{parts.port}" if parts.port else name
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if _UNQUOTED.search(authority):
+        raise ValueError("the host of the URL is malformed")
+    if _UNQUOTED.search(path):
+        path = quote(path, safe="!#$%&'()*+,/:;=?@[]~")
+    return Target(f"{parts.scheme}://{authority}", parts.scheme, host, port, authority, path)
+
+
+class Proxy:
+    """An HTTP proxy. ``authorization`` is what it is sent, if its ``url`` has a user and a password."""
+
+    def __init__(self, url: str) -> None:
+        scheme, found, _ = url.partition("://")
+        if not found:
+            url = f"http://{url}"
+        elif scheme.lower() not in ("http", "https"):
+            # Sent in plain text, the key would go to a server that is not meant.
+            raise NetworkError(f"the proxy is a {scheme[:20]} URL; only http and https proxies are supported")
+        try:
+            parts = urlsplit(url)
+            self.target = parse_url(url)
+        except ValueError:
+            raise NetworkError("the URL of the proxy is malformed", advice=_PROXY) from None
+        self.url = url
+        self.authorization = Secret(None)
+        if parts.username or parts.password:
+            pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+            self.authorization = Secret("Basic " + base64.b64encode(pair.encode()).decode())
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, without credentials."""
+        return self.target.origin
+
+
+def find_proxy(target: Target) -> Proxy | None:
+    """Return the proxy that the environment names for a URL; none for this machine, nor for what NO_PROXY lists."""
+    if is_loopback(target.host):
+        return None
+    # Loaded when it is needed: with it come http.client, email and most of a package's import time.
+    from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
+    proxies = getproxies_environment()
+    url = proxies.get(target.scheme) or proxies.get("all")
+    if not url or proxy_bypass_environment(target.authority, proxies) or _is_in_network(target.host, proxies):
+        return None
+    return Proxy(url)
+
+
+def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
+    """Return whether NO_PROXY lists a network that an address is in, such as 10.0.0.0/8."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    for entry in proxies.get("no", "").split(","):
+        try:
+            if address in ipaddress.ip_network(entry.strip(), strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
+    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a certificate of our own."""
+    if ca == "system":
+        try:
+            import truststore
+        except ImportError as error:
+            raise ImportError("ca='system' needs the extra: pip install 'dragoman[truststore]'") from error
+        context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    else:
+        context = ssl.create_default_context(cafile=ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if cert is not None:
+        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+    return context
+
+
+@lru_cache(maxsize=1)
+def _default_context() -> ssl.SSLContext:
+    """Return the TLS settings that transports share; the authorities take 20 ms to read."""
+    return make_context(None, None)
+
+
+class Dialer:
+    """Opens connections: directly, through a proxy, or to a Unix socket."""
+
+    def __init__(self, context: ssl.SSLContext | None, uds: str | None) -> None:
+        self._context = context
+        self._uds = uds
+
+    async def dial(self, target: Target, proxy: Proxy | None, make: Make) -> Connection:
+        """Open a connection; raise a ``NetworkError`` that names the origin and the proxy, and nothing else."""
+        where, via = target.origin, f" through the proxy {proxy.origin}" if proxy is not None else ""
+        try:
+            if proxy is None:
+                return await self._reach(target, make, target.host)
+            if not target.is_tls:
+                return await self._reach_proxy(target, proxy, make)
+            return await self._tunnel(target, proxy, make)
+        except ssl.CertificateError as error:
+            why = getattr(error, "verify_message", "") or "it is not valid for this host"
+            raise NetworkError(f"the certificate of {where} was refused{via}: {why}") from without_frames(error)
+        except ssl.SSLError as error:
+            why = (error.reason or "unknown reason").lower().replace("_", " ")
+            raise NetworkError(f"TLS with {where} failed{via}: {why}") from without_frames(error)
+        except socket.gaierror as error:
+            raise NetworkError(f"the host name of {where} cannot be resolved") from without_frames(error)
+        except OSError as error:
+            unreached = NetworkError(f"the server at {where} cannot be reached{via}")
+            unreached.is_unreached = True
+            raise unreached from without_frames(error)
+
+    async def _reach(self, target: Target, make: Make, name: str) -> Connection:
+        """Connect to the host of ``target`` itself; ``name`` is whose certificate TLS must show."""
+        settings: dict[str, Any] = {}
+        if target.is_tls:
+            settings = {"ssl": self._context or _default_context(), "server_hostname": name}
+            settings["ssl_shutdown_timeout"] = _SHUTDOWN_SECONDS
+        loop = asyncio.get_running_loop()
+        if self._uds is not None:
+            return (await loop.create_unix_connection(make, self._uds, **settings))[1]
+        if not _is_address(target.host):
+            settings["happy_eyeballs_delay"] = _NEXT_ADDRESS
+        return (await loop.create_connection(make, target.host, target.port, **settings))[1]
+
+    async def _reach_proxy(self, target: Target, proxy: Proxy, make: Make) -> Connection:
+        try:
+            return await self._reach(proxy.target, make, proxy.target.host)
+        except OSError as error:
+            message = f"the proxy {proxy.origin} to {target.origin} cannot be reached"
+            raise NetworkError(message, advice=_PROXY) from without_frames(error)
+
+    async def _tunnel(self, target: Target, proxy: Proxy, make: Make) -> Connection:
+        """Ask a proxy for a connection to the server, and begin TLS inside."""
+        tunnel = await self._reach_proxy(target, proxy, make)
+        try:
+            address = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
+            key = proxy.authorization
+            lines = [f"CONNECT {address} HTTP/1.1", f"host: {address}", "user-agent: dragoman"]
+            lines += [f"proxy-authorization: {key.reveal()}"] if key else []
+            tunnel.without_body = True
+            tunnel.send("\r\n".join([*lines, "", ""]).encode(), b"", limit=tunnel.limit)
+            if tunnel.state == "head":
+                await tunnel.wait()
+            self._check_tunnel(tunnel, target, proxy)
+            connection = make()
+            outer, tunnel.transport = tunnel.transport, None
+            transport = outer and await asyncio.get_running_loop().start_tls(
+                outer,
+                connection,
+                self._context or _default_context(),
+                server_hostname=target.host,
+                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+            )
+        except BaseException:
+            tunnel.close()
+            raise
+        if transport is None:
+            raise ConnectionResetError("the proxy closed the connection")
+        connection.connection_made(transport)
+        return connection
+
+    def _check_tunnel(self, tunnel: Connection, target: Target, proxy: Proxy) -> None:
+        if isinstance(tunnel.failure, FramingError):
+            broken = InvalidResponseError(f"what the proxy {proxy.origin} answered is not valid HTTP")
+            raise broken from without_frames(tunnel.failure)
+        if not 200 <= tunnel.status < 300:
+            refused = NetworkError(f"the proxy {proxy.origin} refused to connect to {target.origin}", advice=_PROXY)
+            refused.status = tunnel.status or None
+            raise refused
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()

@@ -1,0 +1,353 @@
+"""One HTTP/1.1 connection: the protocol, its parser and backpressure.
+
+The parser is llhttp, strict. The states of a connection:
+
+========  ==================================  ========  =====================================================
+state     what happens                        next      effect
+========  ==================================  ========  =====================================================
+idle      ``send``                            head      the request is written
+idle      bytes on a new connection           head      a reply before the request (503 of a full server)
+idle      bytes on a used connection          closed    nobody asked; the pool drops the connection
+idle      end of file                         closed    the pool drops the connection
+head      a 1xx head other than 101           head      it is skipped
+head      101, invalid or too long a head     closed    ``failure`` is a ``FramingError``
+head      a head with a body to follow        body      ``status`` and ``headers`` are set
+head      a head without a body               done      ``status`` and ``headers`` are set
+head      end of file                         closed    ``failure`` is an ``OSError``
+body      bytes of the body                   body      they are kept; from ``limit`` bytes on, reading pauses
+body      the end, by its framing             done
+body      end of file, if that is the end     done      with TLS only after ``close_notify``
+body      any other end of file               closed    ``failure`` is an ``OSError``
+body      invalid chunk, too long a trailer   closed    ``failure`` is a ``FramingError``
+body      ``drain``                           drain     what arrives is dropped
+drain     the end, by its framing             done      the pool takes the connection back
+drain     too late, too much, end of file     closed
+done      ``rest``                            idle      only if ``is_reusable``
+done      more bytes                          done      the connection is not reusable any more
+any       ``close``, ``fail``, reset          closed
+========  ==================================  ========  =====================================================
+
+``_ends_at_eof`` decides which heads are accepted; ``tests/transport/test_framing.py`` has a case for each rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+from contextlib import suppress
+from typing import Literal, Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+# The most that a head, the trailers or the extensions of a chunk may have. Hosted APIs send 2 to 4 KiB.
+MAX_HEAD = 64 * 1024
+# The end of a stream follows its last event at once. Servers that send much more, or later, lose the connection.
+_DRAIN_BYTES = 64 * 1024
+_DRAIN_SECONDS = 0.05
+
+# A connection with a smaller buffer is for a stream that may not run far ahead of its reader.
+_USUAL_LIMIT = 64 * 1024
+
+State = Literal["idle", "head", "body", "drain", "done", "closed"]
+
+
+class FramingError(Exception):
+    """What arrived is not an HTTP/1.1 reply that we accept."""
+
+
+class Owner(Protocol):
+    """The pool, as a connection knows it."""
+
+    def handle_loss(self, connection: Connection) -> None:
+        """Forget a connection whose socket is closed."""
+
+    def handle_drain(self, connection: Connection) -> None:
+        """Take back a connection that has read past the end of its reply."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection serves one request at a time.
+
+    ``buffer`` is where the event loop reads to; all connections of a pool share it, because what it
+    holds is parsed before the next read. ``transport`` is None once the socket is closed.
+    """
+
+    __slots__ = ("_awaited", "_buffer", "_held", "_interim", "_loop", "_owner", "_parser", "_paused", "_timer",
+                 "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields",
+                 "is_reusable", "key", "limit", "pieces", "state", "status",
+                 "transport", "without_body")  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, key: str, buffer: memoryview) -> None:
+        self.key = key
+        self.state: State = "idle"
+        self.status = 0
+        self.fields: dict[str, str] = {}
+        self.pieces: list[bytes] = []
+        self.failure: Exception | None = None
+        self.is_reusable = True
+        self.without_body = False  # the reply to CONNECT ends with its head
+        self.limit = len(buffer)
+        self.expires = 0.0
+        self._loop = loop
+        self._owner = owner
+        self._buffer = buffer
+        self._parser: HttpResponseParser | None = HttpResponseParser(self)
+        self.transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._awaited: State = "idle"
+        self._timer: asyncio.TimerHandle | None = None
+        self._held = 0  # bytes in pieces
+        self._unframed = 0  # bytes since the last that were part of a body
+        self._interim = False
+        self._paused = False
+        self._until_eof = False
+        self._used = False
+
+    # for the exchange
+
+    def send(self, head: bytes, body: bytes, *, limit: int) -> None:
+        """Write a request and begin to wait for its reply; ``limit`` bounds how much of it is read ahead."""
+        self.limit = limit
+        self._used = True
+        if self.state == "idle":
+            self._begin()
+        if self.transport is not None:
+            self.transport.write(head + body)
+
+    def wait(self) -> asyncio.Future[None]:
+        """Return a future that is done when there are pieces, or when the state has changed."""
+        self._awaited = self.state
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
+
+    def take(self) -> bytes:
+        """Return what has been received of the body, and go on reading."""
+        pieces = self.pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._held = 0
+        if self._paused:
+            self._paused = False
+            if self.transport is not None:
+                self.transport.resume_reading()
+        return data
+
+    def drain(self) -> None:
+        """Drop the rest of the body, if that takes neither long nor much, so that the connection can serve again."""
+        if self.pieces:
+            self.take()
+        if self.state == "body":
+            self.state = "drain"
+            self._timer = self._loop.call_later(_DRAIN_SECONDS, self.close)
+
+    def rest(self) -> bool:
+        """Return whether the connection is free for the next request."""
+        transport = self.transport
+        if self.state != "done" or not self.is_reusable or transport is None or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size():
+            return False  # the server replied before it had all of the request
+        self.pieces.clear()
+        self._held = 0
+        self.state = "idle"
+        return True
+
+    def is_healthy(self) -> bool:
+        """Return whether an idle connection is open, also by what the event loop has not read yet."""
+        transport = self.transport
+        if self.state != "idle" or transport is None or transport.is_closing():
+            return False
+        link = transport.get_extra_info("socket")
+        return link is None or not _is_readable(link.fileno())
+
+    def close(self) -> None:
+        """Close the socket at once."""
+        self.fail(ConnectionAbortedError("the connection was closed"))
+
+    def fail(self, error: Exception) -> None:
+        """Close the socket at once; the reader gets what has arrived, and then ``error``."""
+        if self.state != "closed":
+            self.state = "closed"
+            self.failure = error
+            self._wake()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.transport is not None:
+            with suppress(RuntimeError):  # the event loop is closed, and the socket with its transport
+                self.transport.abort()
+
+    def shut_down(self) -> None:
+        """Close an idle connection; with TLS, send ``close_notify`` without waiting for that of the server."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.close()
+        self._loop.call_soon(self.close)
+
+    # for the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        link: socket.socket | None = transport.get_extra_info("socket")
+        if link is not None and link.family != getattr(socket, "AF_UNIX", None):
+            # A model may think for minutes; without probes a NAT forgets the connection and both sides wait.
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self.limit < _USUAL_LIMIT:
+                # Backpressure reaches the server early: the kernel's usual buffer is 128 KiB and more.
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * self.limit)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        parser = self._parser
+        if self.state == "idle":
+            if self._used:
+                self.close()
+                return
+            self._begin()
+            self.is_reusable = False
+        if parser is None or self.state == "closed":
+            return
+        self._unframed += nbytes
+        try:
+            parser.feed_data(self._buffer[:nbytes])
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._handle_invalid(error.__context__ if isinstance(error.__context__, FramingError) else error)
+        else:
+            if self._unframed > MAX_HEAD and self.state in ("head", "body", "drain"):
+                self._handle_invalid(FramingError("the head, the trailers or a chunk's extensions are too long"))
+        self._update()
+
+    def _update(self) -> None:
+        """Wake the reader, hold the server back, or end draining, as the state demands."""
+        state = self.state
+        if self._waiter is not None and (self.pieces or state != self._awaited):
+            self._wake()
+        if state == "body":
+            if self._held >= self.limit and not self._paused and self.transport is not None:
+                self._paused = True
+                self.transport.pause_reading()
+        elif self._timer is not None:  # it was drained
+            if state == "done":
+                self._timer.cancel()
+                self._timer = None
+                self._owner.handle_drain(self)
+            elif self._held > _DRAIN_BYTES:
+                self.close()
+
+    def eof_received(self) -> None:
+        if self.state == "body" and self._until_eof and not _is_truncated(self.transport):
+            self.state = "done"
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.state in ("head", "body", "drain"):
+            self.failure = exc or ConnectionResetError("the server closed the connection")
+        if self.state != "done":
+            self.state = "closed"
+        self.is_reusable = False
+        self._parser = self.transport = None  # the parser refers to this object
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake()
+        self._owner.handle_loss(self)
+
+    # for the parser
+
+    def on_message_begin(self) -> None:
+        if self.state != "head":
+            raise FramingError("bytes follow the reply")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.state == "head":  # else it is a trailer
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+            self.fields[key] = f"{self.fields[key]}, {text}" if key in self.fields else text
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            if status == 101:
+                raise FramingError("the server changes the protocol, which was not asked for")
+            self._interim = True
+            return
+        self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, self.fields)
+        self.is_reusable = self.is_reusable and self._parser.should_keep_alive()
+        self.status = status
+        self._unframed = 0
+        self.state = "body"
+        if self.without_body:
+            self.is_reusable = False
+            self.state = "done"
+
+    def on_body(self, body: bytes) -> None:
+        self._unframed = 0
+        self._held += len(body)
+        if self.state == "body":
+            self.pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._interim:
+            self._interim = False
+            self.fields = {}
+        else:
+            self.state = "done"
+
+    # inside
+
+    def _begin(self) -> None:
+        self.state = "head"
+        self.status = 0
+        self.fields = {}
+        self._unframed = 0
+        self._until_eof = False
+
+    def _handle_invalid(self, error: BaseException) -> None:
+        if self.state in ("done", "closed"):
+            self.is_reusable = False  # the reply is complete, and what follows it is not for us
+        else:
+            self.fail(error if isinstance(error, FramingError) else FramingError(str(error)))
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def _ends_at_eof(version: str, status: int, fields: dict[str, str]) -> bool:
+    """Return whether the end of file ends a body, by RFC 9112, section 6.3; refuse the heads that llhttp does not."""
+    if version not in ("1.1", "1.0"):
+        raise FramingError(f"the version of HTTP is {version}")
+    if status < 100:
+        raise FramingError(f"the status is {status}")
+    coding = fields.get("transfer-encoding")
+    if coding is None:
+        return "content-length" not in fields and status not in (204, 304)
+    if coding.lower() != "chunked":
+        raise FramingError("the transfer coding is not chunked")
+    return False
+
+
+def _is_truncated(transport: asyncio.Transport | None) -> bool:
+    """Return whether TLS ended without ``close_notify``: then anyone may have cut the connection."""
+    link: ssl.SSLObject | None = transport.get_extra_info("ssl_object") if transport is not None else None
+    if link is None:
+        return False
+    try:
+        return bool(link.read(1))
+    except ssl.SSLZeroReturnError:
+        return False
+    except ssl.SSLError:
+        return True
+
+
+def _is_readable(fd: int) -> bool:
+    """Return whether a socket has bytes, an end of file or an error to report."""
+    if fd < 0:
+        return True
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
+    return bool(select.select([fd], [], [], 0)[0])

@@ -1,0 +1,80 @@
+"""What the provider asks of a transport: send a request once, hand out the reply as it arrives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import NoReturn
+
+from ..wire.codec import HttpReply, HttpRequest
+from .clock import Timeouts
+
+# An error page is never read further than this.
+MAX_ERROR_BODY = 1024 * 1024
+
+
+class Secret:
+    """A key that does not show itself."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str | None) -> None:
+        self._value = value
+
+    def reveal(self) -> str | None:
+        """Return the key itself; for the one place that sends it."""
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __repr__(self) -> str:
+        return "Secret(hidden)" if self._value else "Secret(None)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret is not pickled")
+
+
+class HttpStream(ABC):
+    """A reply whose head has arrived."""
+
+    status: int
+    headers: Mapping[str, str]
+    """The header fields. Names of ``HttpTransport`` are lower case; repeated fields are joined with a comma."""
+    over: bool = False
+    """Is it known that all of the body was received? A shortcut: ``receive`` has nothing more then."""
+
+    @abstractmethod
+    async def receive(self) -> bytes:
+        """Return more of the body as it arrives, already decompressed; nothing at its end."""
+
+    def touch(self) -> None:  # noqa: B027
+        """Restart the idle clock: the caller has received and handled an event."""
+
+    async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
+        """Return the body, or its first ``limit`` bytes."""
+        pieces: list[bytes] = []
+        size = 0
+        while size < limit and (chunk := await self.receive()):
+            pieces.append(chunk)
+            size += len(chunk)
+        return b"".join(pieces)[:limit]
+
+
+class Transport(ABC):
+    """Sends requests."""
+
+    @abstractmethod
+    def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        """Send once and wait for the head of the reply; leaving the context closes whatever is still open."""
+
+    async def exchange(self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts) -> HttpReply:
+        """Send a small request and read the whole reply."""
+        async with self.send(request, credentials, timeouts) as reply:
+            return HttpReply(reply.status, reply.headers, await reply.read())
+
+    async def close(self) -> None:  # noqa: B027
+        """Close the pool."""

@@ -1,0 +1,347 @@
+"""The client: one request and its reply at a time, over connections of a pool.
+
+One pool per transport, owned by the event loop that first used it. No redirect is followed, no
+request is sent twice, every body is bounded, and cancelling closes the socket at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import lru_cache, partial
+
+from ..errors import (
+    InvalidResponseError,
+    NetworkError,
+    ProviderError,
+    StreamInterruptedError,
+    TimedOutError,
+    without_frames,
+)
+from ..wire.codec import HttpRequest
+from .body import ACCEPTED, Inflater
+from .clock import Clock, Timeouts
+from .connect import Certificate, Dialer, Proxy, Target, find_proxy, make_context, parse_url
+from .connection import Connection, FramingError
+from .contract import HttpStream, Secret, Transport
+from .pool import Pool
+
+# What a few compressed bytes became is read without a pause. After so many bytes the event loop gets a
+# turn, so that deadlines fire and other tasks run.
+_TURN = 128 * 1024
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+_FRAMING = ("content-length", "transfer-encoding", "connection")
+_MALFORMED = "the request could not be sent: the address or a header is malformed"
+_LIMIT = 64 * 1024
+
+
+class HttpTransport(Transport):
+    """HTTP/1.1 on asyncio and llhttp.
+
+    ``proxy`` is a URL, ``"env"`` for what the environment says (never for loopback), or ``None``. ``ca`` is a file
+    of certificate authorities, ``"system"`` for those of the operating system (extra ``truststore``), or an
+    ``ssl.SSLContext``. ``cert`` is a client certificate: a file with its key, or the files of both, and a password.
+    ``uds`` is the path of a Unix socket that all requests go to. ``connections`` bounds how many are open to one
+    origin at a time; further calls wait, until their connect deadline.
+    """
+
+    def __init__(
+        self,
+        *,
+        proxy: str | None = "env",
+        ca: str | ssl.SSLContext | None = None,
+        cert: Certificate | None = None,
+        uds: str | None = None,
+        connections: int | None = None,
+    ) -> None:
+        if connections is not None and connections < 1:
+            raise ValueError(f"connections must be at least 1 or None, not {connections!r}")
+        if isinstance(ca, ssl.SSLContext) and cert is not None:
+            raise ValueError("cert: load the certificate into the SSLContext that ca is")
+        self._proxy: Proxy | None = None
+        self._uses_environment = proxy == "env" and uds is None
+        if proxy is not None and proxy != "env":
+            if uds is not None:
+                raise ValueError("proxy: a Unix socket is not reached through a proxy")
+            try:
+                self._proxy = Proxy(proxy)
+            except NetworkError as error:
+                raise ValueError(f"proxy: {error.message}") from None
+        context = ca if isinstance(ca, ssl.SSLContext) else None
+        if context is None and (ca is not None or cert is not None):
+            context = make_context(ca if isinstance(ca, str) else None, cert)
+        self._dialer = Dialer(context, uds)
+        self._connections = connections
+        self._proxies: dict[str, Proxy | None] = {}  # of the environment, by origin
+        self._pool: Pool | None = None
+        self._closed = False
+
+    def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        return _Exchange(self, request, credentials, Clock(asyncio.get_running_loop(), timeouts, stream=stream), stream)
+
+    async def close(self) -> None:
+        self._closed = True
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        if pool.loop is not asyncio.get_running_loop():
+            pool.close()
+            return
+        pool.close(ConnectionAbortedError("the transport was closed"))
+        for _ in range(4):  # sockets are closed in the next turns of the loop
+            if not pool.sizes[0]:
+                break
+            await asyncio.sleep(0)
+
+    def __del__(self) -> None:
+        pool = getattr(self, "_pool", None)
+        if pool is not None:
+            pool.close()
+
+    def open_pool(self) -> Pool:
+        """Return the pool, which belongs to the event loop that first asked."""
+        if self._closed:
+            raise RuntimeError("this provider is closed; connect() again")
+        loop = asyncio.get_running_loop()
+        if self._pool is None:
+            self._pool = Pool(loop, self._connections)
+        elif self._pool.loop is not loop:
+            raise RuntimeError(
+                "this provider belongs to another event loop; connect() again in this one, or use dragoman.sync"
+            )
+        return self._pool
+
+    def proxy_for(self, target: Target) -> Proxy | None:
+        """Return the proxy for a URL. The environment is read once for each origin."""
+        if not self._uses_environment:
+            return self._proxy
+        if target.origin not in self._proxies:
+            self._proxies[target.origin] = find_proxy(target)
+        return self._proxies[target.origin]
+
+    async def dial(
+        self, pool: Pool, key: str, target: Target, proxy: Proxy | None, clock: Clock, ahead: int
+    ) -> Connection:
+        """Open a connection before the connect deadline, or an earlier one."""
+        which, when = clock.connect_by()
+        deadline = asyncio.timeout_at(when)
+        try:
+            async with deadline:
+                return await pool.open(key, partial(self._dialer.dial, target, proxy), ahead or _LIMIT)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise NetworkError(f"the server at {target.origin} cannot be reached") from without_frames(error)
+            if which != "connect":
+                clock.expired = which
+                raise clock.expiry() from None
+            via = f" through the proxy {proxy.origin}" if proxy is not None else ""
+            message = f"no connection to {target.origin}{via} within the connect deadline"
+            raise TimedOutError(message, which="connect") from None
+
+
+class _Exchange(HttpStream):
+    """One request and its reply."""
+
+    def __init__(
+        self,
+        transport: HttpTransport,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        clock: Clock,
+        stream: bool,
+    ) -> None:
+        self._transport = transport
+        self._request = request
+        self._credentials = credentials
+        self._clock = clock
+        self._stream = stream
+        # llama.cpp announces keep-alive and closes after a stream: the next request would be lost. Without TLS
+        # a new connection costs next to nothing, so the connection of a stream is not used again.
+        self._single = stream and request.url.startswith("http:")
+        self._pool: Pool | None = None
+        self._connection: Connection | None = None
+        self._inflater: Inflater | None = None
+        self._unpaused = 0  # decompressed bytes that were returned since the event loop had a turn
+        self._counted = False
+
+    async def __aenter__(self) -> HttpStream:
+        transport, request, clock = self._transport, self._request, self._clock
+        target = _read_target(request.url)
+        proxy = transport.proxy_for(target)
+        pool = self._pool = transport.open_pool()
+        ahead = 0
+        if self._stream:
+            pool.streams += 1
+            self._counted = True
+            ahead = pool.share()
+        key = target.origin if proxy is None else f"{target.origin} {proxy.origin}"
+        try:
+            connection = None if self._single else pool.take(key)
+            if connection is None:
+                connection = await transport.dial(pool, key, target, proxy, clock, ahead if self._single else 0)
+            self._connection = connection
+            # The key is merged inside the call, so that it is in no local variable of ours.
+            connection.send(
+                _encode_head(request, target, self._credentials, proxy, stream=self._stream, close=self._single),
+                request.body,
+                limit=ahead or _LIMIT,
+            )
+            clock.start(connection.close)
+            if connection.state == "head":
+                await connection.wait()
+        except ValueError as error:
+            self._close()
+            raise NetworkError(_MALFORMED) from without_frames(error)
+        except BaseException:
+            self._close()
+            raise
+        clock.reading = False
+        if not connection.status:
+            failed = self._explain(connection, target, proxy)
+            self._close()
+            raise failed from connection.failure
+        self.status = connection.status
+        self.headers = connection.fields
+        encoding = connection.fields.get("content-encoding", "").lower()
+        if encoding not in ("", "identity"):
+            self._inflater = Inflater(encoding)
+        return self
+
+    def _explain(self, connection: Connection, target: Target, proxy: Proxy | None) -> ProviderError:
+        """Return what it means that there is no reply. Of the URL only the origin is named: the rest may hold a key."""
+        if self._clock.expired is not None:
+            connection.failure = None
+            return self._clock.expiry()
+        via = f" through the proxy {proxy.origin}" if proxy is not None else ""
+        if isinstance(connection.failure, FramingError):
+            without_frames(connection.failure)
+            return InvalidResponseError(f"what {target.origin} answered{via} is not valid HTTP")
+        return NetworkError(f"the connection to {target.origin}{via} was lost before the reply")
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        connection, pool = self._connection, self._pool
+        if kind is None and connection is not None and pool is not None and not self._single:
+            self._connection = None
+            connection.drain()  # the last, empty chunk follows the end mark of a stream a moment later
+            if connection.state != "drain":
+                pool.release(connection)
+        self._close()
+
+    def __del__(self) -> None:
+        # A stream that was dropped rather than closed. The timer would keep its socket open until it fires.
+        clock = self._clock
+        if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
+            self._close()
+        else:  # dropped in another thread, as streams of dragoman.sync are
+            with suppress(RuntimeError):  # closed meanwhile
+                clock.loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._clock.stop()
+        if self._counted and self._pool is not None:
+            self._pool.streams -= 1
+            self._counted = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def touch(self) -> None:
+        self._clock.touch()
+
+    async def receive(self) -> bytes:
+        clock = self._clock
+        clock.reading = True
+        try:
+            if self._inflater is not None:
+                return await self._receive_inflated(self._inflater)
+            return await self._receive()
+        finally:
+            clock.reading = False
+
+    async def _receive(self) -> bytes:
+        connection = self._connection
+        if connection is None:
+            return b""
+        if not connection.pieces and connection.state == "body":
+            await connection.wait()
+        if self._clock.expired is not None:
+            raise self._clock.expiry()
+        if connection.pieces:
+            data = connection.take()
+            self.over = self._inflater is None and connection.state == "done"
+            return data
+        if connection.state == "done":
+            self.over = self._inflater is None
+            return b""
+        lost = StreamInterruptedError("the connection was lost in the middle of the reply")
+        raise lost from connection.failure and without_frames(connection.failure)
+
+    async def _receive_inflated(self, inflater: Inflater) -> bytes:
+        if self._unpaused > _TURN:
+            self._unpaused = 0
+            await asyncio.sleep(0)
+            if self._clock.expired is not None:
+                raise self._clock.expiry()
+        while not (data := inflater.read()):
+            if not (packed := await self._receive()):
+                inflater.finish()
+                self.over = True
+                return b""
+            inflater.feed(packed)
+        self._unpaused += len(data)
+        return data
+
+
+def _read_target(url: str) -> Target:
+    with suppress(ValueError):
+        return parse_url(url)
+    raise NetworkError(_MALFORMED)  # without a cause: it would quote the URL, which may hold a key
+
+
+@lru_cache(maxsize=256)
+def _field_name(name: str) -> str:
+    """Return the name of a header field in lower case; refuse one that is not a token, or that frames the request."""
+    if not _NAME.fullmatch(name) or (lower := name.lower()) in _FRAMING:
+        raise ValueError("the name of a header cannot be sent")
+    return lower
+
+
+def _encode_head(
+    request: HttpRequest,
+    target: Target,
+    credentials: Mapping[str, Secret],
+    proxy: Proxy | None,
+    *,
+    stream: bool,
+    close: bool,
+) -> bytes:
+    # A compressed stream gains little and can hide a gigabyte in a megabyte.
+    fields = {
+        "host": target.authority,
+        "user-agent": "dragoman",
+        "accept": "*/*",
+        "accept-encoding": "identity" if stream else ACCEPTED,
+    }
+    for name, value in request.headers.items():
+        fields[_field_name(name)] = value
+    for name, key in credentials.items():
+        fields[_field_name(name)] = key.reveal() or ""
+    if request.body or request.method == "POST":
+        fields["content-length"] = str(len(request.body))
+    if close:
+        fields["connection"] = "close"
+    path = target.path
+    if proxy is not None and not target.is_tls:
+        path = target.origin + path
+        if proxy.authorization:
+            fields["proxy-authorization"] = proxy.authorization.reveal() or ""
+    lines = [f"{name}: {value}" for name, value in fields.items()]
+    if _UNSENDABLE.search("".join(lines)):
+        raise ValueError("the value of a header cannot be sent")
+    return "\r\n".join([f"{request.method} {path} HTTP/1.1", *lines, "", ""]).encode()

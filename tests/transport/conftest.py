@@ -1,0 +1,20 @@
+"""Every test of this folder that makes its transport here runs over both of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+import pytest
+
+from dragoman.transport import AiohttpTransport, HttpTransport, Transport
+
+TRANSPORTS: dict[str, Callable[..., Transport]] = {"own": HttpTransport, "aiohttp": AiohttpTransport}
+
+
+@pytest.fixture(params=TRANSPORTS)
+def make_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Transport]:
+    """The class of the transport, which ``connect`` uses as well."""
+    module = importlib.import_module("dragoman.provider.connect")  # the package has a function of this name
+    monkeypatch.setattr(module, "HttpTransport", TRANSPORTS[request.param])
+    return TRANSPORTS[request.param]
