@@ -170,7 +170,7 @@ def test_native_fields_go_over_what_the_codec_writes(wire: str) -> None:
 
 def test_objects_merge_and_other_values_replace() -> None:
     body = {"a": {"x": 1, "y": 2}, "b": [1], "c": 3, "d": 4}
-    over = {"a": {"y": 5, "z": {"w": 6}}, "b": [2], "c": None, "missing": None, "d": {"e": 7}}
+    over = {"a": {"y": 5, "z": {"w": 6}}, "b": [2], "c": None, "missing": None, "d": {"e": 7, "f": None}}
     assert put_over(body, over) == {"a": {"x": 1, "y": 5, "z": {"w": 6}}, "b": [2], "d": {"e": 7}}
     assert body["c"] == 3
 

@@ -21,7 +21,6 @@ from ..errors import (
     QuotaExceededError,
     TimedOutError,
     UnavailableError,
-    UnsupportedFeatureError,
 )
 from ..events import Event, MessageComplete
 from ..messages import LossWarning, Request
@@ -30,11 +29,14 @@ from ..provider import Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
+from ..wire.seal import holds_sealed
 from .access import Service
 from .evidence import LARGE, CallEnd, GatewayCall, add_up, hide_messages
 from .keys import Key
 from .listings import show_ollama_model
-from .models import issuer_of, wires_of
+from .models import find_losses, issuer_of, refuses_losses, wires_of
+from .policy import NAMES, Prepared, Target, prepare, refuse_losses, settle_shape, translate
+from .stops import StopCutter
 
 log = logging.getLogger("dragoman")
 access = logging.getLogger("dragoman.access")
@@ -46,12 +48,7 @@ T = TypeVar("T")
 
 # Headers that decide who is asking. Twice the same, and two parts of a chain may each believe another.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"content-length", b"content-type", b"host"})
-# Where a request goes is the operator's word. Proxies that took these from a body were made to send their keys away.
-_NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
-# Fields of a wire that say nothing to another one's model and change nothing in its reply.
-_HINTS = frozenset(
-    {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
-)
+_MAX_WARNINGS = 50  # of one request, in the access log
 _LENGTH = re.compile("[0-9]{1,19}")
 _SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
 
@@ -99,10 +96,12 @@ class Exchange:
         "gone",
         "headers",
         "held",
+        "is_native",
         "key",
         "lease",
         "length",
         "model",
+        "prepared",
         "provider",
         "receive",
         "reply",
@@ -113,6 +112,7 @@ class Exchange:
         "size",
         "started",
         "status",
+        "stops",
         "task",
         "warnings",
     )  # fmt: skip
@@ -133,6 +133,9 @@ class Exchange:
         self.request: Request | None = None
         self.encoder: ReplyEncoder | None = None
         self.warnings: tuple[LossWarning, ...] = ()
+        self.prepared: Prepared | None = None
+        self.is_native = True  # whether a model of the client's own wire may be sent what the client wrote
+        self.stops: tuple[str, ...] = ()  # that the model's wire has no field for
         self.reply: Reply | None = None  # of the provider, once it has been called
         self.complete: MessageComplete | None = None
         self.size = 0  # of the body
@@ -246,11 +249,13 @@ class Exchange:
 
     def _read(self, body: bytes) -> Asked:
         self.service.bounds.check_body(body)
-        asked = self.codec.decode(body, self.scope["path"])
+        wire = self.codec.wire
+        prepared = prepare(wire, dict(read_body(body).data))
+        asked = self.codec.decode(prepared.body, self.scope["path"])
+        messages, self.prepared = settle_shape(wire, asked.request.messages, prepared)
+        asked = replace(asked, request=replace(asked.request, messages=messages))
+        self.is_native = not holds_sealed(body)
         self.service.bounds.check_request(asked.request)
-        for name in _NEVER:
-            if name in asked.request.config.extras:
-                raise InvalidRequestError(f"{name} is never taken from a request")
         self.request = asked.request
         self.warnings = asked.warnings
         return asked
@@ -260,7 +265,7 @@ class Exchange:
     async def _admit(self, asked: Asked) -> Provider:
         provider = self.provider = self._find(asked.request.model)
         await self._work(check_request, asked.request)
-        request = self._translate(asked.request, provider)
+        request = await self._work(self._translate, asked.request, provider)
         await self._work(provider.check, request)
         self.request = request
         return provider
@@ -273,20 +278,18 @@ class Exchange:
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """The request for this provider: under the model's own name, without what only the client's wire knows."""
-        extras = request.config.extras
-        wires = wires_of(provider)
-        if extras and wires and wires != {self.codec.wire}:
-            for name in extras:
-                if name not in _HINTS:
-                    why = "the model behind this name speaks another wire, which has no such field"
-                    raise UnsupportedFeatureError(f"{name}: {why}")
-            lost = [
-                LossWarning(f"{name}_dropped", name, "a hint that the model's wire has no place for") for name in extras
-            ]
-            self.warnings += tuple(lost)
-            request = replace(request, config=replace(request.config, extras={}))
-        return replace(request, model=provider.model)
+        """Return the request for this provider: under the model's own name, with what its wire can express."""
+        assert self.prepared is not None
+        wire, wires = self.codec.wire, wires_of(provider)
+        has_limit = provider.capabilities.known("max_output_tokens") is not None
+        target = Target(self.model, frozenset(wires), has_limit)
+        made = translate(request, self.prepared, wire, target, NAMES[wire], is_native=self.is_native)
+        self.warnings += made.warnings
+        self.stops = made.stops
+        request = replace(made.request, model=provider.model)
+        if refuses_losses(provider) or (self.key is not None and self.key.on_loss == "reject"):
+            refuse_losses((*self.warnings, *find_losses(provider, request)), self.model)
+        return request
 
     async def _count(self, key: Key, provider: Provider) -> None:
         """Count the request for a key with limits, or raise the limit that it meets."""
@@ -307,8 +310,7 @@ class Exchange:
         watcher = asyncio.ensure_future(self._watch())
         try:
             async with asyncio.timeout(self.service.bounds.reply_seconds):
-                while batch := await reply.next():
-                    await self._pass_on(encoder, batch)
+                await self._pass_all(encoder, reply)
             last = encoder.end()
         except TimeoutError:
             await self._work(reply.cancel)
@@ -323,13 +325,29 @@ class Exchange:
             await reply.aclose()
         await self._finish(encoder, last)
 
+    async def _pass_all(self, encoder: ReplyEncoder, reply: Reply) -> None:
+        if not self.stops:
+            while batch := await reply.next():
+                await self._pass_on(encoder, batch)
+            return
+        cutter = StopCutter(self.stops)
+        while batch := await reply.next():
+            passed: list[Event] = cutter.feed(batch)
+            if cutter.found is not None:
+                ending = [each for each in [*batch, *reply.cancel()] if type(each) is MessageComplete]
+                passed += [cutter.close(each) for each in ending[:1]]
+            if passed:
+                await self._pass_on(encoder, passed)
+            if cutter.found is not None:
+                return
+
     async def _pass_on(self, encoder: ReplyEncoder, batch: Sequence[Event]) -> None:
         data = encoder.feed(batch[0]) if len(batch) == 1 else b"".join([encoder.feed(event) for event in batch])
         last = batch[-1]
         if type(last) is MessageComplete:
             self.complete = last
-            self.warnings += last.warnings
         if self.first is None:
+            self.warnings += () if self.reply is None else self.reply.warnings
             self.first = time.perf_counter() - self.began
         if data:
             if not self.started:
@@ -398,6 +416,7 @@ class Exchange:
     def _account(self) -> None:
         service, seconds = self.service, time.perf_counter() - self.began
         service.metrics.count(self.codec.wire, self.model, self.status)
+        service.metrics.warn(self.codec.wire, self.warnings)
         service.metrics.time("request", seconds)
         if self.first is not None:
             service.metrics.time("first_event", self.first)
@@ -409,7 +428,7 @@ class Exchange:
         if self.key is not None and self.key.is_limited and (self.lease or tokens):
             service.ledger.settle(self.lease, self.key, tokens, money)
         if access.isEnabledFor(logging.INFO):
-            lines: list[Any] = [*hide_messages(records)] or [self._describe_request(seconds)]
+            lines: list[Any] = [*hide_messages(records)] or [_describe(self.request, self._inbound(), seconds)]
             for line in lines:
                 access.info("%s", msgspec.json.encode(line).decode())
 
@@ -441,19 +460,9 @@ class Exchange:
             name=self.model or None,
             status=self.status,
             bytes=self.length,
-            warnings=tuple([f"{warning.code} {warning.path}" for warning in self.warnings]),
+            warnings=tuple([f"{warning.code} {warning.path}" for warning in self.warnings[:_MAX_WARNINGS]]),
             error=None if self.error is None else self.error.category,
         )
-
-    def _describe_request(self, seconds: float) -> dict[str, Any]:
-        """Return the line of the access log for a request without a call: refused, or not for a reply."""
-        line = {
-            "type": "gateway.request",
-            "at": round(time.time() - seconds, 6),
-            "latency_ms": round(seconds * 1000, 3),
-            "inbound": self._inbound(),
-        }
-        return line if self.request is None else {**line, "request_id": self.request.request_id}
 
 
 _JSON = {"content-type": "application/json"}
@@ -463,3 +472,10 @@ def _shown(warnings: Sequence[LossWarning]) -> str:
     """Losses for a header: codes and places, which are ours and in plain letters."""
     said = "; ".join([f"{warning.code} {warning.path}" for warning in warnings])
     return "".join([letter if " " <= letter <= "~" else "?" for letter in said])[:1000]
+
+
+def _describe(request: Request | None, inbound: Inbound, seconds: float) -> dict[str, Any]:
+    """Return the line of the access log for a request without a call: refused, or not for a reply."""
+    at, took = round(time.time() - seconds, 6), round(seconds * 1000, 3)
+    line = {"type": "gateway.request", "at": at, "latency_ms": took, "inbound": inbound}
+    return line if request is None else {**line, "request_id": request.request_id}

@@ -26,6 +26,7 @@ from datetime import date
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -35,7 +36,16 @@ log = logging.getLogger("dragoman")
 
 PREFIX = "dg-"
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_FIELDS = ("hash", "models", "budget_usd", "requests_per_minute", "tokens_per_minute", "max_concurrency", "expires")
+_FIELDS = [
+    "hash",
+    "models",
+    "budget_usd",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "max_concurrency",
+    "expires",
+    "on_loss",
+]
 
 
 class Key(Struct, frozen=True):
@@ -49,6 +59,7 @@ class Key(Struct, frozen=True):
     tokens_per_minute: int | None = None
     max_concurrency: int | None = None
     expires: date | None = None
+    on_loss: Literal["warn", "reject"] = "warn"
 
     def allows(self, model: str) -> bool:
         """May this key use the model of this name?"""
@@ -160,6 +171,7 @@ def _read_key(name: str, section: Section) -> Key:
         _read_count(section, "tokens_per_minute"),
         _read_count(section, "max_concurrency"),
         _read_date(section),
+        _read_on_loss(section),
     )
 
 
@@ -179,6 +191,13 @@ def _read_money(section: Section) -> Decimal | None:
     if money is not None and not (money.is_finite() and money >= 0):
         raise section.fail("must be an amount of money", "budget_usd")
     return money
+
+
+def _read_on_loss(section: Section) -> Literal["warn", "reject"]:
+    value = section.get("on_loss", str)
+    if value not in (None, "warn", "reject"):
+        raise section.fail("must be warn or reject", "on_loss")
+    return "reject" if value == "reject" else "warn"
 
 
 def _read_date(section: Section) -> date | None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ..events import Usage
+from ..messages import LossWarning
 
 _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 
@@ -16,12 +17,18 @@ class Metrics:
     def __init__(self) -> None:
         self.in_flight = 0
         self._requests: Counter[tuple[str, ...]] = Counter()
+        self._warnings: Counter[tuple[str, ...]] = Counter()
         self._tokens: Counter[tuple[str, ...]] = Counter()
         self._seconds: dict[str, list[float]] = {}  # per name: buckets, then sum and count
 
     def count(self, wire: str, model: str, status: int) -> None:
         """A request is over."""
         self._requests[wire, model, str(status)] += 1
+
+    def warn(self, wire: str, warnings: Iterable[LossWarning]) -> None:
+        """A request lost this on its way to the model. Codes are ours; a client's own field names are not counted."""
+        for warning in warnings:
+            self._warnings[wire, warning.code] += 1
 
     def use(self, model: str, usage: Usage) -> None:
         """A reply used this much."""
@@ -40,6 +47,7 @@ class Metrics:
         """The whole page."""
         lines = ["# TYPE dragoman_in_flight gauge", f"dragoman_in_flight {self.in_flight}"]
         lines += _counter("dragoman_requests_total", ("wire", "model", "status"), self._requests)
+        lines += _counter("dragoman_warnings_total", ("wire", "code"), self._warnings)
         lines += _counter("dragoman_tokens_total", ("model", "kind"), self._tokens)
         for name, held in self._seconds.items():
             lines += _histogram(f"dragoman_{name}_seconds", held)

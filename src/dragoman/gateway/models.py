@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
-from ..messages import Issuer
+from ..messages import Issuer, LossWarning, Request
 from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..registry import Registry
@@ -100,6 +100,17 @@ def issuer_of(provider: Provider) -> Issuer | None:
     """Whose opaque state a provider's replies carry, if it can only be one's."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     return Issuer(ends[0].codec.wire, ends[0].codec.issuer_vendor, ends[0].model) if len(ends) == 1 else None
+
+
+def refuses_losses(provider: Provider) -> bool:
+    """Return whether a provider, or one inside it, is set to ``on_loss: reject``."""
+    return any(part.on_loss == "reject" for part in walk(provider) if isinstance(part, HttpProvider))
+
+
+def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
+    """Return what would be lost of a request on any wire that the provider may speak."""
+    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
+    return [loss for part in ends for loss in part.codec.encode(request).warnings]
 
 
 def wires_of(provider: Provider) -> set[str]:

@@ -63,7 +63,7 @@ class HttpProvider(ReplyProvider):
         self.token_family = token_family
         self._transport = transport
         self._timeouts = timeouts or Timeouts()
-        self._on_loss = on_loss
+        self.on_loss = on_loss
         self._issuer = Issuer(codec.wire, codec.issuer_vendor, model)
         self._key = Secret(api_key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
@@ -102,7 +102,7 @@ class HttpProvider(ReplyProvider):
         """Encode a request; report losses, or raise them with ``on_loss="reject"``."""
         encoded = codec.encode(request)
         if encoded.warnings:
-            if self._on_loss == "reject":
+            if self.on_loss == "reject":
                 raise _rejected(encoded.warnings)
             for warning in encoded.warnings:
                 call = f"{request.session_id} {request.request_id}" if request.session_id else request.request_id

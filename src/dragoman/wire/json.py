@@ -90,8 +90,8 @@ def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, An
         ours = made.get(name)
         if value is None:
             made.pop(name, None)
-        elif isinstance(value, dict) and isinstance(ours, dict):
-            made[name] = put_over(ours, value)
+        elif isinstance(value, dict):
+            made[name] = put_over(ours if isinstance(ours, dict) else {}, value)
         else:
             made[name] = value
     return made

@@ -40,6 +40,11 @@ def unseal(text: str, wire: str) -> tuple[str, Issuer]:
     return text, Issuer(wire)
 
 
+def holds_sealed(body: bytes) -> bool:
+    """Return whether a body may hold state that ``seal`` or ``write_opaque`` wrote, which only a codec can unpack."""
+    return _PREFIX.encode() in body or b'"opaque"' in body
+
+
 def is_from(block: AssistantBlock, wire: str) -> bool:
     """Return whether a block has state that was made on this wire."""
     state = block.continuity

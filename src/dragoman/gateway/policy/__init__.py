@@ -1,0 +1,105 @@
+"""What becomes of a client's request on its way to a model of another wire, field by field.
+
+==============  ==================================================================================
+``rules``       ``Rule``: read, mapped, left out and reported, or refused
+``concepts``    settings that several wires have under different names
+``shape``       conversations in the shape that every wire takes
+``translate``   the request for one model, with warnings
+one per wire    the table of the wire's fields, and what makes a body ready for its strict reader
+==============  ==================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...errors import InvalidRequestError
+from . import anthropic, gemini, ollama, openai, responses
+from .rules import Leftover, Prepared, Rule, Sorter
+from .shape import settle
+from .translate import Target, Translated, refuse_losses, translate
+
+NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
+"""Where a request goes is decided by the operator: proxies that took these from a body sent their keys elsewhere."""
+
+_PREPARE: dict[str, Callable[[Mapping[str, Any]], Prepared]] = {
+    "openai": openai.prepare,
+    "responses": responses.prepare,
+    "anthropic": anthropic.prepare,
+    "gemini": gemini.prepare,
+    "ollama": ollama.prepare,
+}
+TABLES: dict[str, dict[str, Rule]] = {
+    "openai": openai.FIELDS,
+    "responses": responses.FIELDS,
+    "anthropic": anthropic.FIELDS,
+    "gemini": {
+        **gemini.FIELDS,
+        **{f"generationConfig.{name}": rule for name, rule in gemini.CONFIG.items()},
+    },
+    "ollama": {**ollama.FIELDS, **{f"options.{name}": rule for name, rule in ollama.OPTIONS.items()}},
+}
+"""The rules of every wire, by field."""
+NAMES: dict[str, dict[str, str]] = {
+    "openai": openai.NAMES,
+    "responses": responses.NAMES,
+    "anthropic": anthropic.NAMES,
+    "gemini": gemini.NAMES,
+    "ollama": ollama.NAMES,
+}
+"""What each wire's clients call our settings, where the name differs."""
+ROOTS = {
+    "openai": "messages",
+    "responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
+    "ollama": "messages",
+}
+"""The field that holds the conversation."""
+
+
+def prepare(wire: str, body: Any) -> Prepared:
+    """Return a body as the wire's strict reader takes it, with notes on the rest."""
+    if not isinstance(body, dict):
+        raise InvalidRequestError("the body must be an object")
+    for name in NEVER:
+        if name in body:
+            raise InvalidRequestError(f"{name} is never taken from a request")
+    return _PREPARE[wire](body)
+
+
+def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Prepared]:
+    """Return the conversation in the shape that every wire takes, and the notes with what that changed."""
+    sorter = Sorter({}, _TOGETHER[wire])
+    settled = settle(messages, ROOTS[wire], sorter)
+    if not sorter.left:
+        return settled, prepared
+    return settled, replace(prepared, left=(*prepared.left, *sorter.left))
+
+
+_TOGETHER = {
+    "openai": openai.TOGETHER,
+    "responses": responses.TOGETHER,
+    "anthropic": anthropic.TOGETHER,
+    "gemini": gemini.TOGETHER,
+    "ollama": ollama.TOGETHER,
+}
+
+__all__ = [
+    "NAMES",
+    "NEVER",
+    "ROOTS",
+    "TABLES",
+    "Leftover",
+    "Prepared",
+    "Rule",
+    "Target",
+    "Translated",
+    "prepare",
+    "refuse_losses",
+    "settle_shape",
+    "translate",
+]

@@ -1,0 +1,132 @@
+"""What becomes of a field that our values have no place for: the rules, and the notes made while a body is read.
+
+Each wire's file in this folder holds a table of ``Rule`` by field. A field without a rule is a hint: it is left out
+for a model of another wire, and reported. A model of the client's own wire receives every field as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from ...errors import cut
+
+Effect = Literal["read", "mapped", "hint", "refused"]
+
+
+class Rule(Struct, frozen=True):
+    """What becomes of a field for a model of another wire.
+
+    ``read``: it has a place in our values. ``mapped``: the model's wire has a field for it (``concept`` names the
+    row of ``concepts``), and it is left out and reported where it has none. ``hint``: it is left out and reported.
+    ``refused``: the answer would mean something else without it.
+    """
+
+    effect: Effect
+    what: str = ""
+    """Why it can be left out, or what the client can do instead."""
+    default: tuple[Any, ...] = ()
+    """Values that ask for what happens anyway: neither sent nor reported."""
+    concept: str | None = None
+    always: bool = False
+    """Whether it holds for a model of the same wire, too."""
+
+
+UNKNOWN = Rule("hint", "the model's wire has no such field")
+NOTHING: tuple[Any, ...] = (None, [], {}, "")
+
+
+class Leftover(Struct, frozen=True):
+    """A part of a body without a place in our values, and the fields of the body that hold it."""
+
+    path: str
+    code: str
+    rule: Rule
+    roots: tuple[str, ...]
+
+
+class Sorter:
+    """Notes what a body holds that our values cannot express, while it is made ready for the wire's strict reader.
+
+    ``together`` are the fields that hold the conversation: if one of them is sent as the client wrote it, all are.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule], together: tuple[str, ...]) -> None:
+        self.rules = rules
+        self.left: list[Leftover] = []
+        self.wishes: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}  # goes over the body for a model of the client's own wire
+        self.directives: list[str] = []  # what must be asked for in words
+        self.custom: set[str] = set()  # names of tools that take free text, which functions stand in for
+        self._together = together
+
+    def leave(self, path: str, rule: Rule = UNKNOWN, code: str | None = None) -> None:
+        """Note a part that is left out. ``code`` is never made of a client's own words: metrics count by it."""
+        root = path.partition(".")[0].partition("[")[0]
+        roots = self._together if root in self._together else (root,)
+        if code is None:
+            name = path.rpartition(".")[2].partition("[")[0]
+            code = "field_dropped" if rule is UNKNOWN else f"{name}_dropped"
+        self.left.append(Leftover(cut(path, 200), code, rule, roots))
+
+    def done(self, body: dict[str, Any], client: Mapping[str, Any]) -> Prepared:
+        """Return the result."""
+        return Prepared(
+            body, client, tuple(self.left), self.wishes, self.own, frozenset(self.custom), tuple(self.directives)
+        )
+
+    def wish(self, concept: str, value: Any) -> None:
+        """Note a setting that some wires have a field for; see ``concepts``."""
+        self.wishes[concept] = value
+
+    def keep(
+        self, record: Mapping[str, Any], path: str, names: Collection[str], rules: Mapping[str, Rule] | None = None
+    ) -> dict[str, Any]:
+        """Return the fields of these names; note the others, unless they are empty or defaults."""
+        rules = rules or {}
+        kept = {}
+        for name, value in record.items():
+            if name in names:
+                kept[name] = value
+                continue
+            rule = rules.get(name, UNKNOWN)
+            if not is_among(value, NOTHING) and not is_among(value, rule.default):
+                self.leave(f"{path}.{name}" if path else name, rule)
+        return kept
+
+    def sort_root(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields at the root that the reader knows; note the others by the table's rules."""
+        kept: dict[str, Any] = {}
+        for name, value in body.items():
+            rule = self.rules.get(name, UNKNOWN)
+            if rule.effect == "read":
+                kept[name] = value
+            elif is_among(value, NOTHING) or is_among(value, rule.default):
+                continue
+            elif rule.concept is not None and not rule.always:
+                self.wish(rule.concept, value)
+            else:
+                self.leave(name, rule)
+        return kept
+
+
+def is_among(value: Any, values: Collection[Any]) -> bool:
+    """Return whether a value is one of some JSON values: ``true`` is not 1."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+
+
+class Prepared(Struct, frozen=True):
+    """A body that the wire's strict reader takes, and what was taken out of it."""
+
+    body: dict[str, Any]
+    client: Mapping[str, Any]
+    """The body as the client wrote it."""
+    left: tuple[Leftover, ...] = ()
+    wishes: Mapping[str, Any] = {}
+    own: Mapping[str, Any] = {}
+    custom: frozenset[str] = frozenset()
+    """The tools that take free text, which functions stand in for."""
+    directives: tuple[str, ...] = ()
+    """What a model of another wire must be asked for in words."""

@@ -1,0 +1,200 @@
+"""The request for a model, from what a client asked over its own wire."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...errors import UnsupportedFeatureError
+from ...messages import LossWarning, Request, System
+from .concepts import write_concept
+from .rules import Prepared, Rule
+
+DEFAULT_MAX_TOKENS = 4096
+"""Sent to a wire that requires a limit, for a model whose own is not known, if the client gives none."""
+
+# Settings of ours that a wire has no field for.
+_LACKING: dict[str, tuple[str, ...]] = {
+    "responses": ("seed", "frequency_penalty", "presence_penalty"),
+    "anthropic": ("seed", "frequency_penalty", "presence_penalty"),
+}
+# Fields that the codec writes whatever the client wrote: usage is counted in every stream.
+_OURS = frozenset({"model", "stream", "stream_options"})
+_WITHOUT_STOP = frozenset({"responses"})
+_JSON_DIRECTIVE = "Reply with one JSON object and nothing else: no code fences, no comment."
+
+
+class Translated(Struct, frozen=True):
+    """A request for the model, and what the client must be told about it."""
+
+    request: Request
+    warnings: tuple[LossWarning, ...]
+    stops: tuple[str, ...] = ()
+    """Stop sequences that the gateway applies itself, because the model's wire has none."""
+
+
+class Target(Struct, frozen=True):
+    """The model that answers: its name for clients, the wires it may speak, and whether its limit is known."""
+
+    name: str
+    wires: frozenset[str]
+    has_limit: bool = False
+
+
+def translate(
+    request: Request,
+    prepared: Prepared,
+    wire: str,
+    target: Target,
+    names: Mapping[str, str],
+    *,
+    is_native: bool = True,
+) -> Translated:
+    """Return the request for a model. ``names`` are the client's own names of our settings.
+
+    Unless ``is_native``, a model of the client's own wire is sent nothing as the client wrote it.
+
+    Raises ``UnsupportedFeatureError`` for a field without which the answer would mean something else.
+    """
+    work = _Translation(request, prepared, wire if is_native else "", target, names)
+    work.carry_own()
+    if work.others:
+        work.report_left()
+    work.give_directives()
+    work.express_wishes()
+    work.fit_settings()
+    return work.done()
+
+
+class _Translation:
+    def __init__(
+        self, request: Request, prepared: Prepared, wire: str, target: Target, names: Mapping[str, str]
+    ) -> None:
+        self.request = request
+        self.prepared = prepared
+        self.wire = wire
+        self.target = target
+        self.names = names
+        self.native: dict[str, dict[str, Any]] = {}
+        self.warnings: list[LossWarning] = []
+        self.stops: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> frozenset[str]:
+        """The wires that are not the client's own; one without a name if the model has no wire."""
+        return (self.target.wires or frozenset({""})) - {self.wire}
+
+    def carry_own(self) -> None:
+        """For a model of the client's own wire, send what our values cannot express as the client wrote it."""
+        for left in self.prepared.left:
+            if left.rule.always:
+                self._apply(left.rule, left.code, left.path)
+        if self.wire not in self.target.wires:
+            return
+        fields: dict[str, Any] = {}
+        for left in self.prepared.left:
+            if not left.rule.always:
+                roots = [root for root in left.roots if root not in _OURS]
+                fields.update({root: self.prepared.client.get(root) for root in roots})
+        self.native[self.wire] = merge(fields, self.prepared.own)
+
+    def report_left(self) -> None:
+        """For a model of another wire, report what is left out, or refuse it."""
+        for left in self.prepared.left:
+            if not left.rule.always:
+                self._apply(left.rule, left.code, left.path)
+
+    def give_directives(self) -> None:
+        """Ask in words for what the model's wire has no field for."""
+        if self.others and self.prepared.directives:
+            told = [System(text) for text in self.prepared.directives]
+            self.request = replace(self.request, messages=(*told, *self.request.messages))
+
+    def express_wishes(self) -> None:
+        """Write the settings that the model's wire has a field for; report them where it has none."""
+        for concept, value in self.prepared.wishes.items():
+            if concept == "reasoning":
+                if self.others:
+                    self._set(reasoning=value)
+                continue
+            if concept == "json_mode":
+                self._ask_for_json()
+            if concept == "parallel_tool_calls" and not self.request.tools:
+                continue
+            for wire in sorted({self.wire} & self.target.wires | self.others):
+                self._express(concept, value, wire)
+
+    def fit_settings(self) -> None:
+        """Leave out the settings that the model's wire lacks, and add the one that it requires."""
+        config = self.request.config
+        lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
+        for name in sorted(lacking):
+            value = getattr(config, name)
+            if value is not None:
+                self._set(**{name: None})
+                if value != 0 or name == "seed":
+                    self._warn(f"{name}_dropped", self.names.get(name, name), "the model's wire has no such setting")
+        if config.stop_sequences and self.target.wires & _WITHOUT_STOP:
+            self.stops = tuple([stop for stop in config.stop_sequences if stop])
+            self._set(stop_sequences=None)
+        if "anthropic" in self.target.wires and config.max_tokens is None and not self.target.has_limit:
+            budget = config.reasoning if type(config.reasoning) is int else 0
+            self._set(max_tokens=DEFAULT_MAX_TOKENS + budget)
+            why = f"the model's wire requires a limit, and the model's own is not known: {DEFAULT_MAX_TOKENS} is used"
+            self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
+
+    def done(self) -> Translated:
+        """Return the result."""
+        native = {wire: fields for wire, fields in self.native.items() if fields}
+        return Translated(replace(self.request, native=native), tuple(self.warnings), self.stops)
+
+    # inside
+
+    def _apply(self, rule: Rule, code: str, path: str) -> None:
+        if rule.effect == "refused":
+            raise UnsupportedFeatureError(f"{path}: the model {self.target.name!r} cannot do this; {rule.what}")
+        self._warn(code, path, rule.what)
+
+    def _express(self, concept: str, value: Any, wire: str) -> None:
+        if concept == "parallel_tool_calls" and wire == "anthropic" and self.request.tool_choice is None:
+            self._over(wire, {"tool_choice": {"type": "auto"}})
+        fields = write_concept(concept, value, wire)
+        if fields is not None:
+            self._over(wire, fields)
+        elif concept == "json_mode" or (concept == "parallel_tool_calls" and value is True):
+            return
+        else:
+            self._warn(f"{concept}_dropped", self.names.get(concept, concept), "the model's wire has no such setting")
+
+    def _ask_for_json(self) -> None:
+        """Ask for JSON in words where the wire has no field for it, or refuses it without the word in the prompt."""
+        is_told = self.wire in ("openai", "responses") and self.others <= {"openai", "responses", "gemini", "ollama"}
+        if self.others and not is_told:
+            self.request = replace(self.request, messages=(System(_JSON_DIRECTIVE), *self.request.messages))
+
+    def _over(self, wire: str, fields: dict[str, Any]) -> None:
+        self.native[wire] = merge(self.native.get(wire, {}), fields)
+
+    def _set(self, **settings: Any) -> None:
+        self.request = replace(self.request, config=replace(self.request.config, **settings))
+
+    def _warn(self, code: str, path: str, why: str) -> None:
+        self.warnings.append(LossWarning(code, path, why))
+
+
+def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with others over them: objects merge, other values replace. ``None`` stays: it removes a field."""
+    made = dict(fields)
+    for name, value in over.items():
+        ours = made.get(name)
+        made[name] = merge(ours, value) if isinstance(ours, dict) and isinstance(value, dict) else value
+    return made
+
+
+def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:
+    """Raise ``UnsupportedFeatureError`` if anything was left out, for a key or model with ``on_loss: reject``."""
+    for first in list(warnings)[:1]:
+        raise UnsupportedFeatureError(f"{first.path}: {first.detail}; {model!r} refuses losses (on_loss: reject)")

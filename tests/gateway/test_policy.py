@@ -1,0 +1,320 @@
+"""What becomes of each field of each wire, for a model of each wire: mapped, reported or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dragoman.gateway.keys import Key, KeyRing, new_key
+from dragoman.gateway.policy import NEVER
+from dragoman.gateway.policy.translate import merge
+
+from .upstream import WIRES, bench, models_for
+
+TOOL = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
+OPENAI_TOOL = {"type": "function", "function": TOOL}
+ANTHROPIC_TOOL = {"name": "f", "input_schema": TOOL["parameters"]}
+RESPONSES_TOOL = {"type": "function", **TOOL}
+GEMINI_TOOL = {"functionDeclarations": [TOOL]}
+
+# A value that equals the vendor's default is neither refused nor reported.
+DEFAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("openai", {"n": 1}),
+    ("openai", {"temperature": 1, "top_p": 1}),
+    ("openai", {"frequency_penalty": 0, "presence_penalty": 0}),
+    ("openai", {"logprobs": False}),
+    ("openai", {"logit_bias": {}}),
+    ("openai", {"modalities": ["text"]}),
+    ("openai", {"store": False}),
+    ("openai", {"service_tier": "auto"}),
+    ("openai", {"verbosity": "medium"}),
+    ("openai", {"tools": [OPENAI_TOOL], "parallel_tool_calls": True, "tool_choice": "auto"}),
+    ("openai", {"response_format": {"type": "text"}}),
+    ("openai", {"stop": None, "seed": None, "metadata": None, "user": None}),
+    ("openai", {"stream": False, "stream_options": None}),
+    ("responses", {"store": True, "background": False, "truncation": "disabled", "service_tier": "auto"}),
+    ("responses", {"parallel_tool_calls": True, "tools": [RESPONSES_TOOL], "tool_choice": "auto"}),
+    ("responses", {"text": {"format": {"type": "text"}, "verbosity": "medium"}}),
+    ("responses", {"previous_response_id": None, "conversation": None, "prompt": None, "max_tool_calls": None}),
+    ("responses", {"include": ["reasoning.encrypted_content"], "store": False}),
+    ("responses", {"top_logprobs": 0, "metadata": {}}),
+    ("anthropic", {"speed": "standard", "service_tier": "auto"}),
+    ("anthropic", {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": False}}),
+    ("anthropic", {"stop_sequences": [], "metadata": {}}),
+    ("gemini", {"generationConfig": {"candidateCount": 1}}),
+    ("gemini", {"generationConfig": {"responseModalities": ["TEXT"]}}),
+    ("gemini", {"generationConfig": {"responseMimeType": "text/plain", "responseLogprobs": False}}),
+    ("gemini", {"safetySettings": [], "tools": [], "labels": {}}),
+    ("ollama", {"options": {}, "format": "", "tools": []}),
+]
+
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "openai": {"max_tokens": 9},
+    "responses": {"max_output_tokens": 9},
+    "anthropic": {},
+    "gemini": {"generationConfig": {"maxOutputTokens": 9}},
+    "ollama": {"options": {"num_predict": 9}},
+}
+
+
+def limited(client: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with a limit of tokens beside them, which one wire requires."""
+    return merge(LIMITS[client], fields)
+
+
+@pytest.mark.exhaustive
+async def test_a_default_is_neither_refused_nor_reported() -> None:
+    async with bench() as gateway:
+        for at, (client, fields) in enumerate(DEFAULTS):
+            for model in models_for(client, at):
+                status, headers, said = await gateway.ask(client, model, limited(client, fields))
+                assert (status, headers.get("x-dragoman-warnings")) == (200, None), (client, fields, model, said)
+
+
+# Settings that several wires have: fields of a client, and what each upstream is sent; a string is a warning.
+JSON_WORDS = "JSON object"
+MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "openai",
+        {"response_format": {"type": "json_object"}},
+        {
+            "openai": {"response_format": {"type": "json_object"}},
+            "responses": {"text": {"format": {"type": "json_object"}}},
+            "anthropic": {"system": JSON_WORDS},
+            "gemini": {"generationConfig": {"responseMimeType": "application/json"}},
+            "ollama": {"format": "json"},
+        },
+    ),
+    (
+        "gemini",
+        {"generationConfig": {"responseMimeType": "application/json"}},
+        {
+            "openai": {"response_format": {"type": "json_object"}},
+            "responses": {"text": {"format": {"type": "json_object"}}},
+            "anthropic": {"system": JSON_WORDS},
+            "gemini": {"generationConfig": {"responseMimeType": "application/json"}},
+            "ollama": {"format": "json"},
+        },
+    ),
+    (
+        "ollama",
+        {"format": "json"},
+        {"openai": {"response_format": {"type": "json_object"}}, "ollama": {"format": "json"}},
+    ),
+    (
+        "responses",
+        {"text": {"format": {"type": "json_object"}, "verbosity": "low"}},
+        {
+            "openai": {"response_format": {"type": "json_object"}, "verbosity": "low"},
+            "responses": {"text": {"format": {"type": "json_object"}, "verbosity": "low"}},
+            "anthropic": "verbosity_dropped verbosity",
+        },
+    ),
+    (
+        "openai",
+        {"tools": [OPENAI_TOOL], "parallel_tool_calls": False},
+        {
+            "openai": {"parallel_tool_calls": False},
+            "responses": {"parallel_tool_calls": False},
+            "anthropic": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            "gemini": "parallel_tool_calls_dropped parallel_tool_calls",
+            "ollama": "parallel_tool_calls_dropped parallel_tool_calls",
+        },
+    ),
+    (
+        "anthropic",
+        {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+        {
+            "openai": {"parallel_tool_calls": False, "tool_choice": "required"},
+            "responses": {"parallel_tool_calls": False, "tool_choice": "required"},
+            "anthropic": {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+        },
+    ),
+    (
+        "anthropic",
+        {"top_k": 7},
+        {
+            "openai": "top_k_dropped top_k",
+            "responses": "top_k_dropped top_k",
+            "anthropic": {"top_k": 7},
+            "gemini": {"generationConfig": {"topK": 7}},
+            "ollama": {"options": {"top_k": 7}},
+        },
+    ),
+    (
+        "gemini",
+        {"generationConfig": {"topK": 7}},
+        {
+            "openai": "top_k_dropped generationConfig.topK",
+            "anthropic": {"top_k": 7},
+            "ollama": {"options": {"top_k": 7}},
+        },
+    ),
+    ("ollama", {"options": {"top_k": 7, "num_ctx": 99}}, {"ollama": {"options": {"top_k": 7, "num_ctx": 99}}}),
+    ("ollama", {"options": {"num_ctx": 99}}, {"openai": "field_dropped options.num_ctx"}),
+    ("openai", {"user": "u"}, {"anthropic": {"metadata": {"user_id": "u"}}, "gemini": "user_dropped user"}),
+    (
+        "anthropic",
+        {"metadata": {"user_id": "u"}},
+        {"openai": {"user": "u"}, "anthropic": {"metadata": {"user_id": "u"}}},
+    ),
+    (
+        "openai",
+        {"seed": 4, "frequency_penalty": 0.5},
+        {
+            "openai": {"seed": 4, "frequency_penalty": 0.5},
+            "responses": "frequency_penalty_dropped frequency_penalty; seed_dropped seed",
+            "anthropic": "frequency_penalty_dropped frequency_penalty; seed_dropped seed",
+            "gemini": {"generationConfig": {"seed": 4, "frequencyPenalty": 0.5}},
+            "ollama": {"options": {"seed": 4, "frequency_penalty": 0.5}},
+        },
+    ),
+    (
+        "openai",
+        {
+            "tools": [OPENAI_TOOL, {"type": "function", "function": {**TOOL, "name": "g"}}],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]},
+            },
+        },
+        {"anthropic": {"tool_choice": {"type": "any"}}, "openai": {"tool_choice": {"type": "allowed_tools"}}},
+    ),
+    (
+        "gemini",
+        {
+            "tools": [GEMINI_TOOL],
+            "toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}},
+        },
+        {
+            "openai": {"tool_choice": "auto"},
+            "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}},
+        },
+    ),
+    ("openai", {"n": 2}, dict.fromkeys(WIRES, "n_dropped n")),
+    ("gemini", {"generationConfig": {"candidateCount": 2}}, dict.fromkeys(WIRES, "candidateCount_dropped")),
+    (
+        "gemini",
+        {"safetySettings": [{"category": "A", "threshold": "B"}]},
+        {"openai": "safetySettings_dropped safetySettings"},
+    ),
+    ("gemini", {"labels": {"a": "b"}}, {"gemini": {"labels": {"a": "b"}}}),
+    ("gemini", {"cachedContent": "c"}, {"gemini": {"cachedContent": "c"}}),
+    ("gemini", {"tools": [{"googleSearch": {}}]}, {"gemini": {"tools": [{"googleSearch": {}}]}}),
+    ("openai", {"made_up": 1}, {"openai": {"made_up": 1}, "gemini": "field_dropped made_up"}),
+    (
+        "responses",
+        {"made_up": 1, "client_metadata": {"a": "b"}},
+        {"responses": {"made_up": 1, "client_metadata": {"a": "b"}}},
+    ),
+    ("responses", {"client_metadata": {"a": "b"}}, {"openai": "client_metadata_dropped client_metadata"}),
+    ("anthropic", {"made_up": 1, "container": "c"}, {"anthropic": {"made_up": 1, "container": "c"}}),
+    (
+        "gemini",
+        {"madeUp": 1, "generationConfig": {"own": 2}},
+        {"gemini": {"madeUp": 1, "generationConfig": {"own": 2}}},
+    ),
+]
+
+
+def holds(sent: Any, wanted: Any) -> bool:
+    """Return whether what was sent has all that is wanted; a text in a longer one counts."""
+    if isinstance(wanted, dict):
+        return isinstance(sent, dict) and all(holds(sent.get(name), value) for name, value in wanted.items())
+    if isinstance(wanted, str) and isinstance(sent, str):
+        return wanted in sent
+    return bool(sent == wanted)
+
+
+async def test_settings_are_mapped_or_reported() -> None:
+    async with bench() as gateway:
+        for client, fields, wanted in MAPPED:
+            for model, expected in wanted.items():
+                status, headers, said = await gateway.ask(client, model, limited(client, fields))
+                where = (client, fields, model, said, gateway.seen, headers.get("x-dragoman-warnings"))
+                assert status == 200, where
+                if isinstance(expected, str):
+                    assert expected in headers.get("x-dragoman-warnings", ""), where
+                else:
+                    assert holds(gateway.seen[0], expected), where
+
+
+# What changes the meaning of the answer is refused, by the name that the client gave it.
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("openai", {"logprobs": True}, "logprobs"),
+    ("openai", {"modalities": ["text", "audio"]}, "modalities"),
+    ("openai", {"web_search_options": {"a": 1}}, "web_search_options"),
+    ("openai", {"functions": [TOOL]}, "functions"),
+    ("responses", {"tools": [{"type": "web_search"}]}, "tools[0]"),
+    ("responses", {"top_logprobs": 3}, "top_logprobs"),
+    ("anthropic", {"mcp_servers": [{"url": "http://x"}]}, "mcp_servers"),
+    ("anthropic", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
+    ("gemini", {"tools": [{"googleSearch": {}}]}, "tools[0].googleSearch"),
+    ("gemini", {"cachedContent": "c"}, "cachedContent"),
+    ("gemini", {"generationConfig": {"responseModalities": ["IMAGE"]}}, "generationConfig.responseModalities"),
+    ("ollama", {"logprobs": True}, "logprobs"),
+]
+
+
+@pytest.mark.exhaustive
+async def test_what_changes_the_meaning_is_refused_for_other_wires_alone() -> None:
+    async with bench() as gateway:
+        for at, (client, fields, name) in enumerate(REFUSED):
+            for model in models_for(client, at):
+                status, _, said = await gateway.ask(client, model, limited(client, fields))
+                if model == client:
+                    assert status == 200, (client, fields, said)
+                    continue
+                assert (status, gateway.seen) == (400, []), (client, fields, model)
+                message = str(said["error"]["message"] if client != "ollama" else said["error"])
+                assert (name in message, repr(model) in message) == (True, True), message
+
+
+async def test_a_key_or_a_model_can_refuse_every_loss() -> None:
+    async with bench(on_loss="reject") as gateway:
+        for client, fields in (
+            ("openai", {"user": "u"}),
+            ("anthropic", {"top_k": 3}),
+            ("gemini", {"labels": {"a": "b"}}),
+        ):
+            status, _, said = await gateway.ask(client, "ollama" if client != "anthropic" else "openai", fields)
+            assert status == 400, said
+            assert "on_loss" in str(said)
+        status, _, _ = await gateway.ask("openai", "openai", {"user": "u", "made_up": 1})
+        assert status == 200
+
+
+async def test_keys_refuse_losses_by_their_own_setting() -> None:
+    secret, digest = new_key()
+    lenient, other = new_key()
+    ring = KeyRing([Key("strict", digest, on_loss="reject"), Key("lenient", other)])
+    async with bench(keys=ring) as gateway:
+        body = {"model": "ollama", "messages": [{"role": "user", "content": "Hi"}], "user": "u"}
+        for key, wanted in ((secret, 400), (lenient, 200)):
+            status, _, said = await gateway.post("/v1/chat/completions", body, authorization=f"Bearer {key}")
+            assert status == wanted, said
+        forced = {"model": "ollama", "messages": body["messages"], "tools": [OPENAI_TOOL], "tool_choice": "required"}
+        status, _, said = await gateway.post("/v1/chat/completions", forced, authorization=f"Bearer {secret}")
+        assert (status, "tool_choice" in str(said)) == (400, True)
+
+
+async def test_where_a_request_goes_is_never_taken_from_it() -> None:
+    async with bench() as gateway:
+        for client in WIRES:
+            for name in NEVER if client == "openai" else NEVER[:1]:
+                status, _, said = await gateway.ask(client, client, {name: "http://elsewhere"})
+                assert (status, gateway.seen) == (400, []), (client, name)
+                assert name in str(said)
+
+
+async def test_warnings_are_counted_by_our_own_codes() -> None:
+    async with bench() as gateway, aiohttp.ClientSession() as http:
+        await gateway.ask("openai", "gemini", {"made_up": 1, "user": "u"})
+        async with http.get(f"{gateway.url}/metrics") as reply:
+            text = await reply.text()
+    assert 'dragoman_warnings_total{wire="openai",code="field_dropped"} 1' in text
+    assert 'dragoman_warnings_total{wire="openai",code="user_dropped"} 1' in text
+    assert "made_up" not in text

@@ -1,0 +1,139 @@
+"""An upstream that speaks all five wires, keeps what it was sent, and answers one text; and requests of each wire."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+
+from dragoman.gateway.app import create_app
+from dragoman.provider import Provider, connect
+from tests.server import Connection, serve
+
+from .serving import serving
+
+WIRES = ("openai", "responses", "anthropic", "gemini", "ollama")
+PATHS = {
+    "openai": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "anthropic": "/v1/messages",
+    "gemini": "/v1beta/models/{model}:generateContent",
+    "ollama": "/api/chat",
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "openai": {"messages": [{"role": "user", "content": "Hi"}]},
+    "responses": {"input": "Hi"},
+    "anthropic": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
+    "ollama": {"messages": [{"role": "user", "content": "Hi"}], "stream": False},
+}
+EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+
+
+def models_for(client: str, at: int) -> tuple[str, ...]:
+    """Return the models to ask in the case of this number: one of the client's own wire and one other, or all."""
+    others = [wire for wire in WIRES if wire != client]
+    return WIRES if EXHAUSTIVE else (client, others[at % len(others)])
+
+
+_USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+
+
+def write_reply(wire: str, text: str) -> bytes:
+    """Return a body of a wire that answers this text."""
+    replies: dict[str, Any] = {
+        "openai": {
+            "id": "c1",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+        },
+        "responses": {
+            "id": "r1",
+            "object": "response",
+            "status": "completed",
+            "output": [
+                {"type": "message", "id": "m1", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+            ],
+            "usage": _USAGE,
+        },
+        "anthropic": {
+            "id": "m1",
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "text", "text": text}],
+            "stop_reason": "end_turn",
+            "usage": {"input_tokens": 3, "output_tokens": 2},
+        },
+        "gemini": {
+            "candidates": [
+                {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP", "index": 0}
+            ],
+            "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 2, "totalTokenCount": 5},
+        },
+        "ollama": {
+            "model": "m",
+            "message": {"role": "assistant", "content": text},
+            "done": True,
+            "done_reason": "stop",
+            "prompt_eval_count": 3,
+            "eval_count": 2,
+        },
+    }
+    return json.dumps(replies[wire]).encode()
+
+
+def wire_of(path: str) -> str:
+    """Return the wire that a path belongs to."""
+    for wire, mark in (
+        ("openai", "/chat/completions"),
+        ("responses", "/responses"),
+        ("anthropic", "/messages"),
+        ("gemini", ":"),
+    ):
+        if mark in path:
+            return wire
+    return "ollama"
+
+
+class Bench:
+    """A gateway in front of an upstream that has one model for each wire, named by it."""
+
+    def __init__(self, url: str, seen: list[Any], http: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.seen = seen
+        self._http = http
+
+    async def ask(self, client: str, model: str, fields: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+        """Send a request of a client's wire with these fields over its own; return status, headers and body."""
+        body = {**BODIES[client], **fields}
+        if client != "gemini":
+            body.setdefault("model", model)
+        self.seen.clear()
+        return await self.post(PATHS[client].format(model=model), body)
+
+    async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], Any]:
+        async with self._http.post(self.url + path, json=body, headers=headers) as reply:
+            data = await reply.read()
+            return reply.status, dict(reply.headers), json.loads(data) if data.startswith((b"{", b"[")) else data
+
+
+@contextlib.asynccontextmanager
+async def bench(text: str = "Hello there", **settings: Any) -> AsyncIterator[Bench]:
+    """Serve a gateway over all wires; ``seen`` holds what the upstream was sent last."""
+    seen: list[Any] = []
+
+    async def handler(connection: Connection) -> None:
+        seen.append(connection.seen.json)
+        connection.reply(200, write_reply(wire_of(connection.seen.path), text))
+
+    on_loss = settings.pop("on_loss", "warn")
+    async with serve(handler) as upstream, aiohttp.ClientSession() as http:
+        models: dict[str, Provider] = {
+            wire: connect("m", wire=wire, base_url=upstream.url, on_loss=on_loss) for wire in WIRES
+        }
+        async with serving(create_app(models, **settings)) as url:
+            yield Bench(url, seen, http)
