@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         Embedder, Embeddings, EmbedRequest, Ranked, Ranking, Reranker, RerankRequest, Vectors, connect_embedder,
         connect_reranker,
     )
-    from .session import Budget, Session
+    from .session import Budget, DropOldToolResults, KeepAll, Session, Summarise, Window
     from .transport import HttpTransport, Timeouts
     from .validate import Messages, Settings, Tools, parse_messages
     from .wire import SwapPlan
@@ -79,25 +79,27 @@ _NAMES = {
         "EmbedRequest Embedder Embeddings Ranked Ranking RerankRequest Reranker Vectors connect_embedder "
         "connect_reranker"
     ),
-    "session": "Budget Session",
+    "session": "Budget DropOldToolResults KeepAll Session Summarise Window",
     "transport": "HttpTransport Timeouts",
     "validate": "Messages Settings Tools parse_messages",
     "wire": "SwapPlan",
 }
 __all__ = [
     "Assistant", "AuthenticationError", "Budget", "Cache", "CallCancelledError", "Capabilities",
-    "ContextOverflowError", "Continuity", "Cost", "Document", "EmbedRequest", "Embedder", "Embeddings",
+    "ContextOverflowError", "Continuity", "Cost", "Document", "DropOldToolResults",
+    "EmbedRequest", "Embedder", "Embeddings",
     "Event", "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",
-    "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "LocalProvider",
+    "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "KeepAll", "LocalProvider",
     "LossWarning", "MalformedToolCallError", "Message", "MessageComplete", "MessageStart", "Messages",
     "ModelNotLoadedError", "NetworkError", "Observe", "Opaque", "OverloadedError", "Policy", "PriceTable",
     "Provider", "ProviderError", "QuotaExceededError", "Ranked", "Ranking", "RateLimit", "RateLimitError",
     "Record", "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
     "Response", "Retry", "Rule", "RuntimeConfig", "Session", "Settings", "StreamContractError",
-    "StreamInterruptedError", "StructuredOutputError", "SwapPlan", "System", "Text", "TextDelta",
+    "StreamInterruptedError", "StructuredOutputError", "Summarise", "SwapPlan", "System", "Text", "TextDelta",
     "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool", "ToolCall", "ToolIntent",
     "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "Tools", "UnavailableError",
     "Unpriced", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors",
+    "Window",
     "check_events", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event", "describe",
     "encode_event", "fold", "gather", "parse_messages", "plan", "reprice", "to_model_events",
 ]

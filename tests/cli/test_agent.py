@@ -442,3 +442,22 @@ def test_an_address_needs_a_model(workspace: Path) -> None:
     result = CliRunner().invoke(main, ["agent", "Mend it.", "--base-url", "http://127.0.0.1:9/v1"])
     assert result.exit_code == 2
     assert "--base-url needs --model" in result.stderr
+
+
+def test_a_long_task_goes_on_in_a_small_window(workspace: Path) -> None:
+    """Forty turns of reading with a window of 16,000 tokens: the agent leaves old results out by default."""
+    (workspace / "long.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 90)
+    reads = [("", [("read_file", {"path": "long.txt"})])] * 40
+    config = workspace.parent / "models.yaml"
+    with Background(Scripted(*reads, ("Read.", []))) as server:
+        config.write_text(
+            f"adapters: {{lab: {{type: openai-compatible, base_url: '{server.base_url}'}}}}\n"
+            "models: {'lab:m': {adapter: lab, capabilities: {max_context_tokens: 16000}}}\n"
+        )
+        place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
+        words = ["agent", "Read it.", "--model", "lab:m", *place]
+        result = CliRunner().invoke(main, words, env={"DRAGOMAN_CONFIG": str(config)})
+    assert result.exit_code == 0, result.output
+    assert "  context  DropOldToolResults: " in result.stdout
+    assert types(records(workspace)).count("tool.observed") == 40
+    assert "context.projected" in types(records(workspace))

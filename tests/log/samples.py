@@ -14,6 +14,9 @@ from dragoman.log import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    ContextProjected,
+    ContextSummarised,
+    LeftOut,
     LlmExchangeKept,
     LogPruned,
     MessageRecorded,
@@ -110,6 +113,15 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
     ("message.recorded", MessageRecorded(System("Be terse.")), "system", "private"),
     ("message.recorded", MessageRecorded(ToolResult("call_1", "exit 1", is_error=True)), "tool", "private"),
     ("model.swapped", ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)), "system", "pseudonymous"),
+    (
+        "context.projected",
+        ContextProjected(
+            "window", "share", (LeftOut(3, 900), LeftOut(5, 80, "gone")), 15000, 9000, 16000, "Note", "01"
+        ),
+        "system",
+        "private",
+    ),
+    ("context.summarised", ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7"), "system", "private"),
     ("budget.exceeded", BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"), "system", "pseudonymous"),
     (
         "llm.call_started",

@@ -22,7 +22,17 @@ from ..messages import RuntimeConfig
 from ..permission import Policy, Rule
 from ..provider import SCHEMES, Provider
 from ..registry import ConfigError
-from ..session import Budget, Outcome, Session, SessionError
+from ..session import (
+    Budget,
+    ContextPolicy,
+    DropOldToolResults,
+    KeepAll,
+    Outcome,
+    Session,
+    SessionError,
+    Summarise,
+    Window,
+)
 from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, hide_memory, workspace_tools
 from .agent_view import AgentView
 from .approval import Lines, make_approver
@@ -44,6 +54,12 @@ _HISTORY = [
     Rule("deny", path=path, side_effect=["write"], name="version control is not written")
     for path in ("**/.git", "**/.git/**")
 ]
+_CONTEXTS: dict[str, tuple[ContextPolicy, ...]] = {
+    "results": (DropOldToolResults(), Window()),
+    "window": (Window(),),
+    "summary": (DropOldToolResults(), Summarise()),
+    "all": (KeepAll(),),
+}
 _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 
 
@@ -82,6 +98,14 @@ class _Agent(click.Command):
     multiple=True,
     metavar="LIMIT",
     help="steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say otherwise.",
+)
+@click.option(
+    "--context",
+    type=click.Choice(list(_CONTEXTS)),
+    default="results",
+    show_default=True,
+    help="What to leave out of a conversation that grows too long: old results, old turns, or nothing. With summary, "
+    "the model summarises old turns.",
 )
 @click.option("--mcp", "servers", multiple=True, metavar="COMMAND", help="An MCP server whose tools it may use, too.")
 @click.option("--network", is_flag=True, help="Let commands in the sandbox use the network.")
@@ -128,6 +152,7 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
         "system": options["system"],
         "config": RuntimeConfig(max_tokens=options["max_tokens"]),
         "budget": budget,
+        "context": _CONTEXTS[options["context"]],
         "approve": approve,
         "on_record": view.show_record,
         "on_event": view.show_event,

@@ -12,6 +12,7 @@ from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolInten
 from ..log import (
     BudgetExceeded,
     CallFailed,
+    ContextProjected,
     LogRecord,
     MessageRecorded,
     ModelSwapped,
@@ -180,6 +181,11 @@ def _started(it: ToolStarted) -> _Line:
     return "running", None, f"{describe_action(it.tool_name, it.input)}{where}"
 
 
+def _projected(it: ContextProjected) -> _Line:
+    count = f"{len(it.left_out)} message{'s' * (len(it.left_out) != 1)}"
+    return "context", "yellow", f"{it.rule}: {count} left out, {it.tokens_before} to {it.tokens_after} tokens"
+
+
 _LINES: dict[type, Callable[[Any], _Line]] = {
     SessionStarted: lambda it: ("session", None, f"{it.provider}:{it.model} with {', '.join(it.tools)}"),
     SessionResumed: _resumed,
@@ -193,6 +199,7 @@ _LINES: dict[type, Callable[[Any], _Line]] = {
     ToolFailed: lambda it: ("failed", "red", f"{it.tool_name}: {it.kind}: {it.message}"),
     CallFailed: lambda it: ("error", "red", it.error_message_redacted),
     RoutingSwitched: lambda it: ("routing", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
+    ContextProjected: _projected,
     ModelSwapped: lambda it: ("model", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
     BudgetExceeded: lambda it: ("budget", "red", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}"),
 }

@@ -56,7 +56,8 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
     ``epoch`` counts the times a session was started or resumed: the records from here to the next
     ``session.resumed`` are of one runner. ``takeover`` is true when the caller asked to resume the
     session even if it still ran elsewhere. ``changed_tools`` has the new digest of each tool whose
-    definition is not the one the session had before.
+    definition is not the one the session had before. ``at`` is the record after which the conversation
+    goes on, if it is not the last one; the messages since then stay in the log and are not sent.
     """
 
     after: int
@@ -65,6 +66,7 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
     epoch: int | None = None
     takeover: bool = False
     changed_tools: dict[str, str] = field(default_factory=dict)
+    at: int | None = None
 
 
 class SessionFinished(Struct, frozen=True, omit_defaults=True):
@@ -130,6 +132,47 @@ class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "fr
     to: str
     reason: str
     losses: tuple[LossWarning, ...] = ()
+
+
+class LeftOut(Struct, frozen=True, omit_defaults=True):
+    """A message that is no longer sent as it is: the number of its record, and its estimated tokens.
+
+    ``instead`` is the text that is sent as the content of a tool's result; without it, nothing is sent.
+    """
+
+    seq: int
+    tokens: int
+    instead: str | None = None
+
+
+class ContextProjected(Struct, frozen=True, omit_defaults=True):
+    """A context policy changed what is sent of the conversation; the log itself keeps every message.
+
+    ``reason`` is ``share``, when the estimate passed the policy's share of the window, or ``overflow``, when the
+    model refused the conversation. ``note`` is the text of a user's message that is sent in the place of the
+    messages that are left out; ``summary`` is the id of the ``context.summarised`` that it contains.
+    """
+
+    rule: str
+    reason: Literal["share", "overflow"]
+    left_out: tuple[LeftOut, ...]
+    tokens_before: int
+    tokens_after: int
+    window: int | None = None
+    note: str | None = None
+    summary: str | None = None
+
+
+class ContextSummarised(Struct, frozen=True, omit_defaults=True):
+    """A model summarised the messages in the records ``first`` to ``last``, in the call ``request_id``."""
+
+    text: str
+    first: int
+    last: int
+    messages: int
+    provider: str
+    model: str
+    request_id: str
 
 
 class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
@@ -267,6 +310,8 @@ Payload: TypeAlias = (
     | TurnStarted
     | MessageRecorded
     | ModelSwapped
+    | ContextProjected
+    | ContextSummarised
     | BudgetExceeded
     | CallStarted
     | CallCompleted
@@ -311,6 +356,8 @@ _ENTRIES = (
     Entry("turn.started", TurnStarted, "system", "private"),
     Entry("message.recorded", MessageRecorded, "agent", "private"),
     Entry("model.swapped", ModelSwapped, "system", "pseudonymous"),
+    Entry("context.projected", ContextProjected, "system", "private"),
+    Entry("context.summarised", ContextSummarised, "system", "private"),
     Entry("budget.exceeded", BudgetExceeded, "system", "pseudonymous"),
     Entry("llm.call_started", CallStarted, "agent", "private"),
     Entry("llm.call_completed", CallCompleted, "agent", "pseudonymous"),

@@ -13,6 +13,8 @@ from ..log import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    ContextProjected,
+    ContextSummarised,
     LlmExchangeKept,
     LogPruned,
     LogRecord,
@@ -147,6 +149,15 @@ def _proposed(it: ToolIntent) -> str:
     return f"proposed {it.tool_name}({_write(it.input)[: 8 * _LONGEST]})"
 
 
+def _projected(it: ContextProjected) -> str:
+    count = len(it.left_out)
+    why = " because the model refused it" if it.reason == "overflow" else ""
+    return (
+        f"context shortened by {it.rule}{why}: {count} message{'s' * (count != 1)} left out, "
+        f"about {it.tokens_before} tokens before, {it.tokens_after} after"
+    )
+
+
 def _decided(word: str) -> Callable[[PermissionGranted | PermissionDenied], str]:
     def say(it: PermissionGranted | PermissionDenied) -> str:
         scope = getattr(it, "scope", "once")
@@ -175,6 +186,10 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     SessionFinished: _finished,
     TurnStarted: _turn,
     MessageRecorded: _message,
+    ContextProjected: _projected,
+    ContextSummarised: lambda it: (
+        f"{it.provider}:{it.model} summarised records {it.first} to {it.last} ({it.messages} messages): {it.text}"
+    ),
     ModelSwapped: lambda it: f"model swapped from {it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)",
     BudgetExceeded: lambda it: f"budget of {it.budget} exceeded: {it.used} of {it.limit} {it.unit or ''}".rstrip(),
     CallStarted: _asked,

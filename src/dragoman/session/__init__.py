@@ -13,6 +13,17 @@ happened and why. After a crash, ``Session.resume`` goes on from the log and run
 from __future__ import annotations
 
 from .budget import Budget, Spending
+from .context import (
+    ContextPolicy,
+    ContextView,
+    DropOldToolResults,
+    KeepAll,
+    Part,
+    Projection,
+    Summarise,
+    Window,
+)
+from .conversation import Conversation, Entry
 from .ids import ToolIds
 from .outcome import Outcome, SessionError, Step
 from .session import Session
@@ -20,13 +31,23 @@ from .state import IntentState, State, reduce_records
 
 __all__ = [
     "Budget",
+    "ContextPolicy",
+    "ContextView",
+    "Conversation",
+    "DropOldToolResults",
+    "Entry",
     "IntentState",
+    "KeepAll",
     "Outcome",
+    "Part",
+    "Projection",
     "Session",
     "SessionError",
     "Spending",
     "State",
     "Step",
+    "Summarise",
     "ToolIds",
+    "Window",
     "reduce_records",
 ]

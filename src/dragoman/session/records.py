@@ -6,13 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
-from ..calls import CallCompleted, CallFailed, CallStarted, count_usage, find_stop_reason, read_headers, redact
+from ..calls import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    count_usage,
+    find_stop_reason,
+    price_usage,
+    read_headers,
+    redact,
+)
 from ..errors import ErrorClass, ProviderError
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
 from ..messages import Assistant, Thinking, ToolCall, new_ulid
+from ..middleware.layer import find_served
 from ..prices import Cost, Unpriced
-from ..provider import Reply
+from ..provider import Provider, Reply
 
 Price: TypeAlias = Callable[[Usage, str], "Cost | Unpriced"]
 
@@ -51,6 +61,25 @@ def make_message(
         in_context=in_context,
         **{name: price.get(name) for name in _COST},
     )
+
+
+def make_worker_message(response: Response, provider: Provider, price: dict[str, Any]) -> MessageRecorded:
+    """Return the reply of a call that the session makes for itself; only the end of the call is recorded of it."""
+    routing = Routing("default", f"{provider.name}:{provider.model}")
+    return make_message(response, (), routing, (provider.name, provider.model), price, in_context=False)
+
+
+def find_served_by(provider: Provider, reply: Reply) -> tuple[str, str]:
+    """Return the provider and model that answered."""
+    return reply.provider or provider.name, reply.model or provider.model
+
+
+def price_reply(provider: Provider, reply: Reply, usage: Usage, price: Price | None) -> dict[str, Any]:
+    """Return the fields of a record that hold a usage and its cost."""
+    name, model = find_served_by(provider, reply)
+    sold_as = find_served(provider, name, model).priced_as
+    bill = price(usage, f"{name}:{model}") if price is not None else sold_as.cost(usage)
+    return price_usage(usage, bill, sold_as.model)
 
 
 def is_repeatable(response: Response) -> bool:

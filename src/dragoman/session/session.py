@@ -8,7 +8,7 @@ to the model, and repeat. Every step is in the log before the next begins; the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self
 
@@ -40,9 +40,11 @@ from ..validate import ResponseSchema
 from ..wire import SwapPlan
 from .budget import Budget
 from .closing import close_open
+from .context import ContextPolicy
 from .execution import Pipeline
 from .journal import Journal, Watcher
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
+from .projector import Projector
 from .records import Price, new_message_id
 from .state import State, reduce_records
 from .supervisor import Supervisor
@@ -71,8 +73,10 @@ class Session(Generic[Parsed]):
     asks; without it nothing runs that needs approval. ``on_record`` receives every record once it is stored,
     ``on_event`` the model's events as they arrive: print the text of ``TextDelta`` to stream from a session.
     A call that cannot be used is rejected, and the model receives the reason; after ``corrections`` replies in
-    a row of which nothing can be used, the next one raises. With ``keep_raw`` the log also stores every reply as
-    the provider's own JSON. The session closes neither provider nor log, except a log it opened by path.
+    a row of which nothing can be used, the next one raises. ``context`` is a policy, or several in order, that
+    shortens what is sent of a long conversation; without it everything is sent. With ``keep_raw`` the log also
+    stores every reply as the provider's own JSON. The session closes neither provider nor log, except a log it
+    opened by path.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Session(Generic[Parsed]):
         keep_raw: bool = False,
         output: ResponseSchema[Parsed] | None = None,
         corrections: int = 2,
+        context: ContextPolicy | Sequence[ContextPolicy] | None = None,
     ) -> None:
         self.provider = provider
         self.tools = gather_tools(tools)
@@ -109,6 +114,8 @@ class Session(Generic[Parsed]):
         )  # fmt: skip
         self._metadata = dict(metadata or {})
         self._journal = Journal(self.log, self.id, State(), on_record)
+        policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
+        self._projector = Projector(policies, self._journal, self._settings.config, price)
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
         self._routing = Routing("default", self._target(), "the provider the session was given")
         self._loaded = False
@@ -185,7 +192,7 @@ class Session(Generic[Parsed]):
         self._supervisor.refuse_running()
         before, messages = self._target(), self.state.project(provider.name)
         plan = provider.plan(messages) if messages else SwapPlan(f"{provider.name}:{provider.model}", ())
-        if plan.refused is not None or plan.fits is False:
+        if plan.refused is not None or (plan.fits is False and self._projector.keeps_all):
             why = plan.refused or f"about {plan.estimated_tokens} tokens do not fit its window of {plan.context_tokens}"
             raise InvalidRequestError(f"swap to {plan.target}: {why}", provider=provider.name, model=provider.model)
         losses = tuple([LossWarning(item.rule, item.path, item.reason) for item in plan.losses])
@@ -262,7 +269,10 @@ class Session(Generic[Parsed]):
     async def _turn(self) -> Step:
         number = self.state.spent.turns + 1
         final = self._settings.output is not None and (self._final or not self.tools.describe())
-        turn = Turn(number, self.provider, self._routing, self.tools, self._journal, self._settings, final=final)
+        turn = Turn(
+            number, self.provider, self._routing, self.tools, self._journal, self._projector, self._settings,
+            final=final,
+        )  # fmt: skip
         try:
             response, intents = await turn.run(self._pipeline)
         except (MalformedToolCallError, StructuredOutputError) as error:

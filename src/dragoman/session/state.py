@@ -14,6 +14,7 @@ from ..log import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    ContextProjected,
     LogRecord,
     MessageRecorded,
     ModelSwapped,
@@ -22,6 +23,7 @@ from ..log import (
     SessionFinished,
     SessionResumed,
     SessionStarted,
+    SideEffect,
     ToolFailed,
     ToolIntentClosed,
     ToolIntentRejected,
@@ -30,8 +32,9 @@ from ..log import (
     ToolStarted,
     TurnStarted,
 )
-from ..messages import Assistant, Message, ToolCall, ToolResult
+from ..messages import Assistant, Message, ToolCall, ToolResult, User
 from .budget import Spending
+from .conversation import Conversation, Entry
 from .ids import ToolIds
 
 Stage: TypeAlias = Literal[
@@ -48,6 +51,7 @@ class IntentState(Struct):
     turn: str | None
     stage: Stage = "proposed"
     started: bool = False
+    side_effect: SideEffect | None = None
     end: ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed | None = None
 
     @property
@@ -74,7 +78,7 @@ class State:
         self.last_seq = 0
         self.epoch = 0
         self.turn: str | None = None
-        self.messages: list[MessageRecorded] = []
+        self.conversation = Conversation()
         self.intents: dict[str, IntentState] = {}
         self.call: OpenCall | None = None
         self.spent = Spending()
@@ -82,15 +86,22 @@ class State:
         self.model: str | None = None
         self.tool_digests: dict[str, str] = {}
         self.ids = ToolIds()
+        self._open: dict[str, IntentState] = {}
+
+    @property
+    def messages(self) -> list[MessageRecorded]:
+        """The conversation on record, with what is no longer sent."""
+        return self.conversation.messages
 
     def apply(self, record: LogRecord) -> None:
         """Take one more record into account. A type that means nothing here changes nothing."""
         self.last_seq = record.seq
         payload = record.payload
         if isinstance(payload, MessageRecorded):
-            self._hear(payload)
+            self._hear(record, payload)
         elif isinstance(payload, ToolIntent):
-            self.intents[payload.id] = IntentState(payload, record.id, record.turn)
+            kept = IntentState(payload, record.id, record.turn)
+            self.intents[payload.id] = self._open[payload.id] = kept
         elif isinstance(payload, CallStarted | CallCompleted | CallFailed):
             self._follow_call(record, payload)
         elif isinstance(payload, SessionStarted):
@@ -101,16 +112,20 @@ class State:
         elif isinstance(payload, SessionResumed):
             self.finished, self.epoch = None, self.epoch + 1
             self.tool_digests |= payload.changed_tools
+            if payload.at is not None:
+                self.conversation.rewind(record.seq, payload.at)
         elif isinstance(payload, SessionFinished):
             self.finished = payload
         elif isinstance(payload, ModelSwapped):
             self.model = payload.to
+        elif isinstance(payload, ContextProjected):
+            self.conversation.project(record.seq, payload)
         else:
             self._follow_intent(record, payload)
 
-    def _hear(self, said: MessageRecorded) -> None:
+    def _hear(self, record: LogRecord, said: MessageRecorded) -> None:
         if said.in_context:
-            self.messages.append(said)
+            self.conversation.add(record.seq, said, is_goal=isinstance(said.message, User) and record.actor == "user")
         if isinstance(said.message, Assistant):
             if self.call is not None and said.request_id == self.call.started.request_id:
                 self.call.reply = said
@@ -133,6 +148,10 @@ class State:
         if kept is None or stage is None:
             return
         kept.stage, kept.record = stage, record.id
+        if not kept.is_open:
+            self._open.pop(kept.intent.id, None)
+        if isinstance(payload, ToolIntentValidated):
+            kept.side_effect = payload.side_effect
         if stage == "started":
             kept.started = True
         if isinstance(payload, ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed):
@@ -149,7 +168,7 @@ class State:
     @property
     def open_intents(self) -> list[IntentState]:
         """The intents of which nobody has said what became of them, in the order they were proposed."""
-        return [kept for kept in self.intents.values() if kept.is_open]
+        return list(self._open.values())
 
     def unanswered(self) -> list[tuple[ToolCall, str | None]]:
         """The calls of the last reply that have no result in the conversation, with their intents."""
@@ -165,11 +184,11 @@ class State:
         return []
 
     def project(self, provider: str) -> list[Message]:
-        """The conversation as one provider is to hear it: every call under the name that provider knows."""
-        return [self._rename(said, provider) for said in self.messages]
+        """Return what is sent of the conversation, every call under the name that the provider knows."""
+        return [self._rename(entry, provider) for entry in self.conversation.entries]
 
-    def _rename(self, said: MessageRecorded, provider: str) -> Message:
-        message = said.message
+    def _rename(self, entry: Entry, provider: str) -> Message:
+        said, message = entry.said, entry.message
         if not said.tool_ids:
             return message
         names = {call_id: self.ids.to_provider(provider, intent) for call_id, intent in said.tool_ids.items()}

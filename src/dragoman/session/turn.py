@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, RoutingSwitched, price_usage
-from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError
+from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, RoutingSwitched
+from ..errors import ContextOverflowError, MalformedToolCallError, ProviderError, StructuredOutputError
 from ..events import (
     Event,
     MessageStart,
@@ -24,18 +24,20 @@ from ..events import (
     make_intent,
 )
 from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
-from ..messages import RuntimeConfig, ToolChoice, User, new_ulid
-from ..middleware.layer import find_served
+from ..messages import Message, RuntimeConfig, ToolChoice, User, new_ulid
 from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
 from .closing import answer_calls, close_intents
 from .execution import Pipeline
 from .journal import Journal
+from .projector import Projector
 from .records import (
     Price,
+    find_served_by,
     is_repeatable,
     make_message,
     new_message_id,
+    price_reply,
     record_completed,
     record_failed,
 )
@@ -67,6 +69,7 @@ class Turn:
         routing: Routing,
         tools: Toolbox,
         journal: Journal,
+        projector: Projector,
         settings: TurnSettings,
         *,
         final: bool = False,
@@ -77,6 +80,7 @@ class Turn:
         self._routing = routing
         self._tools = tools
         self._journal = journal
+        self._projector = projector
         self._settings = settings
         self._final = final  # whether the reply is the session's structured answer
         self._ends: list[ToolUseEnd] = []
@@ -113,15 +117,27 @@ class Turn:
     # --- the call -----------------------------------------------------------------------------------
 
     async def _call(self, parent: str) -> Response:
+        """Call the model; once more, with less of the conversation, if it does not fit."""
+        tools = self._tools.describe() or None
+        messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
+        try:
+            return await self._ask(messages, estimate, parent)
+        except ContextOverflowError:
+            if self._ends or not await self._projector.shrink(self._provider, tools, parent, self._id):
+                raise
+        self._recorded = 0
+        messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
+        return await self._ask(messages, estimate, parent)
+
+    async def _ask(self, messages: list[Message], estimate: int, parent: str) -> Response:
         """Call the model once. Its intents are recorded as they come, before any of them can run."""
         provider, config = self._provider, self._settings.config
-        messages = self._journal.state.project(provider.name)
         tools = self._tools.describe() or None
         started = CallStarted(
             model=provider.model,
             provider=provider.name,
             request_id=new_ulid(),
-            estimated_input_tokens=provider.estimate_input_tokens(messages, tools),
+            estimated_input_tokens=estimate,
             stream=True,
             config=replace(config, extras={}),
         )
@@ -238,7 +254,7 @@ class Turn:
         await self._write(record_failed(started, error, reply, partial, sent, used), call.id)
 
     def _message(self, reply: Reply, response: Response, *, in_context: bool) -> MessageRecorded:
-        served = self._find_served(reply)
+        served = find_served_by(self._provider, reply)
         cost = self._price(reply, response.usage)
         routing = self._find_routing(reply)
         return make_message(response, self._ends, routing, served, cost, in_context=in_context)
@@ -251,16 +267,8 @@ class Turn:
         reason = "fallback: the first candidate that can answer and does"
         return Routing("rule", self._routing.chosen, reason, passed)
 
-    def _find_served(self, reply: Reply) -> tuple[str, str]:
-        return reply.provider or self._provider.name, reply.model or self._provider.model
-
     def _price(self, reply: Reply, usage: Usage) -> dict[str, Any]:
-        """Return the fields of a record that hold a usage and its cost."""
-        name, model = self._find_served(reply)
-        sold_as = find_served(self._provider, name, model).priced_as
-        price = self._settings.price
-        bill = price(usage, f"{name}:{model}") if price is not None else sold_as.cost(usage)
-        return price_usage(usage, bill, sold_as.model)
+        return price_reply(self._provider, reply, usage, self._settings.price)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
         """Record the provider's own JSON, if the session keeps it and there is any."""

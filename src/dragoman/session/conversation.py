@@ -1,0 +1,89 @@
+"""The conversation of a session: every message on record, and what is sent of it.
+
+Both follow from the records alone. A ``context.projected`` changes what is sent and removes nothing; a
+``session.resumed`` with ``at`` goes back to the conversation as it was after an earlier record.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..log import ContextProjected, MessageRecorded
+from ..messages import Message, ToolResult, User
+
+_Change: TypeAlias = MessageRecorded | ContextProjected | int  # a number: back to that record
+
+
+class Entry(Struct):
+    """A message that is sent. ``instead`` replaces the content of a tool's result; a note is a message of ours."""
+
+    seq: int
+    said: MessageRecorded
+    is_goal: bool = False
+    is_note: bool = False
+    instead: str | None = None
+    measured: tuple[str, int] | None = None  # the estimated tokens, and the model whose estimate it is
+
+    @property
+    def message(self) -> Message:
+        """The message as it is sent, under the names of its own provider."""
+        message = self.said.message
+        if self.instead is None or not isinstance(message, ToolResult):
+            return message
+        return replace(message, content=self.instead)
+
+
+class Conversation:
+    """The messages of a session in order, ``entries`` being those that are sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageRecorded] = []
+        self.entries: list[Entry] = []
+        self._history: list[tuple[int, _Change, bool]] = []
+
+    def add(self, seq: int, said: MessageRecorded, *, is_goal: bool) -> None:
+        """Add a message; a goal is one that the user wrote."""
+        self._history.append((seq, said, is_goal))
+        self._take(seq, said, is_goal)
+
+    def project(self, seq: int, projected: ContextProjected) -> None:
+        """Leave out what a projection leaves out."""
+        self._history.append((seq, projected, False))
+        self._take(seq, projected, False)
+
+    def rewind(self, seq: int, at: int) -> None:
+        """Go back to the conversation after the record ``at``, by the record ``seq``."""
+        self._history.append((seq, at, False))
+        self._take(seq, at, False)
+
+    def _take(self, seq: int, change: _Change, is_goal: bool) -> None:
+        if isinstance(change, int):
+            self.messages, self.entries = [], []
+            for each in self._history:
+                if each[0] > change:
+                    break
+                self._take(*each)
+        elif isinstance(change, MessageRecorded):
+            self.messages.append(change)
+            self.entries.append(Entry(seq, change, is_goal))
+        else:
+            self._leave_out(seq, change)
+
+    def _leave_out(self, seq: int, projected: ContextProjected) -> None:
+        gone = {each.seq: each for each in projected.left_out}
+        kept: list[Entry] = []
+        place: int | None = None  # of the first message that is not sent
+        for entry in self.entries:
+            found = gone.get(entry.seq)
+            if found is None:
+                kept.append(entry)
+            elif found.instead is not None:
+                kept.append(replace(entry, instead=found.instead, measured=None))
+            elif place is None:
+                place = len(kept)
+        if projected.note is not None and place is not None:
+            kept.insert(place, Entry(seq, MessageRecorded(User(projected.note)), is_note=True))
+        self.entries = kept

@@ -1,0 +1,212 @@
+"""Apply a session's context policies: measure what is sent, shorten it, and put that on record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+from ..calls import IS_WORKER, TURN, CallStarted
+from ..errors import InvalidResponseError, ProviderError
+from ..log import ContextProjected, ContextSummarised
+from ..messages import Assistant, Message, RuntimeConfig, System, Tool, ToolCall, ToolResult, User, new_ulid
+from ..provider import EventStream, Provider
+from .context import ContextPolicy, ContextView, KeepAll, Part, Projection
+from .conversation import Entry
+from .journal import Journal
+from .records import Price, make_worker_message, price_reply, record_completed, record_failed
+
+_SUMMARY_TOKENS = 2_000
+
+
+class Projector:
+    """The context policies of a session, applied in order until the conversation fits."""
+
+    def __init__(
+        self,
+        policies: Sequence[ContextPolicy],
+        journal: Journal,
+        config: RuntimeConfig,
+        price: Price | None = None,
+    ) -> None:
+        self.policies = tuple(policies) or (KeepAll(),)
+        self._journal = journal
+        self._config = config
+        self._price = price
+        self._frames: dict[tuple[str, bool], int] = {}
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing is ever left out."""
+        return all(isinstance(policy, KeepAll) for policy in self.policies)
+
+    async def fit(
+        self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
+    ) -> tuple[list[Message], int]:
+        """Return the messages to send and their estimated tokens, shortened if they pass the share of the window."""
+        messages, tokens = self._measure(provider, tools)
+        window = self._find_window(provider)
+        if window is None or self.keeps_all or tokens <= self._find_limit(window):
+            return messages, tokens
+        goal = min(int(self.policies[0].target * window), self._find_limit(window))
+        await self._shorten(provider, tools, "share", goal, parent, turn)
+        return self._measure(provider, tools)
+
+    async def shrink(self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str) -> bool:
+        """Shorten a conversation that the model refused; return ``False`` if nothing can be left out."""
+        _, tokens = self._measure(provider, tools)
+        window = self._find_window(provider)
+        goal = tokens // 2 if window is None else min(tokens // 2, int(self.policies[0].target * window))
+        return await self._shorten(provider, tools, "overflow", goal, parent, turn)
+
+    def _measure(self, provider: Provider, tools: Sequence[Tool] | None) -> tuple[list[Message], int]:
+        """Return what is sent now, and its estimated tokens: a message is estimated once, not every turn."""
+        sizes = [self._estimate(entry, provider) for entry in self._journal.state.conversation.entries]
+        return self._journal.state.project(provider.name), self._frame(provider, tools) + sum(sizes)
+
+    def _estimate(self, entry: Entry, provider: Provider) -> int:
+        model = f"{provider.name}:{provider.model}"
+        if entry.measured is None or entry.measured[0] != model:
+            alone = provider.estimate_input_tokens([entry.message])
+            entry.measured = model, max(alone - self._frame(provider, None), 0)
+        return entry.measured[1]
+
+    def _frame(self, provider: Provider, tools: Sequence[Tool] | None) -> int:
+        """Return the estimated tokens of a request without messages."""
+        key = f"{provider.name}:{provider.model}", bool(tools)
+        if key not in self._frames:
+            self._frames[key] = provider.estimate_input_tokens([], tools)
+        return self._frames[key]
+
+    def _find_window(self, provider: Provider) -> int | None:
+        given = next((policy.window for policy in self.policies if policy.window is not None), None)
+        known: int | None = provider.capabilities.known("max_context_tokens")
+        return given or known
+
+    def _find_limit(self, window: int) -> int:
+        """Return how many tokens may be sent, with room for the longest reply."""
+        limit = int(self.policies[0].share * window)
+        reply = self._config.max_tokens
+        return limit if reply is None or reply >= window else max(min(limit, window - reply), 1)
+
+    async def _shorten(
+        self,
+        provider: Provider,
+        tools: Sequence[Tool] | None,
+        reason: Literal["share", "overflow"],
+        goal: int,
+        parent: str,
+        turn: str,
+    ) -> bool:
+        changed = False
+        for policy in self.policies:
+            _, before = self._measure(provider, tools)
+            if before <= goal:
+                break
+            window = self._find_window(provider)
+            summarise = partial(self._summarise, provider, parent, turn)
+            view = ContextView(self._list_parts(provider), before, goal, window, provider.token_family, summarise)
+            projection = await policy.project(view)
+            if projection is None or not projection.left_out:
+                continue
+            changed = True
+            after = before - self._count_savings(projection, provider)
+            projected = ContextProjected(
+                policy.rule, reason, projection.left_out, before, after, window, projection.note, projection.summary
+            )  # fmt: skip
+            await self._journal.write(projected, parent=parent, turn=turn)
+        return changed
+
+    def _count_savings(self, projection: Projection, provider: Provider) -> int:
+        """Return how many tokens fewer a projection sends."""
+        frame = self._frame(provider, None)
+        saved = sum([each.tokens for each in projection.left_out])
+        added = [each.instead for each in projection.left_out if each.instead is not None]
+        added += [projection.note] if projection.note is not None else []
+        return saved - sum([provider.estimate_input_tokens([User(text)]) - frame for text in added if text])
+
+    def _list_parts(self, provider: Provider) -> tuple[Part, ...]:
+        state = self._journal.state
+        entries = state.conversation.entries
+        newest = max([at for at, each in enumerate(entries) if isinstance(each.message, Assistant)], default=-1)
+        calls: dict[str, tuple[ToolCall, str | None]] = {}
+        parts: list[Part] = []
+        for at, entry in enumerate(entries):
+            message, call, effect = entry.message, None, None
+            if isinstance(message, Assistant):
+                calls = {each.id: (each, entry.said.tool_ids.get(each.id)) for each in message.tool_calls}
+            elif isinstance(message, ToolResult) and message.tool_call_id in calls:
+                call, intent = calls[message.tool_call_id]
+                kept = state.intents.get(intent or "")
+                effect = kept.side_effect if kept is not None else None
+            tokens = self._estimate(entry, provider)
+            parts.append(
+                Part(
+                    entry.seq, message, tokens, entry.is_goal, entry.is_note, entry.instead is not None, at > newest,
+                    call, effect,
+                )
+            )  # fmt: skip
+        return tuple(parts)
+
+    # --- the summary --------------------------------------------------------------------------------
+
+    async def _summarise(
+        self,
+        own: Provider,
+        parent: str,
+        turn: str,
+        provider: Provider | None,
+        instructions: str,
+        transcript: str,
+        parts: Sequence[Part],
+    ) -> tuple[str, str]:
+        """Have a model write a summary; return the id of its record, and the text."""
+        provider = provider or own
+        messages: list[Message] = [System(instructions), User(transcript)]
+        started = CallStarted(
+            model=provider.model,
+            provider=provider.name,
+            request_id=new_ulid(),
+            estimated_input_tokens=provider.estimate_input_tokens(messages),
+            stream=True,
+            is_worker=True,
+        )
+        call = await self._journal.write(started, parent=parent, turn=turn)
+        text = await self._ask(provider, messages, started, call.id, turn)
+        numbers = [part.seq for part in parts]
+        summarised = ContextSummarised(
+            text, min(numbers), max(numbers), len(parts), provider.name, provider.model, started.request_id or ""
+        )
+        return (await self._journal.write(summarised, parent=call.id, turn=turn)).id, text
+
+    async def _ask(
+        self, provider: Provider, messages: list[Message], started: CallStarted, parent: str, turn: str
+    ) -> str:
+        """Call a model without tools, and record how the call ended."""
+        stream: EventStream | None = None
+        write: Any = partial(self._journal.write, parent=parent, turn=turn)
+        try:
+            stream = provider.stream(
+                messages, None, RuntimeConfig(max_tokens=_SUMMARY_TOKENS), request_id=started.request_id,
+                session_id=self._journal.session, metadata={TURN: turn, IS_WORKER: "true"},
+            )  # fmt: skip
+            async with stream:
+                async for _ in stream:
+                    pass
+        except (asyncio.CancelledError, ProviderError) as error:
+            failure = error if isinstance(error, ProviderError) else None
+            sent = stream.reply if stream is not None else None
+            used = price_reply(provider, sent, sent.usage, self._price) if sent is not None else {}
+            for record in sent.history if sent is not None else ():
+                await write(record)
+            await write(record_failed(started, failure, None, None, sent, used))
+            raise
+        for record in stream.reply.history:
+            await write(record)
+        response = stream.response
+        said = make_worker_message(response, provider, price_reply(provider, stream.reply, response.usage, self._price))
+        await write(record_completed(said, response, stream.reply))
+        if not response.text.strip():
+            raise InvalidResponseError("the summary is empty", provider=provider.name, model=provider.model)
+        return response.text

@@ -1,0 +1,413 @@
+"""Long conversations: what is sent is shortened by a policy, on record, and the log keeps everything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Budget,
+    ContextOverflowError,
+    DropOldToolResults,
+    KeepAll,
+    OverloadedError,
+    Policy,
+    Request,
+    Rule,
+    RuntimeConfig,
+    Session,
+    Summarise,
+    Usage,
+    Window,
+)
+from dragoman.log import EventLog, LeftOut, MemoryLog, SqliteLog
+from dragoman.messages import Assistant, Message, System, ToolResult, User
+from dragoman.replay import describe, to_steps
+from dragoman.session import ContextPolicy, ContextView, Part, Projection, reduce_records
+from dragoman.session.state import State
+from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
+from dragoman.tokens import estimate_input_tokens
+from dragoman.tools import tool
+from dragoman.validate import build_request, check_request
+
+from ..listed import Listed, reply
+from .playing import call, check_evidence, of, propose, types
+
+ALL = Policy([Rule("allow")])
+TURNS = 40
+TENTH = 100 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 30  # of the turns whose cost is counted
+
+
+@tool(side_effect="read")
+def read_page(number: int) -> str:
+    """Read a page."""
+    return f"page {number}: " + "the quick brown fox jumps over the lazy dog " * 90
+
+
+def reader(turns: int = TURNS, **settings: Any) -> ScriptedProvider:
+    """Return a model that reads a page a turn and then answers; it counts what it was asked, not what is sent."""
+    asked = 0
+
+    def answer(request: Request) -> Answer:
+        nonlocal asked
+        asked += 1
+        if asked > turns:
+            return Answer("All read.")
+        return Answer(f"Page {asked}.", tool_calls=[Call("read_page", {"number": asked})])
+
+    window = settings.pop("window", 16_000)
+    return ScriptedProvider(ScriptRule(answer), capabilities={"max_context_tokens": window}, **settings)
+
+
+def short() -> ScriptedProvider:
+    return reader(12, window=4_000)
+
+
+def check_requests(requests: Sequence[Request], window: int) -> None:
+    for request in requests:
+        check_request(build_request(request.messages, [], None, None, None, model="m"))
+        assert estimate_input_tokens(request.messages, request.tools) <= window
+
+
+POLICIES: dict[str, Any] = {
+    "results": DropOldToolResults(),
+    "window": Window(),
+    "both": [DropOldToolResults(), Window()],
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+async def test_forty_turns_fit_a_small_window(name: str) -> None:
+    log, provider = MemoryLog(), reader()
+    session = Session(provider, [read_page], ALL, log, context=POLICIES[name], system="Read.")
+    outcome = await session.run("Read all pages.")
+    assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "All read.", TURNS + 1)
+    records = list(log.read(session.id))
+    check_evidence(records)
+    check_requests(provider.requests, 16_000)
+    projected = of(records, "context.projected")
+    assert projected
+    assert {each.reason for each in projected} == {"share"}
+    assert all(each.tokens_after < each.tokens_before <= 16_000 == each.window for each in projected)
+    assert all(each.tokens_before > 0.8 * 16_000 for each in projected if each.rule == projected[0].rule)
+    # The log has every page, complete.
+    pages = [each.message.content for each in of(records, "message.recorded") if isinstance(each.message, ToolResult)]
+    assert pages == [read_page._function(number) for number in range(1, TURNS + 1)]
+    assert [type(message) for message in provider.requests[-1].messages[:2]] == [System, User]
+    assert provider.requests[-1].messages[1].text == "Read all pages."  # type: ignore[union-attr]
+
+
+async def test_without_a_policy_the_same_task_is_refused() -> None:
+    for context in (None, KeepAll()):
+        session = Session(short(), [read_page], ALL, MemoryLog(), context=context)
+        with pytest.raises(ContextOverflowError):
+            await session.run("Read all pages.")
+
+
+async def test_the_mark_of_a_result_says_how_to_read_it_again() -> None:
+    provider = short()
+    await Session(provider, [read_page], ALL, MemoryLog(), context=DropOldToolResults()).run("Read.")
+    first = next(m for m in provider.requests[-1].messages if isinstance(m, ToolResult))
+    assert first.content == (
+        '[Left out to save space: the result of read_page {"number":1}, 3968 characters; '
+        "call read_page again with the same input to read it again.]"
+    )
+
+
+async def test_the_mark_of_a_write_does_not_suggest_to_repeat_it() -> None:
+    @tool(side_effect="write")
+    def pay(number: int) -> str:
+        """Pay."""
+        return "receipt " * 600
+
+    answers = [propose(call("pay", call_id=f"c{at}", number=at)) for at in range(6)]
+    provider = Listed(*answers, "Done.", capabilities={"max_context_tokens": 4_000})
+    await Session(provider, [pay], ALL, MemoryLog(), context=DropOldToolResults(keep=1)).run("Pay.")
+    first = next(m for m in provider.requests[-1].messages if isinstance(m, ToolResult))
+    assert "of this session's log holds it" in first.text
+    assert "again" not in first.text
+
+
+async def test_replay_shows_what_is_sent_and_what_is_kept() -> None:
+    log = MemoryLog()
+    session = Session(short(), [read_page], ALL, log, context=DropOldToolResults())
+    await session.run("Read all pages.")
+    records = list(log.read(session.id))
+    [first, *_] = [record for record in records if record.type == "context.projected"]
+    left = len(of(records, "context.projected")[0].left_out)
+    assert f"context shortened by DropOldToolResults: {left} messages left out" in describe(first)
+    assert not [step.notes for step in to_steps(records) if step.notes]
+    # State, and so what a resumed session sends, follows from the records.
+    state = reduce_records(records)
+    assert state.project("sim") == session.messages
+    assert len(state.messages) == 2 + 2 * 12
+
+
+# --- refused by the model ---------------------------------------------------------------------------
+
+
+class Narrow(Listed):
+    """A model that refuses what is longer than its window, of which its capabilities do not tell."""
+
+    def __init__(self, window: int, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.window = window
+
+    def _next(self, request: Request) -> Any:
+        if estimate_input_tokens(request.messages, request.tools) > self.window:
+            return [ContextOverflowError("too long", status=400)]
+        return super()._next(request)
+
+
+def pages(count: int) -> list[Any]:
+    return [propose(call("read_page", call_id=f"c{at}", number=at)) for at in range(count)]
+
+
+async def test_an_overflow_is_shortened_and_tried_once_more(log: SqliteLog) -> None:
+    provider = Narrow(4_000, *pages(12), "Done.")
+    session = Session(provider, [read_page], ALL, log, context=[DropOldToolResults(), Window()])
+    assert (await session.run("Read.")).text == "Done."
+    records = list(log.read(session.id))
+    at = types(records).index("context.projected")
+    assert types(records)[at - 3 : at + 2] == [
+        "turn.started", "llm.call_started", "llm.call_failed", "context.projected", "llm.call_started",
+    ]  # fmt: skip
+    assert of(records, "context.projected")[0].reason == "overflow"
+    assert of(records, "llm.call_failed")[0].error_class == "context_overflow"
+    assert len(of(records, "turn.started")) == 13
+    check_evidence(records)
+
+
+async def test_a_second_overflow_of_the_same_turn_is_raised(log: SqliteLog) -> None:
+    provider = Narrow(10, "Done.")
+    session = Session(provider, [read_page], ALL, log, context=Window())
+    with pytest.raises(ContextOverflowError):
+        await session.run("word " * 100)
+    assert len(provider.requests) == 1  # there is nothing to leave out
+    provider = Narrow(10, *pages(2), "Done.")
+    session = Session(provider, [read_page], ALL, log, context=Window())
+    provider.window = 10_000
+    await session.step("Read.")
+    provider.window = 10
+    with pytest.raises(ContextOverflowError):
+        await session.run()
+    assert len(provider.requests) == 3
+
+
+async def test_a_result_too_long_for_the_window_is_cut_before_it_is_sent(log: SqliteLog) -> None:
+    @tool(side_effect="read", output_limit=200_000)
+    def read_book() -> str:
+        """Read it all."""
+        return "many words " * 10_000
+
+    provider = Listed(
+        propose(call("read_book"), call("read_book", call_id="2")), "Done.", capabilities={"max_context_tokens": 8_000}
+    )
+    session = Session(provider, [read_book], ALL, log, context=DropOldToolResults())
+    assert (await session.run("Read.")).text == "Done."
+    check_requests(provider.requests, 8_000)
+    result = provider.requests[1].messages[-1]
+    assert "It was cut to save space" in result.text  # type: ignore[union-attr]
+
+
+# --- summaries --------------------------------------------------------------------------------------
+
+
+def cheap(text: str = "Pages 1 to 9 are about a fox.", **facts: Any) -> Listed:
+    return Listed(reply(text, usage=Usage(100, 20), **facts), name="cheap", repeat=True)
+
+
+async def test_a_cheaper_model_writes_the_summary(log: SqliteLog) -> None:
+    provider, writer = short(), cheap()
+    session = Session(provider, [read_page], ALL, log, context=Summarise(writer, keep=1))
+    outcome = await session.run("Read all pages.")
+    assert outcome.outcome == "completed"
+    records = list(log.read(session.id))
+    check_evidence(records)
+    check_requests(provider.requests, 4_000)
+    summaries, projected = of(records, "context.summarised"), of(records, "context.projected")
+    assert len(summaries) == len(projected) == len(writer.requests) > 1
+    for summary, projection in zip(summaries, projected, strict=True):
+        numbers = [each.seq for each in projection.left_out]
+        assert (summary.first, summary.last, summary.messages) == (min(numbers), max(numbers), len(numbers))
+        assert summary.text in projection.note
+        assert next(r.payload for r in records if r.id == projection.summary) == summary
+    started = [each for each in of(records, "llm.call_started") if each.is_worker]
+    assert {each.provider for each in started} == {"cheap"}
+    asked = writer.requests[0]
+    assert "CALLS read_page" in asked.messages[1].text  # type: ignore[union-attr]
+    assert "Pages 1 to 9 are about a fox." in provider.requests[-1].messages[1].text  # type: ignore[union-attr]
+    completed = [each for each in of(records, "llm.call_completed") if each.provider == "cheap"]
+    assert [each.input_tokens for each in completed] == [100] * len(summaries)
+
+
+async def test_the_sessions_own_model_writes_the_summary_by_default(log: SqliteLog) -> None:
+    def answer(request: Request) -> Answer | str:
+        if not request.tools:
+            return "A summary."
+        return script.answer(request)
+
+    script = short().rules[0]
+    provider = ScriptedProvider(ScriptRule(answer), capabilities={"max_context_tokens": 4_000})
+    session = Session(provider, [read_page], ALL, log, context=Summarise(keep=1))
+    assert (await session.run("Read all pages.")).outcome == "completed"
+    assert of(list(log.read(session.id)), "context.summarised")[0].provider == "sim"
+
+
+async def test_without_a_summary_the_turns_are_left_out_all_the_same(log: SqliteLog) -> None:
+    writer = Listed(OverloadedError("busy"), repeat=True, name="cheap")
+    session = Session(short(), [read_page], ALL, log, context=Summarise(writer, keep=1))
+    assert (await session.run("Read all pages.")).outcome == "completed"
+    records = list(log.read(session.id))
+    assert not of(records, "context.summarised")
+    assert of(records, "context.projected")
+    assert {each.provider for each in of(records, "llm.call_failed")} == {"cheap"}
+    check_evidence(records)
+
+
+async def test_a_summary_counts_towards_the_budget(log: SqliteLog) -> None:
+    writer = cheap()
+    free = Session(short(), [read_page], ALL, log, context=Summarise(writer, keep=1))
+    spent = (await free.run("Read all pages.")).spent.tokens
+    counted = sum(
+        (each.input_tokens or 0) + (each.output_tokens or 0)
+        for each in of(list(log.read(free.id)), "llm.call_completed")
+    )
+    assert spent == counted
+    bounded = Session(short(), [read_page], ALL, log, context=Summarise(writer, keep=1), budget=Budget(tokens=1_000))
+    assert (await bounded.run("Read.")).outcome == "exhausted"
+
+
+# --- policies of one's own, and limits --------------------------------------------------------------
+
+
+class DropPairs(ContextPolicy, frozen=True):
+    """Leave every finished turn out, without a note."""
+
+    async def project(self, view: ContextView) -> Projection | None:
+        gone: list[Part] = [part for part in view.parts if not part.is_goal and not part.unseen]
+        last = [part.seq for part in gone if isinstance(part.message, Assistant)][-1:]
+        kept = [part for part in gone if part.seq not in last]
+        return Projection(tuple([LeftOut(part.seq, part.tokens) for part in kept])) if kept else None
+
+
+async def test_a_policy_of_ones_own(log: SqliteLog) -> None:
+    provider = short()
+    session = Session(provider, [read_page], ALL, log, context=DropPairs(share=0.6, target=0.1))
+    assert (await session.run("Read all pages.")).outcome == "completed"
+    check_requests(provider.requests, 2_800)
+    assert of(list(log.read(session.id)), "context.projected")[0].rule == "DropPairs"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"share": 0.0}, {"share": 1.5}, {"share": 0.4, "target": 0.5}, {"window": 0}, {"target": 0}]
+)
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="context"):
+        Window(**wrong)
+
+
+async def test_the_room_for_a_reply_is_kept_free(log: SqliteLog) -> None:
+    provider = short()
+    config = RuntimeConfig(max_tokens=1_500)
+    session = Session(provider, [read_page], ALL, log, context=DropOldToolResults(), config=config)
+    assert (await session.run("Read all pages.")).outcome == "completed"
+    assert max(estimate_input_tokens(each.messages, each.tools) for each in provider.requests) <= 2_500
+
+
+async def test_goals_stay(log: SqliteLog) -> None:
+    provider = reader(30, window=4_000)
+    session = Session(provider, [read_page], ALL, log, context=Window(), budget=Budget(steps=8))
+    await session.run("First goal.")
+    session.budget = Budget(steps=16)
+    await session.run("Second goal.")
+    session.budget = Budget(steps=24)
+    await session.run("Third goal.")
+    said = [m.text for m in provider.requests[-1].messages if isinstance(m, User)]
+    assert said[0] == "First goal."
+    assert "Third goal." in said
+    check_requests(provider.requests, 4_000)
+
+
+async def test_a_resumed_session_sends_what_it_sent(tmp_path: Any) -> None:
+    place = tmp_path / "log.db"
+    with SqliteLog(place) as log:
+        session = Session(short(), [read_page], ALL, log, context=DropOldToolResults(), budget=Budget(steps=10))
+        await session.run("Read all pages.")
+        before: list[Message] = session.messages
+    with SqliteLog(place) as log:
+        again = await Session.resume(short(), [read_page], ALL, log, session.id, context=DropOldToolResults())
+        assert again.messages == before
+        assert any("Left out" in m.text for m in before if isinstance(m, ToolResult))
+
+
+# --- the cost of a turn -----------------------------------------------------------------------------
+
+
+class CountedLog(MemoryLog):
+    """A log that counts what is read from it and written to it."""
+
+    reads = 0
+    appends = 0
+
+    def read(self, session: str, after: int = 0) -> Any:
+        for record in super().read(session, after):
+            self.reads += 1
+            yield record
+
+    async def append(self, *arguments: Any, **facts: Any) -> Any:
+        self.appends += 1
+        return await super().append(*arguments, **facts)
+
+
+async def test_the_cost_of_a_turn_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count records read and written, and messages renamed and estimated, in each tenth of a long run."""
+    work = {"renamed": 0, "estimated": 0}
+    rename, estimate = State._rename, Listed.estimate_input_tokens
+
+    def count_rename(self: State, *arguments: Any) -> Any:
+        work["renamed"] += 1
+        return rename(self, *arguments)
+
+    def count_estimate(*arguments: Any, **facts: Any) -> Any:
+        work["estimated"] += 1
+        return estimate(*arguments, **facts)
+
+    monkeypatch.setattr(State, "_rename", count_rename)
+    monkeypatch.setattr(Listed, "estimate_input_tokens", count_estimate)
+
+    @tool(side_effect="read")
+    async def look(number: int) -> str:
+        """Look."""
+        return f"{number}: " + "word " * 20
+
+    def answer(request: Request) -> Any:
+        number = len(provider.requests)
+        provider.requests[:-1] = [None] * (number - 1)  # type: ignore[list-item]
+        return propose(call("look", call_id=f"c{number}", number=number))(request)
+
+    provider = Listed(answer, repeat=True, capabilities={"max_context_tokens": 1_500})
+    log = CountedLog()
+    session = Session(provider, [look], ALL, log, context=[DropOldToolResults(), Window()])
+    costs: list[tuple[int, int, int, int]] = []
+    await session.step("Look around.")
+    for _ in range(10):
+        before = log.reads, log.appends, work["renamed"], work["estimated"]
+        for _ in range(TENTH):
+            await session.step()
+        after = log.reads, log.appends, work["renamed"], work["estimated"]
+        costs.append(tuple([new - old for new, old in zip(after, before, strict=True)]))  # type: ignore[arg-type]
+    assert session.state.spent.turns == 10 * TENTH + 1
+    reads, appends, renamed, estimated = zip(*costs, strict=True)
+    assert max(reads) == 0
+    assert max(appends) <= min(appends) * 1.1
+    assert max(renamed[1:]) <= min(renamed[1:]) * 1.3
+    assert max(estimated[1:]) <= min(estimated[1:]) * 1.5
+    assert renamed[-1] < TENTH * 120  # messages a turn: what is sent, twice when it is shortened
+
+
+def test_an_event_log_is_what_is_counted() -> None:
+    assert issubclass(CountedLog, EventLog)
