@@ -240,6 +240,8 @@ class _Builder:
             if key in data:
                 raise self._fail(key_node, f"{key!r} is there twice, first on line {lines[key]}")
             data[key], lines[key] = self.build(value_node), key_node.start_mark.line + 1
+            if value_node.id == "sequence":
+                lines |= {f"{key}[{at}]": item.start_mark.line + 1 for at, item in enumerate(value_node.value)}
         return Section(self._path, data, lines, self._problems, line=node.start_mark.line + 1)
 
     def _scalar(self, node: Any) -> Any:

@@ -124,3 +124,34 @@ def test_path(exists: bool, tmp_path: Path) -> None:
     result = run("path", DRAGOMAN_CONFIG=str(file))
     assert (result.exit_code, result.stdout) == (0 if exists else 1, f"{file}\n")
     assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == {"path": str(file), "exists": exists}
+
+
+def test_what_a_name_opens(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        "adapters: {a: {type: openai, api_key_env: [K1, K2], rate_limit: {max_concurrency: 2},"
+        " proxy: 'http://me:canary@10.0.0.1:3128'}}\n"
+        "models: {a:gpt-5: {aliases: [mine]}}\n"
+        "groups: {fast: {strategy: weighted, candidates: [{model: a:gpt-5, timeouts: 9}]}}\n"
+    )
+    known = {"DRAGOMAN_CONFIG": str(file), "K1": "sk-canary-1", "K2": ""}
+    result = run("explain", "fast", **known)
+    assert result.exit_code == 0
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    assert lines[0] == "Fallback(name='fast', strategy='weighted', weights=[1.0])"
+    for line in (
+        "1. RateLimit(max_concurrency=2)",
+        "HttpProvider a:gpt-5",
+        "keys: K1 (set), K2 (not set)",
+        "timeouts: connect 10.0, first_event 300.0, idle 120.0, total 9.0",
+        "proxy: http://10.0.0.1:3128",
+        "priced as: openai:gpt-5",
+    ):
+        assert line in lines
+    assert "canary" not in result.output
+    data = json.loads(run("explain", "mine", "--json", **known).stdout)
+    assert data["stack"].splitlines()[0] == "Retry(max_retries=2)"
+    assert data["models"][0]["wire"] == "openai"
+    assert run("explain", "local", **known).exit_code == 0
+    wrong = run("explain", "fsat", **known)
+    assert (wrong.exit_code, "did you mean" in wrong.stderr) == (11, True)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.errors import AuthenticationError, UnavailableError
-from dragoman.middleware import Fallback, RedisAvailability, Thresholds
+from dragoman.middleware import Fallback, RedisAvailability, Thresholds, walk
+from dragoman.registry import Registry
 from tests.listed import Clock, Listed
+from tests.server import serve
+from tests.test_groups import answer, fail, two
 
 _names = itertools.count()
 Make = Callable[..., RedisAvailability]
@@ -73,3 +77,18 @@ async def test_without_redis_each_process_goes_on(caplog: pytest.LogCaptureFixtu
         await lost.close()
     assert len(a.requests) == 1
     assert "availability is not shared" in caplog.text
+
+
+async def test_limits_and_availability_over_redis(tmp_path: Path, redis_url: str) -> None:
+    async with serve(fail) as bad, serve(answer) as good:
+        more = f"availability: {{failures: 1}}\nredis: {redis_url}\n"
+        group = "candidates: [a:m, {model: b:m, rate_limit: {requests_per_minute: 100}}]"
+        file = tmp_path / "models.yaml"
+        two(file, bad.url, good.url, more, group)
+        for _ in range(2):  # as two processes would
+            async with Registry.load(file) as registry:
+                model = registry.open("both")
+                assert (await model.complete("Hi")).text == "Hi"
+                kinds = [type(each).__name__ for part in walk(model) for each in getattr(part, "limiters", ())]
+                assert kinds == ["RedisLimiter"]
+    assert (len(bad.requests), len(good.requests)) == (1, 2)

@@ -9,13 +9,16 @@ from typing import Any
 import click
 
 from ..registry import ConfigError, File, config_path, read_file
+from .completion import ModelName
 from .console import show_json, show_table
-from .options import json_option
+from .errors import report_errors
+from .explain import explain_name
+from .options import json_option, load_registry
 
 
 @click.group("config")
 def command() -> None:
-    """Check your models.yaml and say where it is."""
+    """Check your models.yaml, find it, and explain what a name opens."""
 
 
 @command.command("path")
@@ -59,6 +62,37 @@ def check(file: Path | None, *, as_json: bool) -> None:
         raise SystemExit(2)
 
 
+@command.command("explain")
+@click.argument("name", type=ModelName())
+@json_option("it")
+def explain(name: str, *, as_json: bool) -> None:
+    """Print the stack that NAME opens: its layers, outermost first, and where each model's calls go.
+
+    NAME is a group, a model or an alias. Nothing is sent, and no key is needed or printed.
+    """
+    with report_errors():
+        found = explain_name(load_registry(), name)
+        if as_json:
+            show_json(found)
+            return
+        click.echo(found["stack"])
+        if "availability" in found:
+            click.echo(f"\navailability: {_write(found['availability'])}")
+        for model in found["models"]:
+            click.echo(f"\n{model['id']}")
+            for label, value in model.items():
+                if label != "id" and value is not None:
+                    click.echo(f"  {label.replace('_', ' ')}: {_write(value)}")
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join([f"{name} {_write(each)}" for name, each in value.items()])
+    if isinstance(value, list):
+        return ", ".join([_write(each) for each in value])
+    return "none" if value is None else str(value)
+
+
 def _tell_absence(where: Path, *, as_json: bool) -> None:
     if as_json:
         show_json(_as_data(where, File()))
@@ -79,6 +113,7 @@ def _as_data(where: Path, read: File) -> dict[str, Any]:
             {"name": each.name, "type": each.type, "wire": each.wire, "status": _status(each)} for each in read.adapters
         ],
         "models": [model.id for model in read.models],
+        "groups": [group.name for group in read.groups],
     }
 
 
@@ -97,7 +132,8 @@ def _show(where: Path, read: File) -> None:
     if rows:
         show_table(["ADAPTER", "TYPE", "WIRE", "STATUS", ""], rows)
     models, aliases = len(read.models), sum(len(model.aliases) for model in read.models)
-    click.echo(f"{where}: fine; {len(rows)} adapters, {models} models, {aliases} aliases")
+    groups = f", {len(read.groups)} groups" if read.groups else ""
+    click.echo(f"{where}: fine; {len(rows)} adapters, {models} models, {aliases} aliases{groups}")
 
 
 def _what_is_missing(adapter: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import InvalidModelError, ProviderError
-from ..middleware import Retry
+from ..middleware import Retry, walk
 from ..prices import PriceTable
 from ..provider import SCHEMES, connect
 from ..registry import ConfigError, Registry
@@ -125,7 +125,8 @@ def open_model(
             provider = load_registry().provider(model, planning=planning, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if retries and not planning:
+    has_retries = any(isinstance(part, Retry) for part in walk(provider))  # the candidates of a group may
+    if retries and not planning and not has_retries:
         provider = Retry(provider, max_retries=retries, on_retry=_show_retry)
     return SyncProvider(provider)
 

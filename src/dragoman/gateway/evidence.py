@@ -33,6 +33,7 @@ from ..messages import Assistant, Request, Thinking, ToolCall, new_ulid
 from ..middleware.layer import find_served
 from ..prices import EXACT
 from ..provider import Provider, Reply
+from .routing import find_switches
 
 log = logging.getLogger("dragoman")
 
@@ -158,7 +159,8 @@ class CallLog:
 
     def put(self, call: GatewayCall, records: Sequence[CallEnd]) -> None:
         """Write the records of a call."""
-        payloads: list[Payload] = [*(records if self._include_content else hide_messages(records))]
+        payloads: list[Payload] = [*find_switches(call.reply)]
+        payloads += records if self._include_content else hide_messages(records)
         request_id = call.request.request_id
         if self._include_content:
             messages = [*call.request.messages]

@@ -36,6 +36,7 @@ from .keys import Key
 from .listings import show_ollama_model
 from .models import find_losses, issuer_of, refuses_losses, wires_of
 from .policy import NAMES, Prepared, Target, prepare, refuse_losses, settle_shape, translate
+from .routing import find_switches, show_route
 from .stops import StopCutter
 
 log = logging.getLogger("dragoman")
@@ -408,6 +409,7 @@ class Exchange:
         own = {"x-request-id": self.request.request_id} if self.request is not None else {}
         if self.warnings:
             own["x-dragoman-warnings"] = _shown(self.warnings)
+        own |= show_route(self.provider, self.reply)
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **own}.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
 
@@ -420,6 +422,8 @@ class Exchange:
         service.metrics.time("request", seconds)
         if self.first is not None:
             service.metrics.time("first_event", self.first)
+        switches = find_switches(self.reply)
+        service.metrics.switch(self.model, switches)
         records = self._record_call(seconds)
         usage, money = add_up(records)
         tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
@@ -428,7 +432,9 @@ class Exchange:
         if self.key is not None and self.key.is_limited and (self.lease or tokens):
             service.ledger.settle(self.lease, self.key, tokens, money)
         if access.isEnabledFor(logging.INFO):
-            lines: list[Any] = [*hide_messages(records)] or [_describe(self.request, self._inbound(), seconds)]
+            lines: list[Any] = [*switches, *hide_messages(records)] or [
+                _describe(self.request, self._inbound(), seconds)
+            ]
             for line in lines:
                 access.info("%s", msgspec.json.encode(line).decode())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from ..calls import RoutingSwitched
 from ..events import Usage
 from ..messages import LossWarning
 
@@ -19,6 +20,7 @@ class Metrics:
         self._requests: Counter[tuple[str, ...]] = Counter()
         self._warnings: Counter[tuple[str, ...]] = Counter()
         self._tokens: Counter[tuple[str, ...]] = Counter()
+        self._switches: Counter[tuple[str, ...]] = Counter()
         self._seconds: dict[str, list[float]] = {}  # per name: buckets, then sum and count
 
     def count(self, wire: str, model: str, status: int) -> None:
@@ -35,6 +37,11 @@ class Metrics:
         self._tokens[model, "input"] += usage.input_tokens or 0
         self._tokens[model, "output"] += usage.output_tokens or 0
 
+    def switch(self, model: str, switches: Iterable[RoutingSwitched]) -> None:
+        """Count the candidates of a group that a call was moved away from."""
+        for each in switches:
+            self._switches[model, each.from_, each.to, each.reason] += 1
+
     def time(self, name: str, seconds: float) -> None:
         """Something took this long."""
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
@@ -49,6 +56,7 @@ class Metrics:
         lines += _counter("dragoman_requests_total", ("wire", "model", "status"), self._requests)
         lines += _counter("dragoman_warnings_total", ("wire", "code"), self._warnings)
         lines += _counter("dragoman_tokens_total", ("model", "kind"), self._tokens)
+        lines += _counter("dragoman_switches_total", ("model", "from", "to", "reason"), self._switches)
         for name, held in self._seconds.items():
             lines += _histogram(f"dragoman_{name}_seconds", held)
         return "\n".join(lines) + "\n"

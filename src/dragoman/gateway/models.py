@@ -37,7 +37,7 @@ class Models:
         if self._registry is None:
             return sorted(self._providers)
         found = [*self._registry.aliases(), *self._registry.names()]
-        return [name for name in found if self._registry.find(name).status == "configured"]
+        return [name for name in dict.fromkeys(found) if self._registry.find(name).status == "configured"]
 
     def find(self, name: str) -> Provider:
         """The provider of a name; ``InvalidModelError`` if it is not served."""
@@ -99,7 +99,10 @@ async def _problem(provider: Provider) -> str | None:
 def issuer_of(provider: Provider) -> Issuer | None:
     """Whose opaque state a provider's replies carry, if it can only be one's."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    return Issuer(ends[0].codec.wire, ends[0].codec.issuer_vendor, ends[0].model) if len(ends) == 1 else None
+    issuers = {
+        Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends
+    }  # several keys are one issuer
+    return issuers.pop() if len(issuers) == 1 else None
 
 
 def refuses_losses(provider: Provider) -> bool:

@@ -2,16 +2,23 @@
 
 from ..config import ConfigError
 from .entries import Adapter, File, ModelEntry, config_path, read_file
+from .groups import Candidate, Group
 from .keys import keys_path, remove_key, store_key, stored_keys
-from .names import Registry, open_name
+from .limits import RateLimits
+from .pools import Connection
+from .registry import Registry, open_name
 from .served import Served, list_served
 from .vendors import Vendor, load_vendor, vendor_names
 
 __all__ = [
     "Adapter",
+    "Candidate",
     "ConfigError",
+    "Connection",
     "File",
+    "Group",
     "ModelEntry",
+    "RateLimits",
     "Registry",
     "Served",
     "Vendor",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -11,14 +10,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..config import ConfigError, Section, read_yaml
+from ..middleware import Thresholds
 from ..prices import PricedAs, PriceTable
+from ..provider import SCHEMES
 from ..tokens import FAMILIES
+from ..transport import Timeouts
 from ..wire import CODECS
 from ..wire.urls import is_loopback
+from .groups import Group, check_names, read_group
 from .keys import read_key
+from .limits import RateLimits, read_connection, read_rate_limit, read_retries, read_thresholds, read_timeouts
+from .pools import Connection
 from .vendors import Vendor, load_vendor, vendor_names
 
 # The adapter contract's "options" are knobs of one adapter. Those that are headers on their wire:
@@ -48,21 +54,43 @@ class Adapter(Struct, frozen=True):
     extra_headers: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     quirks: dict[str, Any] = field(default_factory=dict)
+    spare_key_envs: tuple[str, ...] = ()
+    rate_limit: RateLimits | None = None
+    timeouts: Timeouts | None = None
+    connection: Connection = Connection()
 
     def __repr__(self) -> str:
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
 
     def key(self) -> str | None:
         """Return the key: the file's own, else that of the environment, else the stored one; ``None`` without any."""
-        given = self.api_key or (os.environ.get(self.api_key_env) if self.api_key_env else None)
-        return given or self._stored_key()
+        return next(iter(self.keys()), None)
 
-    def _stored_key(self) -> str | None:
-        """Return the stored key of the variable. A vendor's key is for the vendor's own address only."""
-        key = read_key(self.api_key_env) if self.api_key_env else None
+    def keys(self) -> list[str]:
+        """Return every key that is set, in the order of the variables."""
+        if self.api_key:
+            return [self.api_key]
+        found = [self._find_key(variable) for variable in self.key_envs]
+        return [key for key in dict.fromkeys(found) if key]
+
+    def has_key(self, variable: str) -> bool:
+        """Return whether the key of an environment variable is set or stored."""
+        return bool(self._find_key(variable))
+
+    def _find_key(self, variable: str) -> str | None:
+        return os.environ.get(variable) or self._stored_key(variable)
+
+    @property
+    def key_envs(self) -> tuple[str, ...]:
+        """The environment variables of its keys."""
+        return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
+
+    def _stored_key(self, variable: str) -> str | None:
+        """Return the stored key of a variable. A vendor's key is for the vendor's own address only."""
+        key = read_key(variable)
         if key is None:
             return None
-        owners = [vendor for vendor in map(load_vendor, vendor_names()) if vendor.api_key_env == self.api_key_env]
+        owners = [vendor for vendor in map(load_vendor, vendor_names()) if vendor.api_key_env == variable]
         is_home = not owners or any(_same_origin(self.base_url, owner.base_url) for owner in owners)
         return key if is_home else None
 
@@ -105,7 +133,7 @@ class Adapter(Struct, frozen=True):
             "base_url": self.base_url or "https://not-configured.invalid",
             "api_key": self.key(),
             "quirks": {**(vendor.quirks if vendor else {}), **self.quirks} or None,
-            "timeouts": self.timeout_seconds,
+            "timeouts": self.timeouts or Timeouts(total=self.timeout_seconds),
             "name": self.name,
             "vendor": vendor.id if vendor else None,
             "headers": headers,
@@ -117,7 +145,8 @@ class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
     ``status`` is ``configured`` or ``not_configured``; ``tokens`` the family its length is estimated by;
-    ``priced_as`` what its calls are sold as, ``sold_as`` the same as the file has it.
+    ``priced_as`` what its calls are sold as, ``sold_as`` the same as the file has it. The entry of a ``group``
+    has the group's name as its id, and describes the first candidate.
     """
 
     id: str
@@ -131,6 +160,7 @@ class ModelEntry(Struct, frozen=True):
     tokens: str | None = None
     sold_as: str | None = None
     priced_as: PricedAs = PricedAs("")
+    group: Group | None = None
 
 
 class File(Struct, frozen=True):
@@ -146,6 +176,9 @@ class File(Struct, frozen=True):
     remarks: tuple[ConfigError, ...] = ()
     advice: tuple[ConfigError, ...] = ()
     default: str | None = None
+    groups: tuple[Group, ...] = ()
+    thresholds: Thresholds = Thresholds()
+    redis: str | None = None
 
 
 def config_path() -> Path:
@@ -161,7 +194,7 @@ def read_file(path: Path) -> File:
     """Read a file to its end. ``ConfigError`` if it is not even YAML; else ``problems`` has what is wrong."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
-    root.allow("adapters", "models", "default", "prices")
+    root.allow("adapters", "models", "groups", "availability", "redis", "redis_env", "default", "prices")
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
     sections = root.section("adapters")
@@ -182,9 +215,36 @@ def read_file(path: Path) -> File:
                 section.complain(f"the alias {alias!r} belongs to {taken[alias]} already", "aliases")
             taken[alias] = name
         models.append(entry)
-    default = root.get("default", str)
-    problems.sort(key=lambda problem: problem.line or 0)
-    return File(adapters, tuple(models), prices, tuple(problems), tuple(remarks), tuple(advice), default)
+    groups = _read_groups(root, taken, known)
+    file = File(
+        adapters, tuple(models), prices, (), tuple(remarks), tuple(advice), root.get("default", str), groups,
+        read_thresholds(root), _read_redis(root),
+    )  # fmt: skip
+    return replace(file, problems=tuple(sorted(problems, key=lambda problem: problem.line or 0)))
+
+
+def _read_groups(root: Section, taken: dict[str, str], adapters: set[str]) -> tuple[Group, ...]:
+    def find_problem(name: str) -> str | None:
+        prefix, colon, rest = name.partition(":")
+        is_scheme = prefix in SCHEMES
+        if name in taken or is_scheme or (colon and rest and (prefix in adapters or prefix in vendor_names())):
+            return None
+        return f"no model is named {name!r}{_nearest(name, {*taken, *adapters, *vendor_names()})}"
+
+    read = [(read_group(name, each, find_problem), each) for name, each in root.section("groups").sections()]
+    found = [(group, section) for group, section in read if group is not None]
+    check_names(found, taken)
+    return tuple([group for group, _ in found])
+
+
+def _read_redis(root: Section) -> str | None:
+    """Read the address of the Redis server that limits and availability are shared over."""
+    variable = root.get("redis_env", str)
+    url: str | None = root.get("redis", str, os.environ.get(variable) if variable else None)
+    if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
+        root.complain("must be a redis://, rediss:// or unix:// URL", "redis" if "redis" in root.data else "redis_env")
+        return None
+    return url
 
 
 def _read_prices(root: Section) -> PriceTable | None:
@@ -202,8 +262,8 @@ def _read_prices(root: Section) -> PriceTable | None:
 
 def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
     section.allow(
-        "type", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries",
-        "extra_headers", "options", "quirks",
+        "type", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries", "rate_limit", "timeouts",
+        "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
     )  # fmt: skip
     kind = section.get("type", str, name)
     kinds = {*CODECS, *_WIRES, *vendor_names()}
@@ -216,17 +276,23 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
     base_url = section.get("base_url", str, vendor.address() if vendor else None)
     # The vendor's key goes to the vendor's own address only: an adapter that points elsewhere names its own.
     inherits = vendor is not None and key is None and _same_origin(base_url, vendor.base_url)
+    variables = _read_variables(section) or ((vendor.api_key_env,) if vendor and inherits else ())
+    retries = read_retries(section)
     adapter = Adapter(
         name,
         kind,
-        section.get("api_key_env", str, vendor.api_key_env if vendor and inherits else None),
+        next(iter(variables), None),
         key,
         base_url,
         _read_timeout(section),
-        _read_retries(section),
+        2 if retries is None else retries,
         _read_headers(section.section("extra_headers")),
         section.section("options").plain(),
         section.section("quirks").plain(),
+        tuple([variable for variable in variables[1:] if variable is not None]),
+        read_rate_limit(section),
+        read_timeouts(section),
+        read_connection(section),
     )
     _check_options(adapter, section.section("options"), remarks)
     _check_dialect(adapter, section)
@@ -249,20 +315,25 @@ def _nearest(word: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def _read_variables(section: Section) -> tuple[str | None, ...]:
+    """Read ``api_key_env``: the name of an environment variable, or a list of them."""
+    if not isinstance(section.data.get("api_key_env"), list):
+        name = section.get("api_key_env", str)
+        return () if name is None else (name,)
+    names = section.texts("api_key_env") or ()
+    if not names:
+        section.complain("must be the name of a variable, or a list of them", "api_key_env")
+    return names
+
+
 def _read_timeout(section: Section) -> float:
+    if "timeout_seconds" in section.data and "timeouts" in section.data:
+        section.complain("is the total of timeouts; give one of them", "timeout_seconds")
     timeout = float(section.get("timeout_seconds", (int, float), 600))
-    if not (timeout > 0 and math.isfinite(timeout)):
+    if not (timeout > 0 and timeout != float("inf")):
         section.complain("must be positive", "timeout_seconds")
         return 600.0
     return timeout
-
-
-def _read_retries(section: Section) -> int:
-    retries: int = section.get("max_retries", int, 2)
-    if not 0 <= retries <= 100:
-        section.complain("must be between 0 and 100", "max_retries")
-        return 2
-    return retries
 
 
 def _read_headers(section: Section) -> dict[str, str]:

@@ -1,0 +1,117 @@
+"""Groups of ``models.yaml``: several models under one name, and how calls are divided among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from msgspec import Struct
+
+from ..capabilities import Capabilities, Fact
+from ..config import Section
+from ..middleware import STRATEGIES, StrategyName
+from ..middleware.strategy import HALF_LIFE
+from ..transport import Timeouts
+from .limits import RateLimits, read_rate_limit, read_retries, read_timeouts
+
+
+class Candidate(Struct, frozen=True):
+    """One model of a group, with settings of its own."""
+
+    model: str
+    weight: float = 1.0
+    max_retries: int = 0
+    rate_limit: RateLimits | None = None
+    timeouts: Timeouts | None = None
+
+
+class Group(Struct, frozen=True):
+    """Several models under one name."""
+
+    name: str
+    candidates: tuple[Candidate, ...]
+    strategy: StrategyName = "fallback"
+    aliases: tuple[str, ...] = ()
+    half_life: float = HALF_LIFE
+
+
+def read_group(name: str, section: Section, find: Callable[[str], str | None]) -> Group | None:
+    """Read a group; ``find`` returns what is wrong with the name of a model, if anything."""
+    section.allow("strategy", "candidates", "aliases", "max_retries", "half_life_seconds")
+    strategy = section.choice("strategy", STRATEGIES) or "fallback"
+    retries = read_retries(section) or 0
+    half_life = float(section.get("half_life_seconds", (int, float), HALF_LIFE))
+    if not 0.001 <= half_life <= 1e6:
+        section.complain("must be a positive number of seconds", "half_life_seconds")
+        half_life = HALF_LIFE
+    given = section.items("candidates")
+    if not given:
+        section.complain("needs a list of models", "candidates")
+        return None
+    candidates: list[Candidate] = []
+    for at, each in enumerate(given):
+        place = f"candidates[{at}]"
+        candidate = _read_candidate(section, place, each, retries)
+        if candidate is None:
+            continue
+        problem = find(candidate.model)
+        if candidate.model in [earlier.model for earlier in candidates]:
+            problem = f"{candidate.model} is there twice"
+        if problem is not None:
+            owner, key = (each, "model") if isinstance(each, Section) else (section, place)
+            owner.complain(problem, key)
+            continue
+        candidates.append(candidate)
+    aliases = section.texts("aliases") or ()
+    return Group(name, tuple(candidates), strategy, aliases, half_life) if candidates else None
+
+
+def _read_candidate(section: Section, place: str, given: Any, retries: int) -> Candidate | None:
+    if isinstance(given, str):
+        return Candidate(given, max_retries=retries)
+    if not isinstance(given, Section):
+        section.complain("must be the name of a model, or a mapping with model", place)
+        return None
+    inner = section.enter(place, given)
+    inner.allow("model", "weight", "max_retries", "rate_limit", "timeouts")
+    model = inner.get("model", str)
+    if model is None:
+        if "model" not in inner.data:
+            inner.complain("needs model")
+        return None
+    weight = inner.get("weight", (int, float), 1)
+    if not 0.001 <= weight <= 1e6:
+        inner.complain("must be a positive number", "weight")
+        weight = 1
+    own = read_retries(inner)
+    return Candidate(
+        model, float(weight), retries if own is None else own, read_rate_limit(inner), read_timeouts(inner)
+    )
+
+
+def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]) -> None:
+    """Report groups and aliases whose name belongs to something else; ``taken`` says to what."""
+    for group, section in groups:
+        if group.name in taken:
+            section.complain(f"the name belongs to {taken[group.name]} already")
+        taken[group.name] = f"the group {group.name}"
+    for group, section in groups:
+        for alias in group.aliases:
+            if alias in taken:
+                section.complain(f"the alias {alias!r} belongs to {taken[alias]} already", "aliases")
+            taken[alias] = f"the group {group.name}"
+
+
+def join_facts(known: list[Capabilities]) -> Capabilities:
+    """Return what a group can do: what at least one candidate can, since ``Fallback`` skips those that cannot."""
+    facts: dict[str, Fact] = {}
+    for name in Capabilities.__struct_fields__:
+        values = [getattr(each, name) for each in known]
+        best = next((fact for fact in values if fact.value is True), None)
+        if best is not None:
+            facts[name] = best
+        elif all(isinstance(fact.value, int) for fact in values):  # false is an integer, too
+            facts[name] = max(values, key=lambda fact: fact.value)
+        elif all(isinstance(fact.value, tuple) for fact in values):
+            facts[name] = max(values, key=lambda fact: len(fact.value))
+    return Capabilities(**facts)

@@ -1,0 +1,154 @@
+"""Limits that ``models.yaml`` sets on an adapter or a candidate: rate limits, deadlines, retries, connections."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..config import Section
+from ..middleware import Thresholds
+from ..transport import Timeouts
+from .pools import Connection
+
+_TIMEOUTS = Timeouts.__struct_fields__
+
+
+class RateLimits(Struct, frozen=True):
+    """What may be sent in a minute and at a time; ``None`` is no limit."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    max_concurrency: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the limits that are set, by name."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+
+
+def read_rate_limit(section: Section) -> RateLimits | None:
+    """Read ``rate_limit:``."""
+    inner = section.inner("rate_limit")
+    if inner is None:
+        return None
+    inner.allow("requests_per_minute", "tokens_per_minute", "max_concurrency")
+    found: dict[str, Any] = {}
+    for name, kind in (
+        ("requests_per_minute", (int, float)),
+        ("tokens_per_minute", (int, float)),
+        ("max_concurrency", int),
+    ):
+        value = inner.get(name, kind)
+        if value is not None and not (1 if kind is int else 0.001) <= value <= 1e12:
+            inner.complain("must be a positive number", name)
+        elif value is not None:
+            found[name] = value
+    if not inner.data:
+        section.complain("needs one of requests_per_minute, tokens_per_minute, max_concurrency", "rate_limit")
+    return RateLimits(**found) if found else None
+
+
+def read_timeouts(section: Section) -> Timeouts | None:
+    """Read ``timeouts:``, a mapping of the four deadlines, or a number of seconds for ``total``."""
+    given = section.take("timeouts")
+    if given is None:
+        return None
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return Timeouts(total=_check_seconds(section, "timeouts", given))
+    inner = section.enter("timeouts", given)
+    inner.allow(*_TIMEOUTS)
+    found: dict[str, float | None] = {}
+    for name in _TIMEOUTS:
+        if inner.data.get(name) == "none":
+            found[name] = None
+            continue
+        value = inner.get(name, (int, float))
+        if value is not None:
+            found[name] = _check_seconds(inner, name, value)
+    return Timeouts(**found)
+
+
+def _check_seconds(section: Section, name: str, value: float) -> float | None:
+    if not (value > 0 and math.isfinite(value)):
+        section.complain("must be a positive number of seconds, or none", name)
+        return None
+    return float(value)
+
+
+def read_retries(section: Section) -> int | None:
+    """Read ``max_retries:``."""
+    retries: int | None = section.get("max_retries", int)
+    if retries is not None and not 0 <= retries <= 100:
+        section.complain("must be between 0 and 100", "max_retries")
+        return None
+    return retries
+
+
+def read_thresholds(root: Section) -> Thresholds:
+    """Read ``availability:``."""
+    section = root.section("availability")
+    section.allow(*Thresholds.__struct_fields__)
+    found: dict[str, Any] = {}
+    for each in msgspec.structs.fields(Thresholds):
+        value = section.get(each.name, (int, float) if each.type is float else int)
+        if value is None:
+            continue
+        try:
+            Thresholds(**{each.name: value})
+        except ValueError as error:
+            section.complain(str(error).partition(f"{each.name} ")[2], each.name)
+        else:
+            found[each.name] = value
+    return Thresholds(**found)
+
+
+def read_connection(section: Section) -> Connection:
+    """Read ``proxy:``, ``ca:`` and ``client_cert:``; relative paths begin where the file is."""
+    proxy = section.get("proxy", str, "env")
+    ca = _read_path(section, "ca")
+    given = section.take("client_cert")
+    cert = key = None
+    if isinstance(given, str | None):
+        cert = _read_path(section, "client_cert")
+    else:
+        inner = section.enter("client_cert", given)
+        inner.allow("cert", "key")
+        cert, key = _read_path(inner, "cert"), _read_path(inner, "key")
+        if cert is None and "cert" not in inner.data:
+            section.complain("needs cert", "client_cert")
+    connection = Connection(proxy, ca, cert, key)
+    _try_connection(section, connection)
+    return connection
+
+
+def _read_path(section: Section, name: str) -> str | None:
+    given = section.get(name, str)
+    if given is None:
+        return None
+    path = Path(section.path).parent / Path(given).expanduser()
+    if not path.is_file():
+        section.complain(f"there is no file {path}", name)
+        return None
+    return str(path)
+
+
+def _try_connection(section: Section, connection: Connection) -> None:
+    """Report a proxy or a certificate that cannot be used now, and not at the first call."""
+    if connection == Connection():
+        return
+    try:
+        if connection.ca is not None:
+            ssl.create_default_context(cafile=connection.ca)
+        if connection.client_cert is not None:
+            ssl.create_default_context().load_cert_chain(connection.client_cert, connection.client_key, password="")
+        connection.make_transport()
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        wrong = "ca" if "ca" in section.data and connection.client_cert is None else "client_cert"
+        section.complain(f"cannot be used: {reason}", wrong)
+    except ValueError as error:
+        section.complain(str(error).removeprefix("proxy: "), "proxy")

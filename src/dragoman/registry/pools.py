@@ -1,0 +1,119 @@
+"""Connection pools of adapters: one for each, shared by all its models.
+
+A provider that a registry opens has a ``Lease`` of its adapter's pool. Closing the last lease closes the connections; a
+lease that is used again opens new ones, until the registry itself is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from weakref import WeakSet
+
+from msgspec import Struct
+
+from ..transport import HttpStream, HttpTransport, Secret, Timeouts, Transport
+from ..wire import HttpRequest
+
+
+class Connection(Struct, frozen=True):
+    """How the servers of an adapter are reached: ``proxy`` is a URL, ``"env"`` or ``"none"``.
+
+    ``ca`` is a file of certificate authorities, ``client_cert`` one with the client's own certificate and
+    ``client_key`` one with its key, if the first does not hold both.
+    """
+
+    proxy: str = "env"
+    ca: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+
+    def __repr__(self) -> str:  # the URL of a proxy may hold a password
+        return f"Connection(ca={self.ca!r}, client_cert={self.client_cert!r})"
+
+    def make_transport(self) -> Transport:
+        """Return a new transport; ``ValueError`` or ``OSError`` for a file that cannot be used."""
+        trusted: str | ssl.SSLContext | None = self.ca
+        if self.client_cert is not None:
+            trusted = ssl.create_default_context(cafile=self.ca)
+            trusted.load_cert_chain(self.client_cert, self.client_key, password="")  # no prompt for one
+        return HttpTransport(proxy=None if self.proxy == "none" else self.proxy, ca=trusted)
+
+
+class Pool:
+    """The connections of one adapter: a transport for each event loop that uses it."""
+
+    def __init__(self, make: Callable[[], Transport]) -> None:
+        self._make = make
+        self._transports: dict[asyncio.AbstractEventLoop, Transport] = {}
+        self.leases: WeakSet[Lease] = WeakSet()  # a provider that was dropped gives its lease back
+        self.closed = False
+
+    def transport(self) -> Transport:
+        """Return the transport of the running event loop."""
+        loop = asyncio.get_running_loop()
+        found = self._transports.get(loop)
+        if found is None:
+            for ended in [each for each in self._transports if each.is_closed()]:
+                del self._transports[ended]  # dropping a transport closes its sockets
+            found = self._transports[loop] = self._make()
+        return found
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back; the last one closes the connections."""
+        self.leases.discard(lease)
+        if not self.leases:
+            await self.close_connections()
+
+    async def close_connections(self) -> None:
+        """Close what is open. A later call opens new connections."""
+        transports, self._transports = self._transports, {}
+        for transport in transports.values():
+            await transport.close()
+
+
+class Lease(Transport):
+    """The right of one provider to use a pool. ``holders`` counts the callers that share the provider."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.holders = 0
+
+    def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        pool = self._pool
+        if pool.closed:
+            raise RuntimeError("the registry of this provider is closed")
+        pool.leases.add(self)
+        return pool.transport().send(request, credentials, timeouts, stream=stream)
+
+    async def close(self) -> None:
+        self.holders = max(0, self.holders - 1)
+        if not self.holders:
+            await self._pool.release(self)
+
+
+class Pools:
+    """The pools of a registry, by adapter."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, tuple[Connection, Pool]] = {}
+        self._replaced: list[Pool] = []
+
+    def lease(self, adapter: str, connection: Connection) -> Lease:
+        """Return a lease of an adapter's pool; a changed configuration has a pool of its own."""
+        kept = self._pools.get(adapter)
+        if kept is None or kept[0] != connection:
+            if kept is not None:
+                self._replaced.append(kept[1])
+            kept = self._pools[adapter] = connection, Pool(connection.make_transport)
+        return Lease(kept[1])
+
+    async def close(self) -> None:
+        """Close all connections for good."""
+        for pool in [*self._replaced, *[pool for _, pool in self._pools.values()]]:
+            pool.closed = True
+            await pool.close_connections()

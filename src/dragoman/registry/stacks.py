@@ -1,0 +1,241 @@
+"""The providers that names open, and what they share: connections, rate limits, availability.
+
+=============  ===============================================================================
+a model        ``Retry`` / ``RateLimit`` / ``Observe`` / ``KeyRotation`` / ``HttpProvider``
+a group        ``Fallback`` over its candidates, each a stack like that of a model
+=============  ===============================================================================
+
+A layer is there only if something asks for it: the file, the caller, or a second key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import AuthenticationError
+from ..middleware import (
+    Availability,
+    Fallback,
+    KeyRotation,
+    Limiter,
+    NotConfigured,
+    Observe,
+    RateLimit,
+    RedisAvailability,
+    RedisLimiter,
+    Retry,
+    Thresholds,
+)
+from ..provider import Provider, bind, open_scheme
+from .entries import Adapter, ModelEntry, config_path
+from .groups import Candidate, Group
+from .limits import RateLimits
+from .names import Names
+from .pools import Lease, Pools
+
+Subscriber = Callable[..., Any]
+
+_GROUP_SETTINGS = ("timeouts", "on_loss", "keep_raw", "transport")
+
+
+class Order(Struct, frozen=True):
+    """What a caller wants of a name.
+
+    ``retries`` is ``None`` for what the file says; ``bare`` leaves out ``Retry`` where only the adapter asks for it.
+    """
+
+    settings: dict[str, Any]
+    subscribers: tuple[Subscriber, ...] = ()
+    retries: int | None = None
+    planning: bool = False
+    bare: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether two equal orders may share a provider."""
+        kinds = str | int | float | bool | Struct | None
+        return not self.subscribers and all(isinstance(value, kinds) for value in self.settings.values())
+
+
+class Stacks:
+    """Builds providers, and hands out the same one for the same name."""
+
+    def __init__(self) -> None:
+        self._pools = Pools()
+        self._limiters: dict[tuple[str, RateLimits, str | None], Limiter] = {}
+        self._availability: Availability | None = None
+        self._shared_by: tuple[Thresholds, str | None] | None = None
+        self._opened: dict[str, tuple[Provider, list[Lease]]] = {}
+        self._leases: list[Lease] = []  # of the stack that is being built
+
+    def open(self, names: Names, name: str, order: Order, *, shared: bool = True) -> Provider:
+        """Return the provider of a name; with ``shared`` the same one for the same order."""
+        key = self._digest(names, name, order) if shared and order.is_plain else None
+        kept = self._opened.get(key) if key is not None else None
+        if kept is None:
+            self._leases = []
+            kept = self._build(names, name, order), self._leases
+            if key is not None:
+                self._opened[key] = kept
+        for lease in kept[1]:
+            lease.holders += 1
+        return kept[0]
+
+    def forget(self) -> None:
+        """Build anew what is opened from now on: the file has changed."""
+        self._opened.clear()
+
+    async def close(self) -> None:
+        """Close the connections of all providers, and those to Redis."""
+        self._opened.clear()
+        await self._pools.close()
+        if self._availability is not None:
+            await self._availability.close()
+        for limiter in self._limiters.values():
+            if isinstance(limiter, RedisLimiter):
+                await limiter.close()
+
+    # inside
+
+    def _build(self, names: Names, name: str, order: Order) -> Provider:
+        if names.is_scheme(name):
+            return _retry(_observe(open_scheme(name, order.settings), order), order.retries or 0)
+        group = names.group(name)
+        if group is not None:
+            return self._build_group(names, group, order)
+        entry = names.find(name)
+        provider = self._build_model(names, entry, order)
+        retries = order.retries
+        if retries is None:
+            retries = 0 if order.bare else names.retries(entry)
+        return _retry(provider, retries)
+
+    def _build_group(self, names: Names, group: Group, order: Order) -> Provider:
+        for setting in order.settings:
+            if setting not in _GROUP_SETTINGS:
+                raise ValueError(f"{setting}: {group.name} is a group of models; set it for each in models.yaml")
+        if not order.planning and names.find(group.name).status != "configured":
+            entries = [names.find(candidate.model) for candidate in group.candidates]
+            raise not_configured(entries[0], names.adapter(entries[0].adapter))
+        return Fallback(
+            [self._build_candidate(names, group, candidate, order) for candidate in group.candidates],
+            self._share_availability(names),
+            name=group.name,
+            strategy=group.strategy,
+            weights=[candidate.weight for candidate in group.candidates],
+            half_life=group.half_life,
+        )
+
+    def _build_candidate(self, names: Names, group: Group, candidate: Candidate, order: Order) -> Provider:
+        retries = candidate.max_retries if order.retries is None else order.retries
+        settings = dict(order.settings)
+        if candidate.timeouts is not None:
+            settings.setdefault("timeouts", candidate.timeouts)
+        order = msgspec.structs.replace(order, settings=settings)
+        if names.is_scheme(candidate.model):
+            return _retry(_observe(open_scheme(candidate.model, settings), order), retries)
+        entry = names.find(candidate.model)
+        if entry.status != "configured" and not order.planning:
+            adapter = names.adapter(entry.adapter)
+            return NotConfigured(adapter.name, entry.wire_name, find_missing(adapter))
+        limiters = []
+        if candidate.rate_limit is not None:
+            limiters = [self._limit(names, f"group:{group.name}:{candidate.model}", candidate.rate_limit)]
+        return _retry(self._build_model(names, entry, order, limiters), retries)
+
+    def _build_model(self, names: Names, entry: ModelEntry, order: Order, limiters: Sequence[Limiter] = ()) -> Provider:
+        adapter = names.adapter(entry.adapter)
+        given = {**_describe(entry, adapter), **order.settings}
+        is_usable = entry.status == "configured" or order.planning
+        if not is_usable and not ("api_key" in order.settings and adapter.base_url):
+            raise not_configured(entry, adapter)
+        keys = adapter.keys() if "api_key" not in order.settings else []
+        made = [self._bind(entry, adapter, {**given, "api_key": key}) for key in keys[1:]]
+        made.insert(0, self._bind(entry, adapter, given))
+        provider = _observe(made[0] if len(made) == 1 else KeyRotation(made), order)
+        if adapter.rate_limit is not None:
+            limiters = [self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit), *limiters]
+        return RateLimit(provider, limiter=limiters) if limiters else provider
+
+    def _bind(self, entry: ModelEntry, adapter: Adapter, settings: dict[str, Any]) -> Provider:
+        if settings.get("transport") is None:
+            lease = self._pools.lease(adapter.name, adapter.connection)
+            self._leases.append(lease)
+            settings = {**settings, "transport": lease}
+        return bind(entry.wire_name, **settings)
+
+    def _limit(self, names: Names, name: str, limits: RateLimits) -> Limiter:
+        key = name, limits, names.redis
+        if key not in self._limiters:
+            given = limits.given()
+            self._limiters[key] = (
+                Limiter(**given) if names.redis is None else RedisLimiter(names.redis, f"limit:{name}", **given)
+            )
+        return self._limiters[key]
+
+    def _share_availability(self, names: Names) -> Availability:
+        settings = names.thresholds, names.redis
+        if self._availability is None or self._shared_by != settings:
+            self._shared_by = settings
+            self._availability = (
+                Availability(thresholds=names.thresholds)
+                if names.redis is None
+                else RedisAvailability(names.redis, thresholds=names.thresholds)
+            )
+        return self._availability
+
+    def _digest(self, names: Names, name: str, order: Order) -> str:
+        """Return what two orders must have in common to share a provider; keys among it, so only as a digest."""
+        group = names.group(name)
+        models = [candidate.model for candidate in group.candidates] if group is not None else [name]
+        known = []
+        for model in models:
+            if not names.is_scheme(model):
+                entry = names.find(model)
+                adapter = names.adapter(entry.adapter)
+                known.append((entry.id, entry.status, _describe(entry, adapter), adapter.keys()))
+        text = repr((name, order.retries, order.planning, order.bare, sorted(order.settings.items()), known))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _describe(entry: ModelEntry, adapter: Adapter) -> dict[str, Any]:
+    return {
+        **adapter.settings(),
+        "capabilities": entry.capabilities,
+        "token_family": entry.tokens,
+        "priced_as": entry.priced_as,
+    }
+
+
+def _observe(provider: Provider, order: Order) -> Provider:
+    return Observe(provider, *order.subscribers) if order.subscribers else provider
+
+
+def _retry(provider: Provider, retries: int) -> Provider:
+    return Retry(provider, max_retries=retries) if retries else provider
+
+
+def find_missing(adapter: Adapter) -> str:
+    """Return what an adapter lacks before it can be used."""
+    if not adapter.base_url:
+        return f"adapter {adapter.name!r} has no base_url"
+    return f"set the environment variable {adapter.api_key_env}"
+
+
+def not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
+    """Return the error of a model that cannot be used yet."""
+    advice = f"Set it in {config_path().name}."
+    if adapter.base_url:
+        advice = f"Or store the key: dragoman keys set {adapter.api_key_env}"
+    return AuthenticationError(
+        f"{entry.id} is not configured: {find_missing(adapter)}",
+        provider=adapter.name,
+        model=entry.wire_name,
+        provider_code="not_configured",
+        advice=advice,
+    )

@@ -1,0 +1,96 @@
+"""A group behind the gateway: one upstream dies under load, on real sockets, and no client notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dragoman.gateway import create_app
+from dragoman.log import MemoryLog
+from dragoman.registry import Registry
+from tests.server import Connection, serve
+
+from .serving import serving
+
+SAID = {
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
+CHUNK = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]}
+
+
+async def answer(connection: Connection) -> None:
+    await asyncio.sleep(0.002)
+    if connection.seen.json.get("stream"):
+        connection.begin_stream()
+        connection.chunk(f"data: {json.dumps(CHUNK)}\n\ndata: [DONE]\n\n".encode())
+        connection.end_stream()
+    else:
+        connection.reply(200, json.dumps(SAID).encode())
+
+
+def configure(folder: Path, strategy: str, *urls: str) -> Registry:
+    adapters = "".join([f"  up{at}: {{type: openai-compatible, base_url: {url}/v1}}\n" for at, url in enumerate(urls)])
+    names = ", ".join([f"up{at}:m" for at in range(len(urls))])
+    path = folder / "models.yaml"
+    path.write_text(f"adapters:\n{adapters}groups:\n  fast: {{strategy: {strategy}, candidates: [{names}]}}\n")
+    return Registry.load(path)
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "least_busy"])
+async def test_an_upstream_that_dies_under_load(
+    strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers: list[Any] = []
+    calls = 80
+    log = MemoryLog()
+    dying = serve(answer)
+    first = await dying.__aenter__()
+    async with serve(answer) as second:
+        registry = configure(tmp_path, strategy, first.url, second.url)
+        app = create_app(registry, log=log)
+        with caplog.at_level(logging.INFO, "dragoman"):
+            async with serving(app) as url, aiohttp.ClientSession() as client:
+                started = asyncio.Event()
+
+                async def call(number: int) -> int:
+                    body = {"model": "fast", "stream": number % 2 == 0, "messages": [{"role": "user", "content": "Hi"}]}
+                    if number == calls // 4:
+                        started.set()
+                    async with client.post(f"{url}/v1/chat/completions", json=body) as reply:
+                        text = await reply.text()
+                        headers.append(reply.headers)
+                        return reply.status if "Hi" in text else 0
+
+                async def work(numbers: range) -> list[int]:
+                    return [await call(number) for number in numbers]
+
+                async def kill() -> None:
+                    await started.wait()
+                    await dying.__aexit__(None, None, None)
+
+                killing = asyncio.ensure_future(kill())
+                done = await asyncio.gather(*[work(range(at, calls, 8)) for at in range(8)])
+                await killing
+                metrics = await (await client.get(f"{url}/metrics")).text()
+                listed = await (await client.get(f"{url}/v1/models")).json()
+        records = [record.type for entry in log.sessions() for record in log.read(entry.session)]
+    statuses = [status for each in done for status in each]
+    assert len(first.requests) > 0
+    # A stream that had begun at the dying server may be cut; a call without an event yet never fails.
+    assert statuses.count(200) == calls
+    served = [each["x-dragoman-served-by"] for each in headers]
+    assert set(served) == {"up0:m", "up1:m"}
+    switched = [each["x-dragoman-switched"] for each in headers if "x-dragoman-switched" in each]
+    assert switched
+    assert all(each.startswith("up0:m ") for each in switched)
+    assert 'dragoman_switches_total{model="fast",from="up0:m",to="up1:m",reason="' in metrics
+    assert "RoutingSwitched(from_='up0:m', to='up1:m'" in caplog.text
+    assert listed["data"][0]["id"] == "fast"
+    assert "routing.switched" in records

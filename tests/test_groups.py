@@ -1,0 +1,357 @@
+"""Groups of models.yaml, what adapters set for their calls, and the life of a registry."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dragoman import (
+    AuthenticationError,
+    InvalidModelError,
+    NetworkError,
+    RateLimitError,
+    UnavailableError,
+    connect,
+    describe,
+)
+from dragoman.middleware import Fallback, walk
+from dragoman.provider import HttpProvider
+from dragoman.registry import ConfigError, Registry, read_file
+
+from .server import Connection, serve
+
+SAID = {
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
+
+
+async def answer(connection: Connection) -> None:
+    connection.reply(200, json.dumps(SAID).encode())
+
+
+async def fail(connection: Connection) -> None:
+    connection.reply(503, b"{}")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "models.yaml"
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(path))
+    return path
+
+
+def two(file: Path, first: str, second: str, more: str = "", group: str = "candidates: [a:m, b:m]") -> None:
+    file.write_text(
+        f"adapters:\n  a: {{type: openai-compatible, base_url: {first}/v1}}\n"
+        f"  b: {{type: openai-compatible, base_url: {second}/v1}}\n"
+        f"groups:\n  both:\n    {group}\n{more}"
+    )
+
+
+async def test_a_group_is_opened_like_a_model(file: Path) -> None:
+    async with serve(fail) as bad, serve(answer) as good:
+        two(file, bad.url, good.url)
+        async with connect("both") as model:
+            for _ in range(7):
+                assert (await model.complete("Hi")).text == "Hi"
+    assert len(bad.requests) == 5  # then it is unavailable
+    assert len(good.requests) == 7
+
+
+async def test_availability_is_shared_by_all_groups_of_a_file(file: Path) -> None:
+    async with serve(fail) as bad, serve(answer) as good:
+        more = "  other: {candidates: [a:m, b:m]}\navailability: {failures: 2}\n"
+        two(file, bad.url, good.url, more)
+        async with Registry.load() as registry:
+            for name in ("both", "both", "other", "other"):
+                await registry.open(name).complete("Hi")
+        async with connect("both") as one, connect("other") as another:
+            for model in (one, another, one, another):
+                await model.complete("Hi")
+    assert len(bad.requests) == 4
+
+
+async def test_each_candidate_has_settings_of_its_own(file: Path) -> None:
+    group = """strategy: weighted
+    aliases: [pair]
+    candidates:
+    - {model: a:m, weight: 3, max_retries: 1, rate_limit: {requests_per_minute: 60}, timeouts: {total: 5, idle: none}}
+    - {model: b:m, timeouts: 7}"""
+    more = "availability: {failures: 3, quiet_seconds: 30}\n"
+    two(file, "http://127.0.0.1:1", "http://127.0.0.1:2", more, group)
+    async with Registry.load() as registry:
+        model = registry.open("pair")
+        assert describe(model).splitlines() == [
+            "Fallback(name='both', strategy='weighted', weights=[3.0, 1.0])",
+            "  1. Retry(max_retries=1)",
+            "     RateLimit(requests_per_minute=60)",
+            "     HttpProvider a:m",
+            "  2. HttpProvider b:m",
+        ]
+        assert isinstance(model, Fallback)
+        assert model.availability.thresholds.failures == 3
+        ends: list[Any] = [part for part in walk(model) if isinstance(part, HttpProvider)]
+        assert [end._timeouts.total for end in ends] == [5, 7]
+        assert (ends[0]._timeouts.idle, ends[0]._timeouts.connect) == (None, 10)
+        entry = registry.find("pair")
+        assert (entry.id, entry.status, entry.aliases) == ("both", "configured", ("pair",))
+        assert registry.names()[0] == "both"
+        assert connect("both", retries=4).model == "m"
+        with pytest.raises(ValueError, match="api_key: both is a group of models"):
+            connect("both", api_key="k")
+
+
+async def test_a_candidate_without_a_key_is_passed_over(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GROQ_API_KEY", raising=False)
+    async with serve(answer) as good:
+        two(file, good.url, good.url, "  none: {candidates: [groq:x]}\n", "candidates: [groq:x, b:m]")
+        async with Registry.load() as registry:
+            assert (await registry.open("both").complete("Hi")).text == "Hi"
+            assert registry.find("none").status == "not_configured"
+            with pytest.raises(AuthenticationError, match="GROQ_API_KEY"):
+                registry.open("none")
+            with pytest.raises(InvalidModelError):
+                registry.open("bot")
+
+
+async def test_keys_are_rotated(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = {"Bearer one": 429, "Bearer two": 401, "Bearer three": 200}
+
+    async def by_key(connection: Connection) -> None:
+        connection.reply(statuses[connection.seen.headers["authorization"]], json.dumps(SAID).encode())
+
+    for name, key in (("K1", "one"), ("K2", "two"), ("K4", "three")):
+        monkeypatch.setenv(name, key)
+    monkeypatch.delenv("K3", raising=False)
+    async with serve(by_key) as server:
+        file.write_text(
+            f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url},"
+            " api_key_env: [K1, K2, K3, K4], max_retries: 0}}\n"
+        )
+        async with Registry.load() as registry:
+            for _ in range(2):
+                assert (await registry.open("a:m").complete("Hi")).text == "Hi"
+            assert describe(registry.open("a:m")).splitlines()[0] == "KeyRotation(keys=3)"
+            statuses["Bearer three"] = 429
+            with pytest.raises(RateLimitError):
+                await registry.open("a:m").complete("Hi")
+    seen = [request.headers["authorization"] for request in server.requests]
+    assert seen == ["Bearer one", "Bearer two", "Bearer three", "Bearer three", "Bearer three"]
+
+
+async def test_limits_and_deadlines_of_an_adapter(file: Path) -> None:
+    running = most = 0
+
+    async def slow(connection: Connection) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        connection.reply(200, json.dumps(SAID).encode())
+
+    async with serve(slow) as server:
+        file.write_text(
+            f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url}, max_retries: 0,"
+            " rate_limit: {max_concurrency: 2}, timeouts: {total: 33, connect: 3}}}\n"
+        )
+        async with Registry.load() as registry:
+            models = [registry.open("a:m"), registry.open("a:n")]
+            await asyncio.gather(*[model.complete("Hi") for model in models * 4])
+            end: Any = list(walk(models[0]))[-1]
+            assert (end._timeouts.total, end._timeouts.connect) == (33, 3)
+    assert most == 2  # of both models together
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now - day).not_valid_after(now + day)
+    builder = builder.add_extension(address, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    cert_path, key_path = folder / f"{name}.pem", folder / f"{name}-key.pem"
+    cert_path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
+    key_path.write_bytes(key.private_bytes(pem, plain, serialization.NoEncryption()))
+    return cert_path, key_path
+
+
+async def test_certificates_of_an_adapter(file: Path) -> None:
+    server, server_key = make_certificate(file.parent, "server")
+    client, _ = make_certificate(file.parent, "client")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server, server_key)
+    context.load_verify_locations(client)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+        body = json.dumps(SAID).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context) as listener:
+        url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+        kind = f"{{type: openai-compatible, max_retries: 0, base_url: '{url}', "
+        file.write_text(
+            f"adapters:\n  mutual: {kind}ca: server.pem, client_cert: {{cert: client.pem, key: client-key.pem}}}}\n"
+            f"  anonymous: {kind}ca: server.pem}}\n  untrusting: {kind}proxy: none}}\n"
+        )
+        async with Registry.load() as registry:
+            assert (await registry.open("mutual:m").complete("Hi")).text == "Hi"
+            for name in ("anonymous:m", "untrusting:m"):
+                with pytest.raises(NetworkError):
+                    await registry.open(name).complete("Hi")
+
+
+async def test_the_proxy_of_an_adapter(file: Path) -> None:
+    async with serve(answer) as proxy:
+        file.write_text(
+            f"adapters: {{a: {{type: openai-compatible, base_url: 'http://far.invalid/v1', proxy: '{proxy.url}'}}}}\n"
+        )
+        async with Registry.load() as registry:
+            assert (await registry.open("a:m").complete("Hi")).text == "Hi"
+    assert proxy.requests[0].path == "http://far.invalid/v1/chat/completions"
+
+
+# --- the life of a registry -------------------------------------------------------------------------
+
+
+async def test_the_same_name_is_the_same_provider_and_an_adapter_has_one_pool(file: Path) -> None:
+    async with serve(answer) as server:
+        two(file, server.url, server.url)
+        async with Registry.load() as registry:
+            assert registry.open("a:m") is registry.open("a:m")
+            assert registry.open("both") is registry.open("both")
+            assert registry.open("a:m") is not registry.open("a:m", timeouts=3)
+            for name in ("a:m", "a:n", "a:m", "a:o"):
+                await registry.open(name).complete("Hi")
+            assert server.open == 1
+        for _ in range(100):
+            if not server.open:
+                break
+            await asyncio.sleep(0.01)
+        assert server.open == 0
+        with pytest.raises(RuntimeError, match="registry of this provider is closed"):
+            await registry.open("a:m").complete("Hi")
+
+
+async def test_closing_one_provider_leaves_the_others(file: Path) -> None:
+    gate = asyncio.Event()
+
+    async def wait(connection: Connection) -> None:
+        if connection.seen.json["model"] == "slow":
+            await gate.wait()
+        connection.reply(200, json.dumps(SAID).encode())
+
+    async with serve(wait) as server:
+        two(file, server.url, server.url)
+        async with connect("a:slow") as one:
+            running = asyncio.ensure_future(one.complete("Hi"))
+            async with connect("a:m") as other:
+                await other.complete("Hi")
+            async with connect("a:slow"):
+                pass
+            gate.set()
+            assert (await running).text == "Hi"
+            await one.close()
+            assert (await one.complete("Hi")).text == "Hi"  # and it can be used again
+
+
+def test_a_registrys_provider_works_in_every_event_loop(file: Path) -> None:
+    async def call(registry: Registry) -> None:
+        async with serve(answer) as server:
+            two(file, server.url, server.url)
+            async with registry.open("a:m") as model:
+                await model.complete("Hi")
+
+    file.write_text("")
+    registry = Registry.load()
+    for _ in range(2):
+        asyncio.run(call(registry))
+
+
+async def test_a_changed_file_opens_anew(file: Path) -> None:
+    async with serve(fail) as bad, serve(answer) as good:
+        two(file, bad.url, bad.url)
+        async with Registry.load() as registry:
+            before = registry.open("both")
+            with pytest.raises(UnavailableError):
+                await before.complete("Hi")
+            two(file, good.url, good.url, "# changed\n")
+            assert registry.open("both") is not before
+            assert (await registry.open("both").complete("Hi")).text == "Hi"
+
+
+# --- mistakes ---------------------------------------------------------------------------------------
+
+MISTAKES = [
+    ("groups:\n  g: {candidate: [a:m]}", 3, "groups.g.candidate: unknown key; did you mean candidates?"),
+    ("groups:\n  g: {strategy: wieghted, candidates: [a:m]}", 3, "groups.g.strategy: must be one of fallback,"),
+    ("groups:\n  g:\n    candidates: []", 4, "groups.g.candidates: needs a list of models"),
+    ("groups:\n  g:\n    candidates:\n    - b:m", 5, "groups.g.candidates[0]: no model is named 'b:m'"),
+    ("groups:\n  g:\n    candidates:\n    - a:m\n    - a:m", 6, "groups.g.candidates[1]: a:m is there twice"),
+    ("groups:\n  g:\n    candidates:\n    - {weight: 2}", 5, "groups.g.candidates[0]: needs model"),
+    ("groups:\n  g:\n    candidates:\n    - {model: a:m, wait: 2}", 5, "groups.g.candidates[0].wait: unknown key"),
+    ("groups:\n  g:\n    candidates:\n    - {model: a:m, weight: 0}", 5, "candidates[0].weight: must be a positive"),
+    ("groups:\n  g:\n    candidates:\n    - {model: a:m, max_retries: 101}", 5, "max_retries: must be between 0"),
+    ("groups:\n  g:\n    candidates:\n    - 3", 5, "candidates[0]: must be the name of a model"),
+    ("groups:\n  g: {candidates: [a:m], half_life_seconds: 0}", 3, "half_life_seconds: must be a positive"),
+    ("groups:\n  g: {candidates: [a:m], aliases: [g]}", 3, "the alias 'g' belongs to the group g"),
+    ("models:\n  a:m: {aliases: [g]}\ngroups:\n  g: {candidates: [a:m]}", 5, "groups.g: the name belongs to a:m"),
+    ("availability: {failures: 0}", 2, "availability.failures: must be a whole number from 1"),
+    ("availability: {failure: 3}", 2, "availability.failure: unknown key; did you mean failures?"),
+    ("redis: localhost:6379", 2, "redis: must be a redis://"),
+]
+ADAPTERS = [
+    ("rate_limit: {max_concurency: 5}", "a.rate_limit.max_concurency: unknown key; did you mean max_concurrency?"),
+    ("rate_limit: {}", "a.rate_limit: needs one of"),
+    ("rate_limit: {max_concurrency: 0}", "a.rate_limit.max_concurrency: must be a positive"),
+    ("timeouts: {totl: 5}", "a.timeouts.totl: unknown key; did you mean total?"),
+    ("timeouts: {total: -5}", "a.timeouts.total: must be a positive number of seconds"),
+    ("timeouts: fast", "a.timeouts: must be a mapping, not a string"),
+    ("timeouts: 5, timeout_seconds: 4", "a.timeout_seconds: is the total of timeouts"),
+    ("api_key_env: []", "a.api_key_env: must be the name of a variable"),
+    ("api_key_env: [1]", "a.api_key_env: must be a list of strings"),
+    ("proxy: 'socks5://x:1'", "a.proxy: the proxy is a socks5 URL"),
+    ("ca: missing.pem", "a.ca: there is no file"),
+    ("ca: models.yaml", "a.ca: cannot be used"),
+    ("client_cert: models.yaml", "a.client_cert: cannot be used"),
+    ("client_cert: {key: models.yaml}", "a.client_cert: needs cert"),
+    ("client_cert: {crt: x}", "a.client_cert.crt: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "problem"), MISTAKES, ids=[text for text, _, _ in MISTAKES])
+def test_a_mistake_is_one_line_with_its_number(file: Path, text: str, line: int, problem: str) -> None:
+    file.write_text(f"adapters: {{a: {{type: openai-compatible, base_url: 'http://127.0.0.1:1/v1'}}}}\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        Registry.load()
+    assert str(caught.value).startswith(f"{file}:{line}: ")
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "problem"), ADAPTERS, ids=[text for text, _ in ADAPTERS])
+def test_a_mistake_in_an_adapter(file: Path, text: str, problem: str) -> None:
+    file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")
+    found = [str(error) for error in read_file(file).problems]
+    assert found[0].startswith(f"{file}:3: adapters.")
+    assert problem in found[0]
