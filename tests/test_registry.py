@@ -442,7 +442,7 @@ def test_options_are_the_adapters_own(file: Path, caplog: pytest.LogCaptureFixtu
     registry = Registry.load(file)
     assert registry.adapter("a").settings()["headers"] == {"OpenAI-Organization": "org-1"}
     assert registry.adapter("b").settings()["headers"] == {"anthropic-beta": "mine"}
-    assert registry.provider("a:m")._on_loss == "reject"  # type: ignore[attr-defined]
+    assert registry.provider("a:m").on_loss == "reject"  # type: ignore[attr-defined]
     assert "models.yaml:2: adapters.a.options.moon: no adapter of this type reads this option" in caplog.text
     assert "adapters.a.api_key: the key is in the file as plain text" in str(read_file(file).advice)
     assert "canary" not in caplog.text
