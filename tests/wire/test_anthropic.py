@@ -484,18 +484,6 @@ def test_same_request_same_bytes_and_a_longer_one_extends_them(messages: tuple[M
     assert connect().encode(longer).http.body.startswith(body.removesuffix(b"]}"))
 
 
-def test_the_order_of_keys_in_what_the_caller_gives_does_not_matter() -> None:
-    def build(*order: int) -> bytes:
-        items = [("a", {"type": "string"}), ("b", {"type": "integer", "title": "B"})]
-        shuffled = dict([items[at] for at in order])
-        schema = {"type": "object", "properties": shuffled}
-        messages = (User("x"), Assistant([ToolCall("t", "f", shuffled)]), ToolResult("t", "y"))
-        config = RuntimeConfig(max_tokens=1, extras=dict([("metadata", shuffled), ("top_k", 1)][:: order[0] * 2 - 1]))
-        return connect().encode(Request(messages, (Tool("f", "", schema),), config, schema, model=MODEL)).http.body
-
-    assert build(0, 1) == build(1, 0)
-
-
 @pytest.mark.parametrize(
     "value", [{"x": object()}, {"x": float("nan")} | {"y": {1, object()}}], ids=["object", "set of objects"]
 )

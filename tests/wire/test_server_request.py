@@ -334,12 +334,6 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
         "parallel_limit_dropped",
         "tool_choice.disable_parallel_tool_use",
     ),
-    (
-        "openai",
-        {"tools": [{"type": "function", "function": {"name": "a", "strict": True, "parameters": SCHEMA}}]},
-        "strict_dropped",
-        "tools[0].function.strict",
-    ),
     ("responses", {"store": True}, "store_dropped", "store"),
     (
         "openai",

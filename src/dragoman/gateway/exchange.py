@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -265,7 +266,7 @@ class Exchange:
 
     async def _admit(self, asked: Asked) -> Provider:
         provider = self.provider = self._find(asked.request.model)
-        await self._work(check_request, asked.request)
+        await self._work(partial(check_request, asked.request, history=False))
         request = await self._work(self._translate, asked.request, provider)
         await self._work(provider.check, request)
         self.request = request

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ..errors import InvalidRequestError, quote
 from ..log import SideEffect
 from ..messages import Document, Image, Inline, Text, Tool, UserBlock
-from ..validate.request import check_media
+from ..validate.content import check_media
 from ..validate.schema import compile_schema, first_error
 
 DEFAULT_TIMEOUT = 120.0

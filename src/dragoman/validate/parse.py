@@ -42,7 +42,7 @@ from ..messages import (
     new_ulid,
 )
 from .data_url import read_data_url
-from .fields import Fields
+from .fields import Fields, kind_of
 from .structured import response_schema_of
 
 _MESSAGES = frozenset({System, User, Assistant, ToolResult})
@@ -143,13 +143,12 @@ def _parse_tool(tool: Any, path: str) -> Tool:
     if (kind == "function" or not isinstance(kind, str)) and "function" in record:
         record.allow("type", "function")
         record = record.need_inner("function")
-    # ``strict`` asks for constrained decoding, which we request by ourselves where a schema allows it.
     record.allow("name", "description", "parameters", "type", "strict")
     parameters = record.take("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         record.refuse("parameters", "must be a JSON Schema object")
-    made = (record.need_text("name"), record.text("description") or "")
-    return Tool(*made) if parameters is None else Tool(*made, dict(parameters))
+    made: dict[str, Any] = {} if parameters is None else {"parameters": dict(parameters)}
+    return Tool(record.need_text("name"), record.text("description") or "", strict=record.flag("strict"), **made)
 
 
 def parse_config(config: Any) -> RuntimeConfig:
@@ -205,12 +204,9 @@ def _read_message(record: Fields) -> Message:
 
 def _read_system(record: Fields) -> System:
     content = record.take("content")
-    return System(content if isinstance(content, str) else "".join(map(_read_system_part, record.inners("content"))))
-
-
-def _read_system_part(record: Fields) -> str:
-    record.allow("type", "text")
-    return record.need_text("text")
+    if content is not None and not isinstance(content, str):
+        record.refuse("content", f"must be a string, not {kind_of(content)}: a system message has no blocks")
+    return System(record.need_text("content"))
 
 
 def _read_user(record: Fields) -> User:
@@ -273,7 +269,7 @@ def _read_user_block(record: Fields) -> UserBlock:
     if kind == "file":
         record.allow("type", "file")
         return _read_file(record.need_inner("file"))
-    raise UnsupportedContentError(f"{record.where}: content of type {quote(kind)} is not supported")
+    raise _misplaced(record, kind, _OF_ASSISTANTS, "a user or a tool")
 
 
 def _read_assistant_block(record: Fields) -> AssistantBlock:
@@ -294,7 +290,20 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
     if kind == "opaque":
         record.allow("type", "data", "continuity")
         return Opaque(record.take("data"), _read_continuity(record))
-    raise UnsupportedContentError(f"{record.where}: an assistant message cannot hold content of type {quote(kind)}")
+    raise _misplaced(record, kind, _OF_USERS, "the assistant")
+
+
+_OF_USERS = frozenset({"image", "image_url", "document", "file"})
+_OF_ASSISTANTS = frozenset({"output_text", "refusal", "thinking", "redacted_thinking", "tool_call", "opaque"})
+
+
+def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) -> Exception:
+    """Return the error for a block in the wrong role, without a type, or of a kind that has no place here at all."""
+    if not isinstance(kind, str):
+        return record.fail("is required" if kind is None else f"must be a string, not {kind_of(kind)}", "type")
+    if kind in elsewhere:
+        return InvalidRequestError(f"{record.where}: content of type {quote(kind)} cannot be said by {role}")
+    return UnsupportedContentError(f"{record.where}: content of type {quote(kind)} is not supported")
 
 
 def _read_text(record: Fields) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..capabilities import Capabilities, Refusal
@@ -17,6 +17,7 @@ from ..errors import (
     quote,
 )
 from ..messages import (
+    EFFORTS,
     NO_CONFIG,
     Assistant,
     Document,
@@ -24,29 +25,31 @@ from ..messages import (
     Image,
     Inline,
     Message,
-    Opaque,
-    RedactedThinking,
     Request,
     RuntimeConfig,
     System,
     Text,
-    Thinking,
     Tool,
     ToolCall,
     ToolResult,
     User,
 )
-from .schema import compile_schema
+from .content import check_assistant_block, check_blocks, check_depth, need_text
+from .fields import kind_of
+from .schema import Schema, compile_schema, first_error
 
-MAX_DEPTH = 128
-"""How many levels of lists and mappings any value of a request may have."""
 
+def check_request(request: Request, *, history: bool = True) -> None:
+    """Raise ``InvalidRequestError`` at the first thing that breaks the contract, naming its place.
 
-def check_request(request: Request) -> None:
-    """Raise ``InvalidRequestError`` at the first thing that breaks the contract, naming its place."""
+    Without ``history``, the arguments of earlier calls are not checked against the tools of today. The gateway
+    relays them as its client sent them: the client's tools may have changed since.
+    """
     _check_messages(request.messages)
     if request.tools:
-        _check_tools(request.tools)
+        schemas = _check_tools(request.tools)
+        if history:
+            _check_calls(request.messages, schemas)
     if request.tool_choice is not None:
         _check_tool_choice(request)
     if request.response_schema is not None:
@@ -77,108 +80,107 @@ def _check_messages(messages: Sequence[Message]) -> None:
             raise InvalidRequestError(f"messages[{at}]: the conversation must begin with the user")
         elif kind is Assistant:
             content = message.content
-            if len(content) != 1 or type(content[0]) is not Text:  # else it is as nearly every turn
+            # Nearly every turn is one text, which is checked here.
+            if len(content) != 1 or type(block := content[0]) is not Text or not _is_plain(block):
                 _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
         else:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
 
 
+def _is_plain(block: Text) -> bool:
+    return type(block.text) is str and block.text != "" and block.continuity is None
+
+
 def _check_user(message: User, path: str) -> None:
     if not message.content:
         raise InvalidRequestError(f"{path}.content is empty")
-    _check_blocks(message.content, path)
-
-
-def _check_blocks(content: Any, path: str) -> None:
-    if not isinstance(content, tuple):
-        raise InvalidRequestError(f"{path}.content must be text or blocks, not {type(content).__name__}")
-    for at, block in enumerate(content):
-        where = f"{path}.content[{at}]"
-        if type(block) is Text:
-            if not block.text:
-                raise InvalidRequestError(f"{where}.text is empty")
-        elif type(block) is Image or type(block) is Document:
-            check_media(block, where)
-        else:
-            raise InvalidRequestError(f"{where}: {type(block).__name__} cannot be said by this role")
-
-
-def check_media(block: Image | Document, path: str) -> None:
-    """Raise ``InvalidRequestError`` for a medium without data, or of a type that it cannot have."""
-    if not isinstance(block.source, Inline):
-        if not getattr(block.source, "url", None):
-            raise InvalidRequestError(f"{path}.source must be a Url or Inline with content")
-        return
-    if not block.source.base64_data:
-        raise InvalidRequestError(f"{path}.source.base64_data is empty")
-    if not block.media_type:
-        raise InvalidRequestError(f"{path}.media_type is required for inline content")
-    if type(block) is Image and not block.media_type.startswith("image/"):
-        raise InvalidRequestError(f"{path}.media_type must be an image type, not {quote(block.media_type)}")
+    check_blocks(message.content, path)
 
 
 def _check_assistant(message: Assistant, path: str, open_calls: dict[str, int]) -> None:
-    if not message.content:
+    if not any(_holds_something(block) for block in message.content):
         raise InvalidRequestError(f"{path}: an assistant message needs text or tool calls")
     seen: set[str] = set()
     for at, block in enumerate(message.content):
+        check_assistant_block(block, f"{path}.content[{at}]")
         if type(block) is ToolCall:
-            where = f"{path}.content[{at}]"
-            if not block.id or not block.name:
-                raise InvalidRequestError(f"{where}: a tool call needs an id and a name")
             if block.id in seen:
-                raise InvalidRequestError(f"{where}.id is used twice in this message")
-            if not isinstance(block.arguments, dict):
-                raise InvalidRequestError(f"{where}.arguments could not be read when it arrived; repair or remove it")
-            if block.arguments:
-                check_depth(block.arguments, f"{where}.arguments")
+                raise InvalidRequestError(f"{path}.content[{at}].id is used twice in this message")
             seen.add(block.id)
             open_calls[block.id] = open_calls.get(block.id, 0) + 1
-        elif type(block) is Opaque:
-            check_depth(block.data, f"{path}.content[{at}].data")
-        elif not isinstance(block, Text | Thinking | RedactedThinking):
-            raise InvalidRequestError(f"{path}.content[{at}]: {type(block).__name__} cannot be said by this role")
+
+
+def _holds_something(block: Any) -> bool:
+    """Return whether a block is more than an empty text; a signature alone is, and its issuer wants it back."""
+    return type(block) is not Text or block.text != "" or block.continuity is not None
 
 
 def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) -> None:
     if not isinstance(message, ToolResult):
         raise InvalidRequestError(f"{path} is not a message but {type(message).__name__}")
+    need_text(message.tool_call_id, f"{path}.tool_call_id")
     count = open_calls.get(message.tool_call_id)
     if count is None:
         raise InvalidRequestError(f"{path}.tool_call_id matches no earlier tool call")
     if not count:
         raise InvalidRequestError(f"{path}.tool_call_id: this call was answered before")
     open_calls[message.tool_call_id] = count - 1
+    if type(message.is_error) is not bool:
+        raise InvalidRequestError(f"{path}.is_error must be true or false, not {kind_of(message.is_error)}")
     if not isinstance(message.content, str):
-        _check_blocks(message.content, path)
+        check_blocks(message.content, path)
 
 
-def _check_tools(tools: Sequence[Tool]) -> None:
-    names: set[str] = set()
+def _check_calls(messages: Sequence[Message], schemas: Mapping[str, Schema]) -> None:
+    """Check the arguments of earlier calls against the tools that are offered now.
+
+    A call that was answered with an error is exempt: the model may have been told that its arguments were wrong,
+    and has to see both to correct itself.
+    """
+    failed = {message.tool_call_id for message in messages if type(message) is ToolResult and message.is_error}
+    for at, message in enumerate(messages):
+        for index, block in enumerate(message.content if type(message) is Assistant else ()):
+            if type(block) is not ToolCall or block.id in failed or (schema := schemas.get(block.name)) is None:
+                continue
+            if (wrong := first_error(schema, block.arguments)) is not None:
+                where = f"messages[{at}].content[{index}].arguments"
+                raise InvalidRequestError(f"{where} violate the parameters of {quote(block.name)}: {wrong}")
+
+
+def _check_tools(tools: Sequence[Tool]) -> dict[str, Schema]:
+    """Check the tools; return their compiled parameters by name."""
+    schemas: dict[str, Schema] = {}
     for at, tool in enumerate(tools):
         if not isinstance(tool, Tool):
             raise InvalidRequestError(f"tools[{at}] is not a Tool but {type(tool).__name__}")
+        need_text(tool.name, f"tools[{at}].name")
         if not tool.name:
             raise InvalidRequestError(f"tools[{at}].name is empty")
-        if tool.name in names:
+        if tool.name in schemas:
             raise InvalidRequestError(f"tools[{at}].name: {quote(tool.name)} is used twice")
-        names.add(tool.name)
-        _check_object_schema(tool.parameters, f"tools[{at}].parameters")
+        need_text(tool.description, f"tools[{at}].description")
+        if tool.strict is not None and type(tool.strict) is not bool:
+            raise InvalidRequestError(f"tools[{at}].strict must be true or false, not {kind_of(tool.strict)}")
+        schemas[tool.name] = _check_object_schema(tool.parameters, f"tools[{at}].parameters")
+    return schemas
 
 
-def _check_object_schema(schema: Any, path: str) -> None:
-    compile_schema(schema, path)
+def _check_object_schema(schema: Any, path: str) -> Schema:
+    compiled = compile_schema(schema, path)
     if schema.get("type", "object" if path.startswith("tools") else None) != "object":
         raise InvalidRequestError(f'{path} must be an object schema: "type": "object" at its root')
+    return compiled
 
 
 def _check_tool_choice(request: Request) -> None:
     choice = request.tool_choice
     if choice in ("auto", "none"):
         return
+    if choice != "required" and not isinstance(choice, ForceTool):
+        raise InvalidRequestError(f"tool_choice must be auto, required, none or a ForceTool, not {quote(choice)}")
     if not request.tools:
         raise InvalidRequestError("tool_choice asks for a tool call, and tools is empty")
-    if isinstance(choice, ForceTool) and choice.name not in {tool.name for tool in request.tools}:
+    if isinstance(choice, ForceTool) and choice.name not in [tool.name for tool in request.tools]:
         raise InvalidRequestError(f"tool_choice forces {quote(choice.name)}, which is not among tools")
 
 
@@ -191,6 +193,8 @@ def _check_config(config: RuntimeConfig) -> None:
         value = getattr(config, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise InvalidRequestError(f"config.{name} must be a whole number")
+    if config.reasoning is not None:
+        _check_reasoning(config.reasoning)
     if config.stop_sequences is not None and not (
         isinstance(config.stop_sequences, tuple) and all(isinstance(stop, str) for stop in config.stop_sequences)
     ):
@@ -201,22 +205,18 @@ def _check_config(config: RuntimeConfig) -> None:
         check_depth(config.extras, "config.extras")
 
 
+def _check_reasoning(value: Any) -> None:
+    if type(value) is not int and value not in EFFORTS:
+        raise InvalidRequestError(
+            f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not {quote(value)}"
+        )
+
+
 def _is_finite(value: Any) -> bool:
     try:
         return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:  # an integer that no float can hold
         return False
-
-
-def check_depth(value: Any, path: str) -> None:
-    """Raise ``InvalidRequestError`` if lists and mappings are nested more than ``MAX_DEPTH`` levels deep."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner = [each for each in level if isinstance(each, dict | list | tuple)]
-        if not inner:
-            return
-        level = [part for each in inner for part in (each.values() if isinstance(each, dict) else each)]
-    raise InvalidRequestError(f"{path} is nested more than {MAX_DEPTH} levels deep")
 
 
 # --- what the model is known not to do ------------------------------------------------------------
@@ -263,8 +263,13 @@ def _unreadable_image(messages: Sequence[Message], capabilities: Capabilities, k
             if type(block) is Image:
                 if images is False:
                     return f"{path}: this model is known not to see images"
-                if accepted is not None and block.media_type is not None and block.media_type not in accepted:
-                    return f"{path}: this model is known not to read {cut(block.media_type)}"
+                if accepted is not None and _has_other_type(block, accepted):
+                    return f"{path}: this model is known not to read {cut(str(block.media_type))}"
             elif type(block) is Document and documents is False:
                 return f"{path}: this model is known not to read documents"
     return None
+
+
+def _has_other_type(block: Image, accepted: Collection[str]) -> bool:
+    """Return whether an image is of a type that is not accepted; that of an address is only its caller's guess."""
+    return isinstance(block.source, Inline) and block.media_type is not None and block.media_type not in accepted

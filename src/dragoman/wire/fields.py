@@ -9,9 +9,9 @@ import msgspec
 
 from ..errors import InvalidRequestError
 from ..messages import Inline, LossWarning, Url
+from ..validate.content import check_depth
 from ..validate.data_url import read_data_url
 from ..validate.fields import Fields
-from ..validate.request import check_depth
 from .schema import schema_name
 
 

@@ -1,9 +1,9 @@
-"""JSON of requests: equal values give equal bytes, and the caller's extras fit beside what a codec wrote."""
+"""JSON of requests: one request gives the same bytes each time, and extras fit beside what a codec wrote."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,10 +14,19 @@ _encode = msgspec.json.Encoder().encode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
+def ordered_json(value: Any) -> msgspec.Raw:
+    """Return a value as JSON with its keys in their order: a model fills a schema in the order of its properties."""
+    return _write(value, _encode)
+
+
 def sorted_json(value: Any) -> msgspec.Raw:
-    """A value as JSON with its keys sorted all the way down, so that equal values give equal bytes."""
+    """Return a value as JSON with its keys sorted all the way down, so that equal values give equal bytes."""
+    return _write(value, _sorted)
+
+
+def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
     try:
-        written = _sorted(value)
+        written = encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
     if b"null" in written:  # which is what msgspec writes for a number that is none
@@ -52,8 +61,8 @@ def read_count(value: Any) -> int | None:
 
 
 def json_text(value: Any) -> str:
-    """Return ``sorted_json`` as text."""
-    return bytes(sorted_json(value)).decode()
+    """Return ``ordered_json`` as text."""
+    return bytes(ordered_json(value)).decode()
 
 
 def merge_extras(
@@ -65,7 +74,7 @@ def merge_extras(
     coerce: bool = False,
     where: str = "config.extras",
 ) -> None:
-    """Add the caller's extras to a body the codec built, sorted by name.
+    """Add the caller's extras to a body the codec built: by name, each with its keys in the caller's order.
 
     A field the codec wrote: lists named in ``lists`` merge, the codec's values first; objects named in ``objects``
     merge field by field; anything else must be equal, or the call is refused. A field it did not write passes
@@ -74,7 +83,7 @@ def merge_extras(
     for name in sorted(extras):
         value = extras[name]
         if name not in body:
-            body[name] = sorted_json(value)
+            body[name] = ordered_json(value)
         elif name in lists:
             body[name] = _merge(body[name], [value] if coerce and isinstance(value, str) else value)
         elif name in objects and isinstance(value, Mapping):

@@ -21,9 +21,10 @@ def schema_directive(schema: Mapping[str, Any], wire: str = "") -> str:
     """Return the instruction that asks for JSON in words.
 
     The wordings differ for history's sake alone: each is part of the bytes that a wire sends, so a change would
-    miss every cassette and every prompt cache that holds it.
+    miss every cassette and every prompt cache that holds it. The schema keeps the order of its properties, in
+    which the model will fill it.
     """
-    return f"{_DIRECTIVES.get(wire, _DIRECTIVE)}\n{json_text(dict(schema))}"
+    return f"{_DIRECTIVES.get(wire, _DIRECTIVE)}\n{json_text(schema)}"
 
 
 _DIRECTIVE = "Reply with nothing but one JSON value that satisfies this JSON Schema, without code fences:"

@@ -35,7 +35,7 @@ from ...validate.data_url import read_data_url
 from ..codec import Note, Notes
 from ..continuity import is_ours, is_welcome, note_state
 from ..ids import IdRule
-from ..json import sorted_json
+from ..json import ordered_json
 from ..media import fit_result
 from ..pairing import Call, Pairs
 from .quirks import Quirks
@@ -283,7 +283,7 @@ class _AssistantWriter:
             return None
         if sent != block.id:
             self._notes.rewrite(path, "id_projected", "the wire does not take this id; call and result get another")
-        made = {"type": "tool_use", "id": sent, "name": block.name, "input": sorted_json(block.arguments)}
+        made = {"type": "tool_use", "id": sent, "name": block.name, "input": ordered_json(block.arguments)}
         return {**made, **self._extras(block, path)}
 
     def _opaque(self, block: Opaque, path: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ...errors import InvalidRequestError, UnsupportedFeatureError
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..codec import Notes
-from ..json import merge_extras, sorted_json
+from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from .conversation import write_turns
@@ -58,7 +58,7 @@ def _write_structure(
     """Write the tools and the response schema; return the system prompt, extended where words must do."""
     schema = request.response_schema
     if schema is not None and path == "native":
-        form = {"type": "json_schema", "schema": sorted_json(project_format(schema, notes))}
+        form = {"type": "json_schema", "schema": ordered_json(project_format(schema, notes))}
         body["output_config"] = {**body.get("output_config", {}), "format": form}
     if schema is not None and path == "tool":
         _answer_tool(body, schema, quirks, notes)
@@ -124,7 +124,7 @@ def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
 
 def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:
     """The tools, and which of them is to be called."""
-    tools = [_write_tool(tool, notes, f"tools[{at}].parameters") for at, tool in enumerate(request.tools)]
+    tools = [_write_tool(tool, notes, f"tools[{at}]") for at, tool in enumerate(request.tools)]
     if tools:
         body["tools"] = _mark_last(tools, quirks)
     if request.tool_choice is None:
@@ -136,8 +136,19 @@ def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: 
 
 
 def _write_tool(tool: Tool, notes: Notes, path: str) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description else {}
-    return {"name": tool.name, **described, "input_schema": sorted_json(project_input(tool.parameters, notes, path))}
+    written: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        written["description"] = tool.description
+    schema = tool.parameters
+    if tool.strict and fits_format(schema):
+        written["strict"] = True
+        projected = project_format(schema, notes, f"{path}.parameters")
+    else:
+        projected = project_input(schema, notes, f"{path}.parameters")
+        if tool.strict:
+            notes.drop(f"{path}.strict", "strict_dropped", "the parameters cannot be decoded strictly on this wire")
+    written["input_schema"] = ordered_json(projected)
+    return written
 
 
 def _mark_last(tools: list[dict[str, Any]], quirks: Quirks) -> list[dict[str, Any]]:
@@ -159,7 +170,7 @@ def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], quirks: Quirks
     tool = {
         "name": name,
         "description": "Give your whole answer as the input of this tool.",
-        "input_schema": sorted_json(project_input(schema, notes, "response_schema")),
+        "input_schema": ordered_json(project_input(schema, notes, "response_schema")),
     }
     body["tools"] = _mark_last([tool], quirks)
     body["tool_choice"] = {"type": "tool", "name": name, "disable_parallel_tool_use": True}
@@ -187,6 +198,6 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
         raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
     theirs = extras.get("tools")
     if "tools" in body and isinstance(theirs, list | tuple) and all(isinstance(tool, Mapping) for tool in theirs):
-        body["tools"] = [*body["tools"], *[sorted_json(tool) for tool in theirs]]
+        body["tools"] = [*body["tools"], *[ordered_json(tool) for tool in theirs]]
         del extras["tools"]
     merge_extras(body, extras, lists=frozenset({"stop_sequences"}))

@@ -68,9 +68,9 @@ def _is_open(node: Mapping[str, Any]) -> bool:
     return free is not False or "patternProperties" in node
 
 
-def project_format(schema: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """The schema for ``output_config.format``; each keyword taken out is a loss."""
-    written: dict[str, Any] = _project(schema, notes, "response_schema")
+def project_format(schema: Mapping[str, Any], notes: Notes, path: str = "response_schema") -> dict[str, Any]:
+    """The schema for ``output_config.format`` or a strict tool; each keyword taken out is a loss."""
+    written: dict[str, Any] = _project(schema, notes, path)
     return written
 
 

@@ -120,12 +120,13 @@ def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
             theirs.append(record.data)
             continue
         losses.drop_fields(record, _HINTS, _WHY)
-        losses.drop_fields(record, ("strict", "eager_input_streaming"), "not passed on; arguments are checked instead")
+        losses.drop_fields(record, ("eager_input_streaming",), "not passed on; arguments are checked instead")
+        strict = record.flag("strict")
         name, described, schema = record.need_text("name"), record.text("description"), record.take("input_schema")
         if not isinstance(schema, dict):
             record.refuse("input_schema", "must be a JSON Schema")
         record.done()
-        tools.append(Tool(name, described or "", schema))
+        tools.append(Tool(name, described or "", schema, strict))
     if theirs:
         fields.put("tools", theirs)
     return tools

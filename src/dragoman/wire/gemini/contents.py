@@ -33,7 +33,7 @@ from ...validate.data_url import read_data_url
 from ..codec import Notes
 from ..continuity import is_ours, is_welcome, note_state
 from ..ids import IdMap
-from ..json import sorted_json
+from ..json import ordered_json
 from ..media import fit_result
 from ..pairing import Call, Pairs
 from .quirks import Quirks
@@ -119,14 +119,14 @@ class _Writer:
             if isinstance(block, Thinking):
                 return [{"text": block.text, "thought": True, **self._signature(state, where)}]
             if isinstance(block, Opaque):
-                return [sorted_json(block.data)]
+                return [ordered_json(block.data)]
         self._notes.drop(where, f"{block.__struct_config__.tag}_dropped", "only the model that made it takes it back")
         return []
 
     def _write_call(self, call: ToolCall, where: str) -> dict[str, Any]:
         if call.id in self._ids:
             self._notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
-        inner = {**self._id_of(call), "name": call.name, "args": sorted_json(call.arguments)}
+        inner = {**self._id_of(call), "name": call.name, "args": ordered_json(call.arguments)}
         return {"functionCall": inner, **self._signature(call.continuity, where)}
 
     def _write_results(self, calls: Sequence[tuple[int, ToolCall]], place: int) -> list[dict[str, Any]]:

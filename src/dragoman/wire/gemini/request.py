@@ -8,9 +8,10 @@ from typing import Any, Literal
 from ...errors import InvalidRequestError
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..codec import Notes
-from ..json import merge_extras, sorted_json
+from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
+from ..strict import note_strict
 from .contents import write_contents
 from .quirks import Quirks
 from .schema import project_schema
@@ -67,7 +68,7 @@ def _write_config(
     written |= _write_reasoning(config, home, quirks, notes)
     if schema is not None:
         written["responseMimeType"] = "application/json"
-        written["responseJsonSchema"] = sorted_json(schema)
+        written["responseJsonSchema"] = ordered_json(schema)
     extras = dict(config.extras)
     if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
         # An effort of ours and ``includeThoughts`` of theirs go together; only a contradiction is refused.
@@ -102,12 +103,13 @@ def _declare(tools: Sequence[Tool], quirks: Quirks, notes: Notes) -> list[dict[s
     declared = []
     for at, tool in enumerate(tools):
         entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        note_strict(tool, f"tools[{at}]", notes)
         if quirks.tool_schema == "parametersJsonSchema":
-            entry["parametersJsonSchema"] = sorted_json(tool.parameters)
+            entry["parametersJsonSchema"] = ordered_json(tool.parameters)
         else:
             parameters = project_schema(tool.parameters, f"tools[{at}].parameters", notes)
             if parameters.get("properties"):  # an object without properties is refused; no object means no arguments
-                entry["parameters"] = sorted_json(parameters)
+                entry["parameters"] = ordered_json(parameters)
         declared.append(entry)
     return declared
 
@@ -122,8 +124,8 @@ def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
     """The endpoint's own fields at the root of the body; its tools come after the caller's."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
-            body["tools"] = [*body.get("tools", ()), *[sorted_json(tool) for tool in fields[name]]]
+            body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in fields[name]]]
         elif name in body or name == "contents":
             raise InvalidRequestError(f"quirks.body[{name!r}] contradicts a field that this call sets by itself")
         else:
-            body[name] = sorted_json(fields[name])
+            body[name] = ordered_json(fields[name])

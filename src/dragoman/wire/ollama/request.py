@@ -17,6 +17,7 @@ from ...messages import (
     RuntimeConfig,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolResult,
     User,
@@ -25,11 +26,11 @@ from ...messages import (
 )
 from ..codec import Notes
 from ..continuity import note_state
-from ..json import merge_extras, sorted_json
+from ..json import merge_extras, ordered_json
 from ..media import fit_result
-from ..openai.request import write_tool
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
+from ..strict import note_strict
 from .quirks import Quirks
 
 _OPTIONS = {
@@ -49,17 +50,23 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | No
         body["keep_alive"] = quirks.keep_alive
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
     if request.tools and request.tool_choice != "none":
-        body["tools"] = [write_tool(tool) for tool in request.tools]
+        body["tools"] = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if request.tool_choice not in (None, "auto", "none"):
         notes.drop("tool_choice", "tool_choice_dropped", "this wire cannot force a call")
     if path == "native":
-        body["format"] = sorted_json(request.response_schema)
+        body["format"] = ordered_json(request.response_schema)
     options = _write_options(request.config, quirks)
     merge_extras(options, request.config.extras, lists=frozenset({"stop"}), coerce=True)
     if options:
         body["options"] = options
     body["messages"] = _write_messages(request, path, quirks, notes)
     return body
+
+
+def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
+    note_strict(tool, path, notes)
+    function = {"name": tool.name, "description": tool.description, "parameters": ordered_json(tool.parameters)}
+    return {"type": "function", "function": function}
 
 
 def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
@@ -133,7 +140,7 @@ def _write_assistant(message: Assistant, path: str, notes: Notes) -> dict[str, A
     for at, block in enumerate(message.content):
         where = f"{path}.content[{at}]"
         if isinstance(block, ToolCall):
-            calls.append({"function": {"name": block.name, "arguments": sorted_json(block.arguments)}})
+            calls.append({"function": {"name": block.name, "arguments": ordered_json(block.arguments)}})
         elif isinstance(block, Text):
             if calls:
                 notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)

@@ -15,7 +15,7 @@ from ...messages import Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..json import json_text
+from ..json import json_text, sorted_json
 from .errors import inband_error
 from .quirks import Quirks
 
@@ -255,7 +255,7 @@ class OpenAIDecoder(Decoder):
             for part in content:
                 self._read_content_part(part)
         else:  # Cloudflare answers JSON mode with the object itself
-            self._text(json_text(content))
+            self._text(bytes(sorted_json(content)).decode())
 
     def _read_content_part(self, part: Any) -> None:
         if isinstance(part, str):

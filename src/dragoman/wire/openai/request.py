@@ -32,10 +32,11 @@ from ...reasoning import merge_fields
 from ..codec import Notes
 from ..continuity import is_ours, note_state
 from ..ids import IdMap
-from ..json import json_text, merge_extras, sorted_json
+from ..json import json_text, merge_extras, ordered_json
 from ..media import fit_result
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
+from ..strict import choose_strict, strict_form
 from ..urls import media_url
 from .quirks import Quirks
 
@@ -50,7 +51,7 @@ def write_request(
     body: dict[str, Any] = {"model": home.model}
     messages = request.messages
     if request.tools or request.tool_choice is not None or request.response_schema is not None:
-        _write_structure(body, request, quirks, path)
+        _write_structure(body, request, quirks, path, notes)
         messages = _add_directives(request, quirks, path)
     _write_config(body, request.config, home, quirks, notes)
     if request.stream:
@@ -79,17 +80,17 @@ def coerces(request: Request, quirks: Quirks) -> bool:
     return quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
 
 
-def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, path: str | None) -> None:
+def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, notes: Notes) -> None:
     if coerces(request, quirks):
         body["response_format"] = _response_format(_calls_schema(request), strict=False)
     elif quirks.tools == "native":
         if request.tools:
-            body["tools"] = [write_tool(tool) for tool in request.tools]
+            body["tools"] = [_write_tool(tool, at, notes) for at, tool in enumerate(request.tools)]
         if request.tool_choice is not None:
             body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if path == "native" and request.response_schema is not None:
         schema = request.response_schema
-        body["response_format"] = _response_format(schema, strict=is_strict(schema))
+        body["response_format"] = _response_format(schema, strict=True)
 
 
 def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
@@ -141,9 +142,13 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
     merge_extras(body, extras, lists=frozenset({"stop"}), objects=_JOINED, coerce=True)
 
 
-def write_tool(tool: Tool) -> dict[str, Any]:
-    """A tool as this wire describes it."""
-    function = {"name": tool.name, "description": tool.description, "parameters": sorted_json(tool.parameters)}
+def _write_tool(tool: Tool, at: int, notes: Notes) -> dict[str, Any]:
+    """A tool as this wire describes it; ``strict`` is sent if the caller has set it."""
+    strict, parameters = choose_strict(tool, f"tools[{at}]", notes)
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    function["parameters"] = ordered_json(parameters)
+    if strict is not None:
+        function["strict"] = strict
     return {"type": "function", "function": function}
 
 
@@ -153,26 +158,11 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """A schema as this wire asks for it."""
-    inner = {"name": schema_name(schema), "schema": sorted_json(schema), "strict": strict}
+    """A schema as this wire asks for it; strict, if that is wanted and the schema has a strict form."""
+    form = strict_form(schema) if strict else None
+    written = ordered_json(schema if form is None else form)
+    inner = {"name": schema_name(schema), "schema": written, "strict": form is not None}
     return {"type": "json_schema", "json_schema": inner}
-
-
-def is_strict(schema: Any) -> bool:
-    """Does a schema meet strict mode's rules: every object closed, every property required?"""
-    if isinstance(schema, list):
-        return all(is_strict(item) for item in schema)
-    if not isinstance(schema, Mapping):
-        return True
-    properties = schema.get("properties")
-    if schema.get("type") == "object" or isinstance(properties, Mapping):
-        if schema.get("additionalProperties") is not False or not isinstance(properties, Mapping):
-            return False
-        if set(properties) != set(schema.get("required") or ()):
-            return False
-    named = [value for key in ("properties", "$defs", "definitions") for value in (schema.get(key) or {}).values()]
-    nested = [schema.get(key) for key in ("items", "anyOf", "allOf", "oneOf", "prefixItems")]
-    return all(is_strict(part) for part in [*named, *nested])
 
 
 def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None) -> list[Any]:
@@ -316,7 +306,7 @@ def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
     state = block.continuity
     if state is None or home is None or not is_ours(state, home) or not isinstance(state.opaque, list):
         return []
-    return [sorted_json(detail) for detail in state.opaque]
+    return [ordered_json(detail) for detail in state.opaque]
 
 
 def _may_return(block: Thinking) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -60,15 +60,14 @@ class OpenAIServer:
         """Read a request's body."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream") or False
-        messages = tuple(
-            [_inline_media(message) for message in parse_messages(fields.items("messages", required=True) or ())]
-        )
+        records = fields.items("messages", required=True) or ()
+        joined = [_join_system_parts(record, at) for at, record in enumerate(records)]
+        messages = tuple([_inline_media(message) for message in parse_messages(joined)])
         if (fields.take("n") or 1) != 1:
             fields.refuse("n", "must be 1: a reply has one choice here")
         usage = _read_stream_options(fields, stream)
         schema = _read_format(fields, losses)
         tools = fields.items("tools")
-        _note_strict(tools, losses)
         choice = parse_tool_choice(fields.take("tool_choice"))
         config = _read_config(fields)
         request = Request(messages, parse_tools(tools), config, schema, choice, model, stream=stream)
@@ -90,6 +89,19 @@ class OpenAIServer:
 
 
 # --- reading --------------------------------------------------------------------------------------
+
+
+def _join_system_parts(record: Any, at: int) -> Any:
+    """Return a message with the text parts of its instructions joined: many clients send those as a list."""
+    if not isinstance(record, dict) or record.get("role") not in ("system", "developer"):
+        return record
+    if not isinstance(record.get("content"), list):
+        return record
+    parts = []
+    for part in Fields(record, f"messages[{at}]").inners("content"):
+        part.allow("type", "text")
+        parts.append(part.need_text("text"))
+    return {**record, "content": "".join(parts)}
 
 
 def _inline_media(message: Message) -> Message:
@@ -137,14 +149,6 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     schema = read_schema(asked.take("schema") or {}, name, asked.at("schema"), losses)
     asked.done()
     return schema
-
-
-def _note_strict(tools: Sequence[Any] | None, losses: Losses) -> None:
-    for at, tool in enumerate(tools or ()):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if isinstance(function, dict) and function.get("strict") is True:
-            why = "constrained decoding of a tool's arguments is not asked for here; they are checked instead"
-            losses.drop(f"tools[{at}].function.strict", "strict_dropped", why)
 
 
 def _read_config(fields: Fields) -> RuntimeConfig:

@@ -16,7 +16,7 @@ from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_pos
 from ..errors import build_error
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
-from ..openai.request import is_strict
+from ..strict import strict_form
 from ..urls import join_url
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
@@ -85,7 +85,7 @@ class ResponsesCodec(Endpoint[Quirks]):
     # inside
 
     def _has_strict_tools(self, request: Request) -> bool:
-        return self.quirks.strict_tools and any(is_strict(tool.parameters) for tool in request.tools)
+        return self.quirks.strict_tools and any(strict_form(tool.parameters) for tool in request.tools)
 
 
 # "could not be verified" also speaks of encrypted content, and is about an item of the conversation.

@@ -9,10 +9,10 @@ from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, join_system
 from ...reasoning import merge_fields
 from ..codec import Notes
-from ..json import merge_extras, sorted_json
-from ..openai.request import is_strict
+from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
+from ..strict import choose_strict, strict_form
 from .items import write_input
 from .quirks import Quirks
 
@@ -26,7 +26,7 @@ def write_request(
     """Return the body of a request: settings first and input last, so that a longer turn extends the bytes."""
     system, rest = join_system(request.messages)
     body: dict[str, Any] = {"model": home.model, "store": False}
-    _write_structure(body, request, quirks, path, system)
+    _write_structure(body, request, quirks, path, system, notes)
     _write_config(body, request.config, home, quirks, notes)
     if request.stream:
         body["stream"] = True
@@ -42,7 +42,7 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 
 
 def _write_structure(
-    body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, system: str | None
+    body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, system: str | None, notes: Notes
 ) -> None:
     schema = request.response_schema
     instructions = [system] if system else []
@@ -51,7 +51,7 @@ def _write_structure(
     if instructions:
         body["instructions"] = "\n\n".join(instructions)
     if request.tools:
-        body["tools"] = [_write_tool(tool, quirks) for tool in request.tools]
+        body["tools"] = [_write_tool(tool, at, quirks, notes) for at, tool in enumerate(request.tools)]
     if request.tool_choice is not None:
         body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if schema is not None and path == "native":
@@ -99,14 +99,15 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
     merge_extras(body, extras, lists=frozenset({"include"}), objects=frozenset({"reasoning"}))
 
 
-def _write_tool(tool: Tool, quirks: Quirks) -> dict[str, Any]:
-    """A tool as this wire describes it."""
+def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, Any]:
+    """A tool as this wire describes it. ``strict`` is always sent: hosted OpenAI takes its absence for true."""
+    strict, parameters = choose_strict(tool, f"tools[{at}]", notes, default=quirks.strict_tools)
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
-        "parameters": sorted_json(tool.parameters),
-        "strict": quirks.strict_tools and is_strict(tool.parameters),
+        "parameters": ordered_json(parameters),
+        "strict": strict or False,
     }
 
 
@@ -116,11 +117,12 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _text_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema as this wire asks for it."""
+    """A schema as this wire asks for it; strict, if it has a strict form."""
+    strict = strict_form(schema)
     form = {
         "type": "json_schema",
         "name": schema_name(schema),
-        "schema": sorted_json(schema),
-        "strict": is_strict(schema),
+        "schema": ordered_json(schema if strict is None else strict),
+        "strict": strict is not None,
     }
     return {"format": form}

@@ -101,12 +101,13 @@ def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
         if record.text("type") != "function":
             theirs.append(record.data)
             continue
-        record.flag("strict")  # asked for by the endpoint wherever the schema meets its rules
+        strict = record.flag("strict")
         name, described, schema = record.need_text("name"), record.text("description"), record.take("parameters")
         if schema is not None and not isinstance(schema, dict):
             record.refuse("parameters", "must be a JSON Schema")
         record.done()
-        tools.append(Tool(name, described or "") if schema is None else Tool(name, described or "", schema))
+        made = {} if schema is None else {"parameters": schema}
+        tools.append(Tool(name, described or "", strict=strict, **made))
     if theirs:
         fields.put("tools", theirs)
     return tools

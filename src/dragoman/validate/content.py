@@ -1,0 +1,139 @@
+"""Check the blocks of messages: values made in Python are held to the same rules as records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidRequestError, quote
+from ..messages import (
+    DETAILS,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+    Url,
+)
+from .fields import kind_of
+
+MAX_DEPTH = 128
+"""How many levels of lists and mappings any value of a request may have."""
+
+
+def need_text(value: Any, path: str) -> None:
+    """Raise ``InvalidRequestError`` for a value that is not a string."""
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{path} must be a string, not {kind_of(value)}")
+
+
+def check_blocks(content: Any, path: str) -> None:
+    """Check the blocks of a user's message or of a tool's result."""
+    if not isinstance(content, tuple):
+        raise InvalidRequestError(f"{path}.content must be text or blocks, not {type(content).__name__}")
+    for at, block in enumerate(content):
+        where = f"{path}.content[{at}]"
+        if type(block) is Text:
+            need_text(block.text, f"{where}.text")
+            if not block.text:
+                raise InvalidRequestError(f"{where}.text is empty")
+            _check_continuity(block.continuity, where)
+        elif type(block) is Image or type(block) is Document:
+            check_media(block, where)
+        else:
+            raise InvalidRequestError(f"{where}: {type(block).__name__} cannot be said by this role")
+
+
+def check_media(block: Image | Document, path: str) -> None:
+    """Raise ``InvalidRequestError`` for a medium without data, or of a type that it cannot have."""
+    if block.media_type is not None:
+        need_text(block.media_type, f"{path}.media_type")
+    if type(block) is Image:
+        if block.detail is not None and block.detail not in DETAILS:
+            raise InvalidRequestError(f"{path}.detail must be one of {', '.join(DETAILS)}, not {quote(block.detail)}")
+    elif type(block) is Document and block.name is not None:
+        need_text(block.name, f"{path}.name")
+    source: Any = block.source
+    if isinstance(source, Url):
+        need_text(source.url, f"{path}.source.url")
+    if not isinstance(source, Inline):
+        if not isinstance(source, Url) or not source.url:
+            raise InvalidRequestError(f"{path}.source must be a Url or Inline with content")
+        return
+    data: Any = source.base64_data
+    if isinstance(data, bytes):
+        raise InvalidRequestError(f"{path}.source.base64_data must be base64 text; Image(data) takes bytes")
+    need_text(data, f"{path}.source.base64_data")
+    if not data:
+        raise InvalidRequestError(f"{path}.source.base64_data is empty")
+    if not block.media_type:
+        raise InvalidRequestError(f"{path}.media_type is required for inline content")
+    if type(block) is Image and not block.media_type.lower().startswith("image/"):
+        raise InvalidRequestError(f"{path}.media_type must be an image type, not {quote(block.media_type)}")
+
+
+def check_assistant_block(block: Any, path: str) -> None:
+    """Check a block of a model's message."""
+    if type(block) is Text or type(block) is Thinking:
+        need_text(block.text, f"{path}.text")
+    elif type(block) is ToolCall:
+        _check_call(block, path)
+    elif type(block) is RedactedThinking:
+        need_text(block.data, f"{path}.data")
+    elif type(block) is Opaque:
+        check_depth(block.data, f"{path}.data")
+    else:
+        raise InvalidRequestError(f"{path}: {type(block).__name__} cannot be said by this role")
+    _check_continuity(block.continuity, path)
+
+
+def _check_call(call: ToolCall, path: str) -> None:
+    need_text(call.id, f"{path}.id")
+    need_text(call.name, f"{path}.name")
+    if not call.id or not call.name:
+        raise InvalidRequestError(f"{path}: a tool call needs an id and a name")
+    if call.arguments is None:
+        raise InvalidRequestError(f"{path}.arguments could not be read when it arrived; repair or remove it")
+    if not isinstance(call.arguments, dict):
+        raise InvalidRequestError(f"{path}.arguments must be an object, not {kind_of(call.arguments)}")
+    if call.arguments:
+        check_depth(call.arguments, f"{path}.arguments", plain=True)
+
+
+def _check_continuity(state: Any, path: str) -> None:
+    if state is None:
+        return
+    if not isinstance(state, Continuity):
+        raise InvalidRequestError(f"{path}.continuity must be a Continuity, not {kind_of(state)}")
+    if state.signature is not None:
+        need_text(state.signature, f"{path}.continuity.signature")
+
+
+_PLAIN = (str, int, float, type(None), dict, list, tuple)
+
+
+def check_depth(value: Any, path: str, *, plain: bool = False) -> None:
+    """Raise ``InvalidRequestError`` if lists and mappings are nested more than ``MAX_DEPTH`` levels deep.
+
+    With ``plain``, also if a part is not JSON: the encoder would send bytes and dates as strings of its own making.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        if plain:
+            _refuse_foreign(level, path)
+        inner = [each for each in level if isinstance(each, dict | list | tuple)]
+        if not inner:
+            return
+        level = [part for each in inner for part in (each.values() if isinstance(each, dict) else each)]
+    raise InvalidRequestError(f"{path} is nested more than {MAX_DEPTH} levels deep")
+
+
+def _refuse_foreign(level: list[Any], path: str) -> None:
+    for part in level:
+        if not isinstance(part, _PLAIN):
+            raise InvalidRequestError(f"{path} must be JSON; {kind_of(part)} is not")
+        if isinstance(part, dict) and not all(isinstance(name, str) for name in part):
+            raise InvalidRequestError(f"{path} must be JSON, whose keys are strings")

@@ -1,0 +1,121 @@
+"""Schemas for strict decoding: which ones are accepted with ``strict: true``, and in which form.
+
+The rules are those of hosted OpenAI, which answers 400 to anything else. The list of keywords is an allow-list: of
+those that its guide names, and those in recorded requests that it accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..messages import Tool
+from .codec import Notes
+
+# Keywords that stay as they are. ``default``, ``minLength`` and ``maxLength`` are reported as refused.
+_KEPT = frozenset(
+    {
+        "$ref", "$schema", "additionalProperties", "const", "description", "enum", "exclusiveMaximum",
+        "exclusiveMinimum", "format", "maxItems", "maximum", "minItems", "minimum", "multipleOf", "pattern",
+        "required", "title", "type",
+    }
+)  # fmt: skip
+_NAMED = ("properties", "$defs", "definitions")
+_LISTED = ("anyOf", "prefixItems")
+_SHAPES = ("$ref", "anyOf", "const", "enum", "type")
+_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"})
+_MAX_LEVELS = 32
+
+
+def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a schema as strict mode accepts it, with its meaning unchanged, or ``None`` if there is no such form.
+
+    A union with a discriminator (Pydantic writes ``oneOf``) becomes ``anyOf``: its branches exclude each other.
+    """
+    try:
+        form = _convert(schema, 0)
+    except _NotStrictError:
+        return None
+    return form if form.get("type") == "object" and "anyOf" not in form else None
+
+
+def choose_strict(tool: Tool, path: str, notes: Notes, *, default: bool = False) -> tuple[bool | None, Any]:
+    """Return what is sent as ``strict`` of a tool, and its parameters in the form that goes with it.
+
+    ``default`` stands for a tool that does not set it. Asked for by the caller where the parameters have no strict
+    form, it is not sent, with a note: the server would refuse the whole request.
+    """
+    if tool.strict is False or (tool.strict is None and not default):
+        return tool.strict, tool.parameters
+    form = strict_form(tool.parameters)
+    if form is not None:
+        return True, form
+    if tool.strict:
+        notes.drop(f"{path}.strict", "strict_dropped", "the parameters are outside the rules of strict decoding")
+    return None, tool.parameters
+
+
+def note_strict(tool: Tool, path: str, notes: Notes) -> None:
+    """Note that strict decoding of a tool's arguments was asked for, on a wire that has no field for it."""
+    if tool.strict:
+        notes.drop(f"{path}.strict", "strict_dropped", "this wire has no strict tools; arguments are checked instead")
+
+
+class _NotStrictError(Exception):
+    """A part of the schema is outside the rules."""
+
+
+def _convert(schema: Any, level: int) -> dict[str, Any]:
+    if not isinstance(schema, Mapping) or level > _MAX_LEVELS:
+        raise _NotStrictError
+    form: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in _KEPT:
+            form[keyword] = value
+        elif keyword in _NAMED and isinstance(value, Mapping):
+            form[keyword] = {name: _convert(part, level + 1) for name, part in value.items()}
+        elif keyword == "items":
+            form[keyword] = _convert(value, level + 1)
+        elif keyword in _LISTED or (keyword == "oneOf" and "discriminator" in schema and "anyOf" not in schema):
+            form["anyOf" if keyword == "oneOf" else keyword] = _convert_all(value, level + 1)
+        elif keyword != "discriminator":
+            raise _NotStrictError
+    _check_kind(form)
+    if "$ref" in form and len(form) > 1:
+        return _wrap_reference(form)
+    return form
+
+
+def _convert_all(parts: Any, level: int) -> list[dict[str, Any]]:
+    if not isinstance(parts, list | tuple) or not parts:
+        raise _NotStrictError
+    return [_convert(part, level) for part in parts]
+
+
+def _check_kind(form: Mapping[str, Any]) -> None:
+    """Refuse objects that are open or have optional properties, lists of anything, and values of any type."""
+    kind = form.get("type")
+    if isinstance(kind, list | tuple):
+        is_sound = "object" not in kind and "array" not in kind
+    elif kind == "object" or "properties" in form:
+        is_sound = _is_closed(form)
+    elif kind == "array":
+        is_sound = "items" in form or "prefixItems" in form
+    else:
+        is_sound = any(name in form for name in _SHAPES)
+    if not is_sound or form.get("format", "date") not in _FORMATS:
+        raise _NotStrictError
+
+
+def _is_closed(form: Mapping[str, Any]) -> bool:
+    properties = form.get("properties")
+    is_closed = form.get("additionalProperties") is False and properties is not None
+    return is_closed and set(properties or ()) == set(form.get("required") or ())
+
+
+def _wrap_reference(form: dict[str, Any]) -> dict[str, Any]:
+    """Move a reference into a union of one: hosted OpenAI refuses other keywords beside ``$ref``."""
+    rest = {name: value for name, value in form.items() if name != "$ref"}
+    if set(rest) - {"title", "description"}:
+        raise _NotStrictError
+    return {**rest, "anyOf": [{"$ref": form["$ref"]}]}

@@ -1,0 +1,83 @@
+"""Schemas, arguments and extras go out with their keys in the order in which the caller gave them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.capabilities import Capabilities
+from dragoman.messages import Assistant, Request, RuntimeConfig, Tool, ToolCall, ToolResult, User
+from dragoman.wire import CODECS
+
+# "z" before "a", as in "reasoning" before "answer": the model fills a schema in this order.
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "z": {"type": "object", "properties": {"y": {"type": "string"}, "b": {"type": "string"}}},
+        "a": {"type": "string"},
+    },
+    "required": ["z", "a"],
+    "additionalProperties": False,
+}
+ARGUMENTS = {"z": {"y": "1", "b": "2"}, "a": "3"}
+STATE = (User("hi"), Assistant(tool_calls=[ToolCall("c1", "f", ARGUMENTS)]), ToolResult("c1", "r"))
+WIRES = sorted(CODECS)
+
+
+def encode(wire: str, quirks: Any = None, **fields: Any) -> dict[str, Any]:
+    codec = CODECS[wire].connect("m", "http://127.0.0.1:9", quirks, Capabilities())
+    request = Request(config=RuntimeConfig(max_tokens=9, extras={"more": ARGUMENTS}), model="m", **fields)
+    body = codec.encode(request).http.body
+    assert codec.encode(request).http.body == body
+    found: dict[str, Any] = json.loads(body)
+    return found
+
+
+def orders(value: Any) -> list[list[str]]:
+    """Return the keys of every object with "z" or "y" in a body, also of those inside texts."""
+    if isinstance(value, dict):
+        own = [list(value)] if {"z", "y"} & set(value) else []
+        return own + [order for each in value.values() for order in orders(each)]
+    if isinstance(value, list):
+        return [order for each in value for order in orders(each)]
+    if isinstance(value, str) and "{" in value:
+        try:
+            return orders(json.loads(value[value.index("{") :]))
+        except ValueError:
+            return []
+    return []
+
+
+IN_ORDER = [["z", "a"], ["y", "b"]]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_parameters_arguments_and_extras(wire: str) -> None:
+    body = encode(wire, messages=STATE, tools=(Tool("f", "", SCHEMA),))
+    found = orders(body)
+    assert len(found) == 6, found
+    assert [order for order in found if order not in IN_ORDER] == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("structured", [None, "prompt"])
+def test_response_schema(wire: str, structured: str | None) -> None:
+    quirks = None if structured is None else {"structured": structured}
+    body = encode(wire, quirks, messages=(User("hi"),), response_schema=SCHEMA)
+    found = orders(body)
+    assert len(found) == 4, found
+    assert [order for order in found if order not in IN_ORDER] == []
+
+
+def test_the_answer_tool_of_anthropic() -> None:
+    found = orders(encode("anthropic", {"structured": "tool"}, messages=(User("hi"),), response_schema=SCHEMA))
+    assert len(found) == 4
+    assert [order for order in found if order not in IN_ORDER] == []
+
+
+def test_tools_by_way_of_a_schema() -> None:
+    found = orders(encode("openai", {"tools": "schema"}, messages=(User("hi"),), tools=(Tool("f", "", SCHEMA),)))
+    assert found.count(["z", "a"]) >= 2
+    assert [order for order in found if order not in IN_ORDER] == []

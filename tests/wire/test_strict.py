@@ -1,0 +1,163 @@
+"""Strict decoding: which schemas are sent as strict, in which form, and what becomes of a tool's own wish."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pydantic
+import pytest
+
+from dragoman.capabilities import Capabilities
+from dragoman.messages import Request, RuntimeConfig, Tool, User
+from dragoman.signatures import schema_of
+from dragoman.wire import CODECS
+from dragoman.wire.strict import strict_form
+
+TEXT = {"type": "string"}
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+STRICT: list[dict[str, Any]] = [
+    closed(),
+    closed(b=TEXT, a={"type": "integer", "minimum": 1, "multipleOf": 2}),
+    closed(a={"type": ["string", "null"]}),
+    closed(a={"anyOf": [TEXT, {"type": "null"}], "description": "d"}),
+    closed(a={"type": "array", "items": closed(x=TEXT), "minItems": 1}),
+    closed(a={"type": "array", "prefixItems": [TEXT, TEXT]}),
+    closed(a={"type": "string", "format": "date-time", "pattern": "^2"}),
+    closed(a={"enum": ["x", "y"], "title": "A"}, b={"const": 1}),
+    {**closed(a={"$ref": "#/$defs/A"}), "$defs": {"A": closed(x=TEXT)}, "$schema": "https://json-schema.org/x"},
+    {**closed(a={"$ref": "#/definitions/A"}), "definitions": {"A": TEXT}},
+]
+
+
+@pytest.mark.parametrize("schema", STRICT)
+def test_accepted_schemas_are_sent_as_they_are(schema: dict[str, Any]) -> None:
+    assert strict_form(schema) == schema
+
+
+LOOSE: list[Any] = [
+    {"type": "object"},
+    {"type": "object", "properties": {}},
+    {"type": "object", "properties": {}, "additionalProperties": True},
+    {"type": "object", "properties": [], "additionalProperties": False},
+    {**closed(a=TEXT), "required": []},
+    {"type": "array", "items": TEXT},
+    {"anyOf": [closed(a=TEXT)]},
+    {**closed(a=TEXT), "anyOf": [closed(a=TEXT)]},
+    closed(a={"type": "object"}),
+    closed(a={}),
+    closed(a=True),
+    closed(a={"type": "array"}),
+    closed(a={"anyOf": []}),
+    closed(a={"anyOf": [TEXT, True]}),
+    closed(a={"oneOf": [TEXT, {"type": "integer"}]}),
+    closed(a={"allOf": [TEXT]}),
+    closed(a={"not": TEXT, "type": "integer"}),
+    closed(a={**closed(), "patternProperties": {"^a": TEXT}}),
+    closed(a={"type": ["object", "null"]}),
+    closed(a={"type": ["array", "null"], "items": TEXT}),
+    closed(a={"type": "string", "minLength": 1}),
+    closed(a={"type": "string", "default": "x"}),
+    closed(a={"type": "string", "format": "uri"}),
+    closed(a={"$ref": "#/$defs/A", "default": None}),
+    closed(a={"if": TEXT, "then": TEXT, "type": "string"}),
+    closed(a={"type": "array", "items": TEXT, "uniqueItems": True}),
+    {**closed(a=TEXT), "$defs": {"A": {"type": "object"}}},
+]
+
+
+@pytest.mark.parametrize("schema", LOOSE)
+def test_other_schemas_have_no_strict_form(schema: dict[str, Any]) -> None:
+    assert strict_form(schema) is None
+
+
+def test_a_schema_of_many_levels_is_not_strict() -> None:
+    schema: dict[str, Any] = TEXT
+    for _ in range(40):
+        schema = closed(a=schema)
+    assert strict_form(schema) is None
+
+
+def test_a_reference_with_a_description_becomes_a_union_of_one() -> None:
+    schema = {**closed(a={"$ref": "#/$defs/A", "description": "d"}), "$defs": {"A": TEXT}}
+    form = strict_form(schema)
+    assert form is not None
+    assert form["properties"]["a"] == {"description": "d", "anyOf": [{"$ref": "#/$defs/A"}]}
+
+
+class Closed(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+class Cat(Closed):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(Closed):
+    kind: Literal["dog"]
+    name: str
+
+
+class Owner(Closed):
+    pet: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+
+
+def test_a_discriminated_union_is_sent_as_a_plain_one() -> None:
+    schema = schema_of(Owner)
+    assert "oneOf" in schema["properties"]["pet"]
+    form = strict_form(schema)
+    assert form is not None
+    assert form["properties"]["pet"] == {
+        "anyOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+        "title": "Pet",
+    }
+    assert list(form["$defs"]["Cat"]["properties"]) == ["kind", "lives"]
+
+
+# --- a tool's own wish ------------------------------------------------------------------------------
+
+FITTING, UNFIT = closed(a=TEXT), {"type": "object", "properties": {"a": TEXT}}
+SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
+    # the wire, what the tool asks for, its parameters, what is sent as ``strict``, whether that is a loss
+    ("openai", None, FITTING, None, False),
+    ("openai", True, FITTING, True, False),
+    ("openai", True, UNFIT, None, True),
+    ("openai", False, FITTING, False, False),
+    ("responses", None, FITTING, True, False),
+    ("responses", None, UNFIT, False, False),
+    ("responses", True, FITTING, True, False),
+    ("responses", True, UNFIT, False, True),
+    ("responses", False, FITTING, False, False),
+    ("anthropic", None, FITTING, None, False),
+    ("anthropic", True, FITTING, True, False),
+    ("anthropic", True, {"type": "object", "additionalProperties": TEXT}, None, True),
+    ("anthropic", False, FITTING, None, False),
+    ("gemini", None, FITTING, None, False),
+    ("gemini", True, FITTING, None, True),
+    ("gemini", False, FITTING, None, False),
+    ("ollama", True, FITTING, None, True),
+    ("ollama", False, FITTING, None, False),
+]
+
+
+@pytest.mark.parametrize(("wire", "strict", "parameters", "sent", "loss"), SENT)
+def test_strict_of_a_tool(wire: str, strict: bool | None, parameters: Any, sent: Any, loss: bool) -> None:
+    codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
+    tool = Tool("f", "d", parameters, strict)
+    encoded = codec.encode(Request((User("hi"),), (tool,), RuntimeConfig(max_tokens=9), model="m"))
+    [written] = msgspec.json.decode(encoded.http.body)["tools"]
+    assert written.get("function", written).get("strict") is sent
+    assert [warning.code for warning in encoded.warnings] == ["strict_dropped"] * loss
+    if loss:
+        assert encoded.warnings[0].path == "tools[0].strict"
