@@ -7,6 +7,7 @@ import fnmatch
 import os
 import shutil
 import sys
+from collections import Counter
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from ..capabilities import Capabilities
 from ..errors import InvalidModelError
 from ..local import is_installed, list_models
 from ..prices import PricedAs, PriceRow, PriceTable, Unpriced
-from ..registry import ModelEntry, Registry, list_served, load_vendor
+from ..registry import NEEDS, Choice, ModelEntry, Registry, choose_among, list_served, load_vendor, read_wanted
 from .completion import ModelName
 from .console import format_table, show_json, show_pages, show_table
 from .errors import report_errors
@@ -43,24 +44,56 @@ _RIGHT = ("CONTEXT", "OUTPUT", "$ IN", "$ OUT")
 _SECONDS = 1.0  # how long a local server may take to list its models
 
 
-@click.command("models")
+class _Models(click.Group):
+    """``dragoman models`` alone, or with a name or options, is ``dragoman models list``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("models", cls=_Models)
+def command() -> None:
+    """List models (dragoman models [NAME]), or renew what is known of them.
+
+    Without a command, the options and the NAME are those of "list".
+    """
+
+
+@command.command("list")
 @click.argument("name", type=ModelName(), required=False)
 @click.option("--configured", is_flag=True, help="Only those that can be used as things are.")
+@click.option("--needs", metavar="LIST", help=f"Only those that have all of these: {', '.join(NEEDS)}.")
+@click.option("--max-input-price", metavar="USD", help="Only those whose million input tokens cost no more than this.")
+@click.option("--max-output-price", metavar="USD", help="The same for output tokens.")
+@click.option("--tier", metavar="WORD", help="Only those of this tier of your models.yaml.")
+@click.option("--excluded", is_flag=True, help="List each model that does not fit, with the reasons.")
 @click.option("--all", "everything", is_flag=True, help="Also those that embed or transcribe, and do not chat.")
 @click.option("--live/--no-live", default=True, show_default=True, help="Ask local servers what they serve now.")
 @click.option("--no-pager", is_flag=True, help="Print a long list without a pager.")
 @json_option("every fact with where it is from")
-def command(name: str | None, *, configured: bool, everything: bool, live: bool, no_pager: bool, as_json: bool) -> None:
+def list_command(
+    name: str | None, *, everything: bool, live: bool, no_pager: bool, as_json: bool, **options: Any
+) -> None:
     """List models: what they can do, how we know, and what they cost.
 
     NAME is a model or an alias, shown with every fact and its source; or a pattern such as groq:* or
     llama, and then a list. Prices are US dollars for a million tokens; "?" is unknown, which is not no. Local servers,
     such as Ollama's, are asked what they serve. A long list goes through $PAGER at a terminal.
+
+    With --needs, --tier or a price, models that do not fit are left out, and so are those of which it is not known;
+    --json then prints an object with models and excluded.
     """
     with report_errors():
         registry = load_registry()
         catalogue = _Catalogue(registry, registry.prices(), _local_entries() | _live_entries(registry, name, live=live))
         entries = catalogue.find(name)
+        show_excluded, configured = options.pop("excluded"), options["configured"]
+        if show_excluded or any(value is not None for option, value in options.items() if option != "configured"):
+            chats = [entry for entry in entries if everything or catalogue.chats(entry)]
+            _show_choice(catalogue, _choose(catalogue, chats, options), as_json=as_json, show_excluded=show_excluded)
+            return
         if configured:
             entries = [entry for entry in entries if entry.status == "configured"]
         if as_json:
@@ -69,6 +102,32 @@ def command(name: str | None, *, configured: bool, everything: bool, live: bool,
             _show_one(catalogue, entries[0])
         else:
             _show_all(catalogue, entries, everything=everything, use_pager=not no_pager)
+
+
+def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: dict[str, Any]) -> Choice:
+    try:
+        wanted = read_wanted(**options)
+    except ValueError as error:
+        option, _, problem = str(error).partition(" " if str(error).startswith("max") else ": ")
+        raise click.UsageError(f"--{option.replace('_', '-')}: {problem}") from error
+    return choose_among([entry for entry in entries if entry.group is None], wanted, catalogue.prices)
+
+
+def _show_choice(catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_excluded: bool) -> None:
+    if as_json:
+        excluded = {name: list(reasons) for name, reasons in choice.excluded.items()}
+        show_json({"models": [catalogue.as_data(entry) for entry in choice.models], "excluded": excluded})
+        return
+    rows = [_row(catalogue, entry) for entry in choice.models]
+    if rows:
+        show_pages(format_table(_HEADS[:-1], [row[:-1] for row in rows], right=_RIGHT), use_pager=False)
+    if show_excluded:
+        show_table(["EXCLUDED", "WHY"], [[name, ", ".join(reasons)] for name, reasons in choice.excluded.items()])
+    counts = Counter([reason for reasons in choice.excluded.values() for reason in reasons])
+    why = ", ".join([f"{reason} {count}" for reason, count in counts.most_common()])
+    more = f"; {len(choice.excluded)} are excluded: {why}" if why else ""
+    hint = "; --excluded lists them" if why and not show_excluded else ""
+    click.echo(f"{len(rows)} models fit, cheapest first{more}{hint}")
 
 
 # --- which models there are -------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Names to providers: your ``models.yaml``, and behind it the bundled catalogue of vendors."""
 
 from ..config import ConfigError
+from .choose import NEEDS, Choice, Wanted, choose_among, read_wanted
 from .entries import Adapter, File, ModelEntry, config_path, read_file
 from .groups import Candidate, Group
 from .keys import keys_path, remove_key, store_key, stored_keys
@@ -11,8 +12,10 @@ from .served import Served, list_served
 from .vendors import Vendor, load_vendor, vendor_names
 
 __all__ = [
+    "NEEDS",
     "Adapter",
     "Candidate",
+    "Choice",
     "ConfigError",
     "Connection",
     "File",
@@ -22,12 +25,15 @@ __all__ = [
     "Registry",
     "Served",
     "Vendor",
+    "Wanted",
+    "choose_among",
     "config_path",
     "keys_path",
     "list_served",
     "load_vendor",
     "open_name",
     "read_file",
+    "read_wanted",
     "remove_key",
     "store_key",
     "stored_keys",

@@ -114,6 +114,11 @@ class Names(Struct, frozen=True):
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in SCHEMES
 
+    def chats(self, entry: ModelEntry) -> bool:
+        """Return whether a model takes messages, rather than texts to embed or sounds to transcribe."""
+        vendor = self.adapter(entry.adapter).vendor
+        return vendor is None or entry.wire_name not in vendor.not_chat
+
     def retries(self, entry: ModelEntry) -> int:
         """Return how often a call is retried: never, unless the file configures the adapter."""
         configured = self.adapters.get(entry.adapter)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from ..config import ConfigError
 from ..errors import InvalidModelError
 from ..prices import PriceTable
 from ..provider import Provider
+from .choose import Choice, Needs, choose_among, read_wanted
 from .entries import Adapter, File, ModelEntry, config_path, read_file
 from .groups import Group
 from .names import Names
@@ -101,6 +103,31 @@ class Registry:
         addresses = {adapter.base_url for adapter in own}
         others = [names.adapter(vendor) for vendor in vendors]
         return own, [adapter for adapter in others if adapter.base_url not in addresses]
+
+    def choose(
+        self,
+        needs: Needs | None = None,
+        *,
+        max_input_price: Decimal | float | str | None = None,
+        max_output_price: Decimal | float | str | None = None,
+        tier: str | None = None,
+        among: Iterable[str] | None = None,
+        configured: bool = True,
+    ) -> Choice:
+        """Return the models that have what is needed, cheapest first, and why each of the others does not.
+
+        ``needs`` is a text such as ``"tools,images,context=200k"``, a list of such words, or a mapping. Prices are
+        US dollars for a million tokens. ``among`` are the names to choose from, by default all models; those
+        without a key are excluded unless ``configured`` is false. A fact that is unknown excludes, too:
+        ``unknown_supports_images``. ``ValueError`` for a need that there is not.
+        """
+        wanted = read_wanted(
+            needs, max_input_price=max_input_price, max_output_price=max_output_price, tier=tier, configured=configured
+        )
+        names = self._names()
+        entries = [names.find(name) for name in (names.listed() if among is None else among)]
+        chats = [entry for entry in entries if entry.group is None and (among is not None or names.chats(entry))]
+        return choose_among(chats, wanted, self.prices())
 
     def prices(self) -> PriceTable:
         """The price table of the file, over the bundled one; ``DRAGOMAN_PRICES`` takes its place."""

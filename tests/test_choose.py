@@ -1,0 +1,116 @@
+"""The resolver: models by need, price and tier, and the reasons for what is excluded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman import InvalidModelError, Registry
+from dragoman.cli import main
+
+FILE = """\
+adapters:
+  lab: {type: openai-compatible, base_url: 'http://127.0.0.1:9/v1'}
+models:
+  lab:all:
+    tier: fast
+    priced_as: openai:gpt-5-mini
+    capabilities: {supports_tools: true, supports_images: true, max_context_tokens: 200000, max_output_tokens: 8000}
+  lab:dear:
+    tier: deep
+    priced_as: openai:gpt-5
+    capabilities: {supports_tools: true, supports_images: true, max_context_tokens: 400000, max_output_tokens: 8000}
+  lab:blind:
+    tier: fast
+    priced_as: openai:gpt-5-nano
+    capabilities: {supports_tools: true, supports_images: false, max_context_tokens: 8000}
+  lab:unknown: {priced_as: free}
+groups:
+  both: {candidates: [lab:all, lab:dear]}
+"""
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    (tmp_path / "models.yaml").write_text(FILE)
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
+    return Registry.load()
+
+
+OWN = ("lab:all", "lab:dear", "lab:blind", "lab:unknown")
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        "tools,images,context=200k",
+        ["tools", "vision", "max_context_tokens=0.2m"],
+        {"supports_tools": True, "images": True, "context": 200_000, "documents": False},
+    ],
+)
+def test_needs_and_the_reasons(registry: Registry, needs: Any) -> None:
+    choice = registry.choose(needs=needs, among=OWN)
+    assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]
+    assert choice.best.id == "lab:all"  # the cheaper one
+    assert choice.excluded == {
+        "lab:blind": ("no_vision_support", "exceeds_context_window"),
+        "lab:unknown": ("unknown_supports_tools", "unknown_supports_images", "unknown_max_context_tokens"),
+    }
+
+
+def test_prices_and_tiers(registry: Registry) -> None:
+    assert [entry.id for entry in registry.choose(among=OWN, tier="fast").models] == ["lab:blind", "lab:all"]
+    cheap = registry.choose("tools", among=OWN, max_input_price=1, max_output_price="2")
+    assert [entry.id for entry in cheap.models] == ["lab:blind", "lab:all"]
+    assert cheap.excluded["lab:dear"] == ("exceeds_max_input_price", "exceeds_max_output_price")
+
+
+def test_all_models_and_those_without_a_key(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    choice = registry.choose("images,output=4k")
+    assert choice.excluded["openai:gpt-5"] == ("not_configured",)
+    assert not any(entry.group for entry in choice.models)
+    assert "openai:gpt-5" in [entry.id for entry in registry.choose("images", configured=False).models]
+    with pytest.raises(InvalidModelError, match=r"no model fits; of 4: .*no_vision_support \(1\)"):
+        _ = registry.choose("images,context=3m", among=OWN).best
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"needs": "tols"}, "needs: 'tols' is not one of images"),
+        ({"needs": "tools=3"}, "needs: 'tools' is not one of"),
+        ({"needs": "context=much"}, "needs: context must be a number of tokens such as context=200k, not 'much'"),
+        ({"needs": "context"}, "needs: context must be a number"),
+        ({"max_input_price": "cheap"}, "max_input_price must be US dollars"),
+        ({"max_output_price": -1}, "max_output_price must be US dollars"),
+    ],
+)
+def test_wrong_needs(registry: Registry, settings: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        registry.choose(**settings)
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(main, ["models", *words, "--no-live"])
+
+
+def test_the_command(registry: Registry) -> None:
+    words = ["lab:*", "--needs", "tools,images,context=200k", "--max-input-price", "1", "--tier", "fast"]
+    result = run(*words)
+    assert result.stdout.splitlines()[1].startswith("lab:all ")
+    assert "1 models fit, cheapest first; 3 are excluded: " in result.stdout
+    assert "exceeds_max_input_price 1" in result.stdout
+    listed = run(*words, "--excluded").stdout
+    assert any(line.split()[:1] == ["lab:dear"] and "other_tier" in line for line in listed.splitlines())
+    data = json.loads(run(*words, "--json").stdout)
+    assert [entry["id"] for entry in data["models"]] == ["lab:all"]
+    assert data["excluded"]["lab:dear"] == ["other_tier", "exceeds_max_input_price"]
+    wrong = run("--needs", "tols")
+    assert (wrong.exit_code, "--needs: 'tols' is not one of" in wrong.stderr) == (2, True)
+    wrong = run("--max-input-price", "x")
+    assert (wrong.exit_code, "--max-input-price: must be US dollars" in wrong.stderr) == (2, True)
