@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 # isort: off
 if TYPE_CHECKING:
     from . import sync as sync
+    from .batch import BatchReport, batch
     from .capabilities import Capabilities
     from .errors import (
         AuthenticationError, CallCancelledError, ContextOverflowError, InvalidModelError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .wire import SwapPlan
 
 _NAMES = {
+    "batch": "BatchReport batch",
     "capabilities": "Capabilities",
     "errors": (
         "AuthenticationError CallCancelledError ContextOverflowError InvalidModelError "
@@ -85,7 +87,7 @@ _NAMES = {
     "wire": "SwapPlan",
 }
 __all__ = [
-    "Assistant", "AuthenticationError", "Budget", "Cache", "CallCancelledError", "Capabilities",
+    "Assistant", "AuthenticationError", "BatchReport", "Budget", "Cache", "CallCancelledError", "Capabilities",
     "ContextOverflowError", "Continuity", "Cost", "Document", "DropOldToolResults",
     "EmbedRequest", "Embedder", "Embeddings",
     "Event", "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",
@@ -100,7 +102,7 @@ __all__ = [
     "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "Tools", "UnavailableError",
     "Unpriced", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors",
     "Window",
-    "check_events", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event", "describe",
+    "batch", "check_events", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event", "describe",
     "encode_event", "fold", "gather", "parse_messages", "plan", "reprice", "to_model_events",
 ]
 # isort: on

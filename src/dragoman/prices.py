@@ -360,11 +360,19 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
                     return Unpriced(f"{model}: {row.unpriced}") if row.unpriced else row
         return Unpriced(f"no price for {model} on {day}")
 
-    def _rows_for(self, provider: str, name: str) -> Iterator[PriceRow]:
-        exact, loose = self._names.get(provider, ({}, []))
-        hits = {*exact.get(name, ()), *[place for place in loose if self.rows[place].match.covers(name)]}
-        for place in sorted(hits):
-            yield self.rows[place]
+    def _rows_for(self, provider: str, name: str) -> tuple[PriceRow, ...]:
+        found = self._found.get((provider, name))
+        if found is None:
+            exact, loose = self._names.get(provider, ({}, []))
+            hits = {*exact.get(name, ()), *[place for place in loose if self.rows[place].match.covers(name)]}
+            found = tuple([self.rows[place] for place in sorted(hits)])
+            if len(self._found) < 1000:  # names come from callers, so their number has no bound
+                self._found[provider, name] = found
+        return found
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, str], tuple[PriceRow, ...]]:
+        return {}
 
     @cached_property
     def _names(self) -> dict[str, _Names]:

@@ -17,6 +17,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "agent": "Have a model pursue a goal with tools in a folder; every step is asked about and recorded.",
     "ask": "Ask a model once and print its answer.",
+    "batch": "Ask a model for every row of a file; restartable at any point.",
     "chat": "Talk with a model, by default the embedded one.",
     "check": "Check whether a server keeps the contract, and what its model can do.",
     "config": "Check your models.yaml and say where it is.",

@@ -84,7 +84,7 @@ def command(
     settings = {
         "tools": read_tools(options["tool_schema"]) if options["tool_schema"] else None,
         "response_schema": read_json(options["schema"]) if options["schema"] else None,
-        "config": _read_config(options),
+        "config": read_config(options),
     }
     recording = open_recording("ask", make_metadata(model, base_url, wire), off=options["no_log"])
     with (
@@ -133,7 +133,7 @@ def _messages(prompt: str, piped: str | None, system: str | None, attachments: t
     return [*([System(system)] if system else []), User(content)]
 
 
-def _read_config(options: dict[str, Any]) -> RuntimeConfig:
+def read_config(options: dict[str, Any]) -> RuntimeConfig:
     """Return the settings; keys of -o that are not settings of ours go to the provider as they are."""
     given: dict[str, Any] = {name: options[name] for name in ("max_tokens", "temperature")}
     reasoning = options["reasoning"]

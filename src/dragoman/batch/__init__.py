@@ -1,0 +1,46 @@
+"""Many requests: a file of rows goes in, a file of results comes out, restartable at any point.
+
+============  ==================================================================================
+``api``       ``batch()``
+``options``   its keywords
+``sources``   JSONL, CSV and Parquet files, read row by row
+``rows``      the shapes of a row, and the request it asks for
+``template``  prompts made of columns
+``job``       a batch as data, and its state file
+``runner``    the local runner
+``output``    the output file, which is the checkpoint
+``results``   a row of the output
+``spending``  budgets
+============  ==================================================================================
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from .api import BatchReport, StrictError, batch
+from .options import BatchOptions, BatchProgress
+from .output import OutputError
+from .rows import BadRow
+from .runner import BatchError
+
+__all__ = [
+    "BadRow",
+    "BatchError",
+    "BatchOptions",
+    "BatchProgress",
+    "BatchReport",
+    "OutputError",
+    "StrictError",
+    "batch",
+]
+
+
+class _Callable(ModuleType):
+    """``dragoman.batch`` is this package as soon as a part of it was imported; it is the function all the same."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return batch(*arguments, **settings)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,192 @@
+"""``dragoman.batch``: a file of rows goes in, a file of results comes out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Unpack
+
+from msgspec import Struct
+
+from ..prices import EXACT
+from ..provider import Provider
+from ..validate import build_request
+from .job import Job, Limits, State, StateFile
+from .options import BatchOptions, BatchProgress, Options, read_options
+from .output import Output, drop_failures
+from .rows import Defaults, RowParser, find_bad_rows, name_of, read_rows
+from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
+from .sources import Source, open_source
+from .spending import Spending, Spent, parse_budget
+from .template import Template
+
+
+class StrictError(ValueError):
+    """A batch with ``strict`` has bad rows, so nothing was sent. ``rows`` are the first of them."""
+
+    def __init__(self, source: str, rows: list[Any]) -> None:
+        shown = "\n".join(f"  {row}" for row in rows)
+        more = "\n  ..." if len(rows) >= MAX_PROBLEMS else ""
+        super().__init__(f"{source} has bad rows, so nothing was sent:\n{shown}{more}")
+        self.rows = rows
+
+
+class BatchReport(Struct, frozen=True, kw_only=True):
+    """What a batch has done, over all its runs.
+
+    ``rows`` have a result, of which ``failed`` are failures and ``bad`` of those could not be asked; ``resumed``
+    were finished by earlier runs; ``cached`` came from the cache in this run. ``unpriced`` counts the rows of this
+    run whose cost is not known. ``problems`` names the first bad rows of this run. ``stopped`` is why the
+    batch ended early, such as ``"budget"``, or ``None``.
+    """
+
+    out: str
+    rows: int
+    failed: int
+    bad: int
+    resumed: int
+    cached: int
+    tokens: int
+    cost_usd: Decimal
+    unpriced: int = 0
+    unpriced_reason: str | None = None
+    problems: tuple[str, ...] = ()
+    stopped: str | None = None
+    seconds: float = 0.0
+
+
+async def batch(
+    source: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+    out: str | os.PathLike[str],
+    model: str | Provider,
+    **options: Unpack[BatchOptions],
+) -> BatchReport:
+    """Ask a model for every row of a file and write a file with a result for each. Nothing is executed.
+
+    ``source`` is a JSONL, CSV or Parquet file, or an iterable of mappings. A row has ``prompt`` or ``messages``, and
+    optionally ``id``, ``system``, ``tools``, ``response_schema`` and settings; or it is a row of a provider's batch
+    file; or it has any columns, and ``template`` makes the prompt of them. ``model`` is a name for ``connect``, with
+    ``connection`` as its settings, or a provider.
+
+    Stop it at any time, by any means, and call it again: rows with a result in ``out`` are not asked again. A row
+    that fails, or cannot be asked, is a row with an ``error``. The keywords are those of ``BatchOptions``.
+    """
+    given = read_options(options)
+    job = _make_job(model, given)
+    limits = parse_budget(given.budget)
+    rows = open_source(source, given.max_row_bytes)
+    provider = job.open(None if isinstance(model, str) else model)
+    try:
+        _check_price(provider, limits)
+        parser = RowParser(job.defaults, provider.model)
+        if given.strict and (bad := find_bad_rows(rows, parser, MAX_PROBLEMS)):
+            raise StrictError(name_of(source), bad)
+        file = StateFile(Path(out))
+        state = file.open(job.identify(), rows.identify(), fresh=given.fresh)
+        if given.retry_failed:
+            _drop(file, state)
+        output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
+        return await _run(rows, parser, provider, output, limits, given, Decimal(state.dropped_usd))
+    finally:
+        if isinstance(model, str):
+            await provider.close()
+
+
+def _make_job(model: str | Provider, given: Options) -> Job:
+    return Job(
+        model=model if isinstance(model, str) else f"{model.name}:{model.model}",
+        connection=dict(given.connection or {}),
+        defaults=_make_defaults(given),
+        concurrency=given.concurrency,
+        retries=given.retries,
+        limits=Limits(
+            requests_per_minute=given.requests_per_minute,
+            tokens_per_minute=given.tokens_per_minute,
+            redis=given.limits_redis,
+        ),
+        cache=given.cache,
+    )
+
+
+async def _run(
+    source: Source,
+    parser: RowParser,
+    provider: Provider,
+    output: Output,
+    limits: Mapping[str, Decimal],
+    given: Options,
+    dropped: Decimal,
+) -> BatchReport:
+    began, on_progress = time.monotonic(), given.on_progress
+    try:
+        earlier = output.open()
+        resumed = earlier.done.count
+        spent = Spent(resumed, earlier.failed, earlier.bad, 0, earlier.tokens, EXACT.add(earlier.cost, dropped))
+        total = source.count() if on_progress is not None else None
+
+        def report() -> None:
+            if on_progress is not None:
+                on_progress(_measure(spent, total, resumed, output.saved, time.monotonic() - began))
+
+        rows = read_rows(source, parser, earlier.done)
+        caller = Caller(provider, needs_price="usd" in limits)
+        spending = Spending(limits, spent)
+        runner = Runner(rows, caller, output, spending, concurrency=given.concurrency, on_saved=report)
+        await runner.run()
+    finally:
+        output.release()
+    return BatchReport(
+        out=str(output.path),
+        rows=spent.rows,
+        failed=spent.failed,
+        bad=spent.bad,
+        resumed=resumed,
+        cached=spent.cached,
+        tokens=spent.tokens,
+        cost_usd=spent.cost,
+        unpriced=spent.unpriced,
+        unpriced_reason=spent.unpriced_reason,
+        problems=tuple(runner.problems),
+        stopped=runner.stopped,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _measure(spent: Spent, total: int | None, resumed: int, saved: int, seconds: float) -> BatchProgress:
+    done = resumed + saved
+    rate = saved / seconds if seconds > 0 else 0.0
+    left = max(0, total - done) / rate if total is not None and rate > 0 else None
+    return BatchProgress(total, done, spent.failed, spent.cost, not spent.unpriced, seconds, rate, left)
+
+
+def _make_defaults(given: Options) -> Defaults:
+    """Check what all rows share, and return it as plain values."""
+    if given.template is not None:
+        Template(given.template)
+    settings = dict(given.settings)
+    system = settings.pop("system", None)
+    request = build_request("", given.tools, None, given.response_schema, given.tool_choice, settings=settings)
+    return Defaults(
+        system=system,
+        tools=tuple(request.tools),
+        tool_choice=request.tool_choice,
+        response_schema=request.response_schema,
+        config=request.config,
+        template=given.template,
+        id_column=given.id_column,
+    )
+
+
+def _check_price(provider: Provider, limits: Mapping[str, Decimal]) -> None:
+    problem = provider.priced_as.find_problem() if "usd" in limits else None
+    if problem is not None:
+        raise BatchError(f"a budget in usd cannot hold: {problem}")
+
+
+def _drop(file: StateFile, state: State) -> None:
+    """Remove the failed rows of the output; what they cost stays in the state."""
+    state.dropped_usd = str(EXACT.add(Decimal(state.dropped_usd), drop_failures(file.out)))
+    file.save(state)

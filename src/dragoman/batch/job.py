@@ -1,0 +1,116 @@
+"""A batch as data: which model is asked, how, and with what around it. It can be sent to another process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from ..middleware import Cache, RateLimit, RedisLimiter, Retry
+from ..provider import Provider, connect
+from .output import OutputError, replace_file
+from .rows import Defaults
+
+VERSION = 1
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How fast a batch may go; with ``redis`` the limits are shared by all processes that name the same one."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    redis: str | None = None
+
+    @property
+    def are_set(self) -> bool:
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """Everything that a runner needs besides the rows."""
+
+    model: str
+    connection: dict[str, Any] = field(default_factory=dict)
+    defaults: Defaults = Defaults()
+    concurrency: int = 16
+    retries: int = 4
+    limits: Limits = Limits()
+    cache: Any = None
+
+    def open(self, provider: Provider | None = None) -> Provider:
+        """Return the model with its retries, limits and cache around it."""
+        model = connect(self.model, retries=0, **self.connection) if provider is None else provider
+        limits = self.limits
+        if limits.are_set:
+            rates = (limits.requests_per_minute, limits.tokens_per_minute)
+            if limits.redis is None:
+                model = RateLimit(model, *rates)
+            else:
+                model = RateLimit(model, limiter=RedisLimiter(limits.redis, f"dragoman:batch:{self.model}", *rates))
+        if self.retries:
+            model = Retry(model, max_retries=self.retries)
+        return model if self.cache is None else Cache(model, self.cache)
+
+    def identify(self) -> str:
+        """Return a hash of what decides the replies: a restart with another one is another batch."""
+        facts = {
+            "model": self.model,
+            "connection": {name: self.connection.get(name) for name in ("base_url", "wire")},
+            "defaults": msgspec.to_builtins(self.defaults),
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class State(Struct):
+    """The state file beside the output, ``OUT.state``: which batch the output is of, and batches at a provider."""
+
+    version: int
+    job: str
+    source: dict[str, Any] = field(default_factory=dict)
+    dropped_usd: str = "0"
+    provider: dict[str, Any] = field(default_factory=dict)
+
+
+class StateFile:
+    """Reads and writes the state of a batch, atomically."""
+
+    def __init__(self, out: Any) -> None:
+        self.out = out
+        self.path = out.with_name(out.name + ".state")
+
+    def open(self, job: str, source: dict[str, Any], *, fresh: bool) -> State:
+        """Return the state of the batch; ``OutputError`` if the output is of another one."""
+        ahead = self.out.with_name(self.out.name + ".ahead")
+        if fresh:
+            for path in (self.out, ahead, self.path):
+                path.unlink(missing_ok=True)
+        if not self.path.exists():
+            if self.out.exists() and self.out.stat().st_size:
+                raise OutputError(f"{self.out} exists and is not the output of a batch; choose another file")
+            state = State(VERSION, job, source)
+            self.save(state)
+            return state
+        try:
+            state = msgspec.json.decode(self.path.read_bytes(), type=State)
+        except ValueError as error:
+            raise OutputError(f"{self.path} cannot be read: {error}") from None
+        again = "give the same options again, choose another output, or start afresh (--fresh)"
+        if state.version != VERSION or state.job != job:
+            raise OutputError(f"{self.out} was begun with another model or other settings; {again}")
+        if not _is_same(state.source, source):
+            raise OutputError(f"{self.out} was begun with another input; {again}")
+        return state
+
+    def save(self, state: State) -> None:
+        """Put the state on disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(self.path) as file:
+            file.write(msgspec.json.encode(state))
+
+
+def _is_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Return whether the input is the one of before; it may have grown if less than its head was compared then."""
+    return old == new or not old or old.get("length", 0) < new.get("length", 0)

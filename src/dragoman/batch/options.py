@@ -1,0 +1,105 @@
+"""What a batch can be told besides its rows and its model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from ..middleware import Store
+from ..validate.arguments import ResponseSchema, Settings, ToolChoices, Tools
+from .sources import MAX_ROW_BYTES
+
+
+class BatchProgress(Struct, frozen=True):
+    """How far a batch is. Counts are of all its runs, ``seconds`` and ``rate`` (rows a second) of this one."""
+
+    total: int | None
+    rows: int
+    failed: int
+    cost_usd: Decimal
+    is_cost_known: bool
+    seconds: float
+    rate: float
+    seconds_left: float | None
+
+
+class BatchOptions(Settings, total=False):
+    """Keywords of ``batch``: these, and the settings of a call (``system``, ``temperature`` ...) for all rows.
+
+    ``template`` makes the prompt of columns, ``id_column`` names a row. ``tools``, ``tool_choice`` and
+    ``response_schema`` are those of ``complete``, for rows that have none.
+
+    ``concurrency`` (16) is the number of calls at a time, ``order`` that of the results (``"input"`` or
+    ``"completed"``). ``retries`` (4) sends transient failures again; ``requests_per_minute`` and
+    ``tokens_per_minute`` are limits, shared by all processes that name the same ``limits_redis``. ``budget`` is such
+    as ``"usd=5"`` or ``{"rows": 100}`` and stops the batch cleanly. ``cache`` answers identical rows once: the path of
+    a SQLite file, a ``redis://`` URL or a ``Store``.
+
+    ``strict`` refuses an input with bad rows before anything is sent, ``retry_failed`` asks again for the failed rows
+    of an earlier run, ``fresh`` deletes the output first, ``max_row_bytes`` bounds a row of the input.
+    ``connection`` are the settings of ``connect``, if ``model`` is a name. ``on_progress`` is called after each sync.
+    """
+
+    template: str | None
+    id_column: str | None
+    tools: Tools | None
+    tool_choice: ToolChoices | None
+    response_schema: ResponseSchema[Any] | None
+    concurrency: int
+    order: Literal["input", "completed"]
+    retries: int
+    requests_per_minute: float | None
+    tokens_per_minute: float | None
+    limits_redis: str | None
+    budget: str | Mapping[str, Any] | None
+    cache: Store | str | os.PathLike[str] | None
+    strict: bool
+    retry_failed: bool
+    fresh: bool
+    max_row_bytes: int
+    connection: Mapping[str, Any] | None
+    on_progress: Callable[[BatchProgress], None] | None
+
+
+class Options(Struct, kw_only=True):
+    """The keywords of ``batch`` with their defaults; ``settings`` are those of the calls."""
+
+    template: str | None = None
+    id_column: str | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    response_schema: Any = None
+    concurrency: int = 16
+    order: Literal["input", "completed"] = "input"
+    retries: int = 4
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    limits_redis: str | None = None
+    budget: Any = None
+    cache: Any = None
+    strict: bool = False
+    retry_failed: bool = False
+    fresh: bool = False
+    max_row_bytes: int = MAX_ROW_BYTES
+    connection: Any = None
+    on_progress: Callable[[BatchProgress], None] | None = None
+    settings: dict[str, Any] = {}
+
+
+def read_options(given: Mapping[str, Any]) -> Options:
+    """Check the keywords of ``batch``; ``ValueError`` names the one that is wrong."""
+    names = set(Options.__struct_fields__) - {"settings"}
+    own = {name: value for name, value in given.items() if name in names}
+    settings = {name: value for name, value in given.items() if name not in names}
+    options = Options(**own, settings=settings)
+    for name, least in (("concurrency", 1), ("retries", 0), ("max_row_bytes", 1)):
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}: must be a whole number of at least {least}, not {value!r}")
+    if options.order not in ("input", "completed"):
+        raise ValueError(f"order: must be input or completed, not {options.order!r}")
+    return options

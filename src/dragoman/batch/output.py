@@ -1,0 +1,339 @@
+"""The output file, which is also the checkpoint: a row counts as finished only when it is on disk.
+
+Rows are appended to ``OUT`` and synced in groups. With results in input order, rows that finish before an earlier
+one are synced to ``OUT.ahead`` first, so that none of them is asked again after a crash. A restart reads both
+files, cuts off a last line that is not complete, and goes on with the rows that are in neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from ..prices import EXACT
+from .results import INVALID_ROW
+
+_PAUSE = 0.02  # seconds between two syncs, so that one sync covers many rows
+_WINDOW = 2_000  # rows that may be finished before an earlier one, at least
+_HELD_BYTES = 64 * 1024 * 1024  # finished rows in memory, after which no row is begun
+_JOURNAL_BYTES = 64 * 1024 * 1024  # after which OUT.ahead is written again without what OUT has
+
+
+class OutputError(ValueError):
+    """The output file cannot be used: it is not of this batch, or another process writes it."""
+
+
+class Lines:
+    """A set of line numbers, one bit each."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self.count = 0
+
+    def add(self, line: int) -> bool:
+        """Add a line; return ``False`` if it was there."""
+        place, bit = divmod(line, 8)
+        if place >= len(self._bits):
+            self._bits.extend(bytes(max(place + 1 - len(self._bits), 4096)))
+        if self._bits[place] >> bit & 1:
+            return False
+        self._bits[place] |= 1 << bit
+        self.count += 1
+        return True
+
+    def __contains__(self, line: object) -> bool:
+        if not isinstance(line, int):
+            return False
+        place, bit = divmod(line, 8)
+        return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
+
+
+class _Saved(Struct):
+    """What a restart needs of a row of the output."""
+
+    line: int
+    error: Any = None
+    result: Any = None
+    cost_usd: Decimal | None = None
+    usage: Any = None
+
+    @property
+    def failed(self) -> bool:
+        is_errored = isinstance(self.result, dict) and self.result.get("type") != "succeeded"
+        return self.error is not None or is_errored
+
+    @property
+    def bad(self) -> bool:
+        return isinstance(self.error, dict) and self.error.get("category") == INVALID_ROW
+
+    @property
+    def tokens(self) -> int:
+        counts = self.usage if isinstance(self.usage, dict) else {}
+        return (counts.get("input_tokens") or 0) + (counts.get("output_tokens") or 0)
+
+
+_saved = msgspec.json.Decoder(_Saved)
+
+
+class Recovered(Struct):
+    """What an earlier run left: the finished lines, and their totals."""
+
+    done: Lines
+    failed: int = 0
+    bad: int = 0
+    tokens: int = 0
+    cost: Decimal = Decimal(0)
+
+    def add(self, row: _Saved) -> bool:
+        if not self.done.add(row.line):
+            return False
+        self.failed += row.failed
+        self.bad += row.bad
+        self.tokens += row.tokens
+        if row.cost_usd is not None:
+            self.cost = EXACT.add(self.cost, row.cost_usd)
+        return True
+
+
+class Output:
+    """Appends results to a file and syncs them. ``begin`` a line when it is taken, ``put`` its result later."""
+
+    def __init__(self, path: Path, *, ordered: bool, concurrency: int) -> None:
+        self.path = path
+        self.ordered = ordered
+        self.saved = 0
+        self._ahead_path = path.with_name(path.name + ".ahead")
+        self._window = max(_WINDOW, 8 * concurrency)
+        self._file: BinaryIO | None = None
+        self._journal: BinaryIO | None = None
+        self._order: deque[int] = deque()  # lines that were begun and are not in _ready yet
+        self._held: dict[int, bytes] = {}  # results that wait for an earlier line
+        self._fresh: list[int] = []  # of these, those that are not in the journal
+        self._ready: list[bytes] = []
+        self._bytes = 0
+        self._dirty = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closing = False
+        self._thread = ThreadPoolExecutor(1, "dragoman-batch")
+
+    # --- before the run
+
+    def open(self) -> Recovered:
+        """Open the files, lock the output, and return what an earlier run has finished."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("ab+")
+        lock(self._file, self.path)
+        recovered = Recovered(Lines())
+        _recover(self._file, self.path, recovered, None)
+        self._journal = self._ahead_path.open("ab+")
+        ahead: dict[int, bytes] = {}
+        _recover(self._journal, self._ahead_path, recovered, ahead)
+        self._bytes = sum(map(len, ahead.values()))
+        if self.ordered:
+            self._held = ahead
+        else:
+            for data in ahead.values():
+                self._add(data)
+        return recovered
+
+    # --- during the run
+
+    async def wait_for_room(self) -> None:
+        """Wait until another row may begin."""
+        while self._is_full():
+            self._room.clear()
+            await self._room.wait()
+
+    def begin(self, line: int) -> None:
+        """Take a line: its place in the order is fixed now."""
+        if self.ordered:
+            self._order.append(line)
+
+    def skip(self, line: int) -> None:
+        """Pass over a line that an earlier run finished; one that waits in the journal gets its place."""
+        if line in self._held:
+            self._order.append(line)
+            self._release()
+
+    def put(self, line: int, data: bytes) -> None:
+        """Take the result of a line; it is on disk after one of the next syncs."""
+        if not self.ordered:
+            self._add(data)
+            self._bytes += len(data)
+            return
+        self._held[line] = data
+        self._fresh.append(line)
+        self._bytes += len(data)
+        self._release()
+        self._dirty.set()
+
+    async def run(self, on_saved: Callable[[], None]) -> None:
+        """Write and sync results until ``close``."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._dirty.wait()
+            if not self._closing:
+                await asyncio.sleep(_PAUSE)
+            self._dirty.clear()
+            ready, self._ready = self._ready, []
+            fresh = [self._held[line] for line in self._fresh if line in self._held]
+            self._fresh = []
+            compact = list(self._held.values()) if self._must_compact() else None
+            await loop.run_in_executor(self._thread, self._save, ready, fresh, compact)
+            self.saved += len(ready)
+            self._bytes -= sum(map(len, ready))
+            self._room.set()
+            on_saved()
+            if self._closing and not self._ready and not self._fresh:
+                return
+
+    def close(self) -> None:
+        """Let ``run`` return after all that was put is on disk."""
+        self._closing = True
+        self._dirty.set()
+
+    def release(self) -> None:
+        """Close the files and the lock."""
+        self._thread.shutdown()
+        for file in (self._file, self._journal):
+            if file is not None:
+                file.close()
+        if self._ahead_path.exists() and self._ahead_path.stat().st_size == 0:
+            self._ahead_path.unlink()
+
+    # --- inside
+
+    def _is_full(self) -> bool:
+        return self._bytes > _HELD_BYTES or len(self._order) >= self._window
+
+    def _release(self) -> None:
+        """Move the results whose turn it is to the rows to write."""
+        order, held = self._order, self._held
+        while order and order[0] in held:
+            self._add(held.pop(order.popleft()))
+
+    def _add(self, data: bytes) -> None:
+        self._ready.append(data)
+        self._dirty.set()
+
+    def _must_compact(self) -> bool:
+        assert self._journal is not None
+        size = self._journal.tell()
+        return size > _JOURNAL_BYTES or (size > 0 and not self._held)
+
+    def _save(self, ready: list[bytes], fresh: list[bytes], compact: list[bytes] | None) -> None:
+        """Write and sync, in a thread. The output comes first: only then may the journal lose what it has."""
+        assert self._file is not None
+        assert self._journal is not None
+        if ready:
+            self._file.write(b"".join(ready))
+            _sync(self._file)
+        if compact is not None:
+            self._journal = _rewrite(self._ahead_path, compact, self._journal)
+        elif fresh:
+            self._journal.write(b"".join(fresh))
+            _sync(self._journal)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _rewrite(path: Path, lines: list[bytes], old: BinaryIO) -> BinaryIO:
+    if not lines:
+        old.truncate(0)
+        old.seek(0)
+        _sync(old)
+        return old
+    with replace_file(path) as file:
+        for line in lines:
+            file.write(line)
+    old.close()
+    return path.open("ab+")
+
+
+class replace_file:  # noqa: N801 - used as a statement
+    """Write a file beside ``path`` and put it in place when all of it is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fresh = path.with_name(f".{path.name}.new")
+
+    def __enter__(self) -> BinaryIO:
+        self._file = self._fresh.open("wb")
+        return self._file
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            _sync(self._file)
+        self._file.close()
+        if kind is None:
+            self._fresh.replace(self._path)
+        else:
+            self._fresh.unlink(missing_ok=True)
+
+
+def lock(file: BinaryIO, path: Path) -> None:
+    """Take the lock of a file; it ends with the process, however that ends."""
+    if sys.platform == "win32":
+        return
+    import fcntl  # not on Windows, where two runs on one file are not kept apart
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise OutputError(f"{path} is being written by another process") from None
+
+
+def _recover(file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, bytes] | None) -> None:
+    """Read the rows of an earlier run, and cut off the incomplete line that a crash left at the end of the file."""
+    end, damaged = 0, 0
+    for data, row in _read_saved(file):
+        if row is None and (not data.endswith(b"\n") or b"\0" in data):
+            damaged += 1
+            continue
+        if row is None or damaged:
+            raise OutputError(f"{path} has lines that are not results of a batch; choose another file, or start afresh")
+        end += len(data)
+        is_new = recovered.add(row)
+        if kept is not None and is_new:
+            kept[row.line] = data
+    file.truncate(end)
+    file.seek(0, os.SEEK_END)
+
+
+def _read_saved(file: BinaryIO) -> Iterator[tuple[bytes, _Saved | None]]:
+    file.seek(0)
+    for data in file:
+        try:
+            yield data, _saved.decode(data) if data.endswith(b"\n") else None
+        except (ValueError, RecursionError):
+            yield data, None
+
+
+def drop_failures(path: Path) -> Decimal:
+    """Rewrite an output without its failed rows, so that they are asked again; return what they cost."""
+    cost = Decimal(0)
+    for each in (path, path.with_name(path.name + ".ahead")):
+        if not each.exists():
+            continue
+        with each.open("rb") as old, replace_file(each) as file:
+            lock(old, each)
+            for data, row in _read_saved(old):
+                if row is not None and not row.failed:
+                    file.write(data)
+                elif row is not None and row.cost_usd is not None:
+                    cost = EXACT.add(cost, row.cost_usd)
+    return cost

@@ -1,0 +1,162 @@
+"""Rows of the output: ours, or in the shape of the provider's batch file that the input row came in."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import ProviderError, StructuredOutputError
+from ..events import Event, RecordedAssembler, Response, Usage
+from ..messages import Request, ToolCall
+from ..prices import Cost, Unpriced
+from ..wire import SERVER_CODECS, Asked
+from .rows import BadRow, Row
+
+INVALID_ROW = "batch_invalid_row"
+"""The category of the error of a row that could not be asked."""
+
+_encode = msgspec.json.Encoder(decimal_format="string").encode
+
+
+class Result(Struct, frozen=True):
+    """The result of one row: its line of the output, and what it adds to the totals."""
+
+    line: int
+    data: bytes
+    failed: bool = False
+    bad: bool = False
+    cached: bool = False
+    usage: Usage = Usage()
+    cost: Decimal | None = None
+    unpriced: str | None = None
+
+
+def write_reply(row: Row, response: Response[Any], bill: Cost | Unpriced) -> Result:
+    """Return the result of a row that was answered."""
+    price = bill.total
+    facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
+    if response.cached:
+        facts["cached"] = True
+    record = _own_reply(row, response) if row.shape == "own" else _foreign_reply(row, response)
+    data = _encode({"line": row.line, **record, **facts}) + b"\n"
+    reason = bill.reason if isinstance(bill, Unpriced) else None
+    return Result(row.line, data, cached=response.cached, usage=response.usage, cost=price, unpriced=reason)
+
+
+def write_failure(row: Row, error: Exception, bill: Cost | Unpriced | None) -> Result:
+    """Return the result of a row whose call failed."""
+    record = _describe(error)
+    usage = find_usage(error)
+    price = bill.total if bill is not None else None
+    facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
+    if row.shape == "own":
+        shown = _own(row.id, {"error": record})
+        if usage != Usage():
+            shown["usage"] = usage
+    else:
+        shown = _foreign_error(row, error, record)
+    data = _encode({"line": row.line, **shown, **facts}) + b"\n"
+    return Result(row.line, data, failed=True, usage=usage, cost=price)
+
+
+def write_bad(row: BadRow) -> Result:
+    """Return the result of a row that could not be asked."""
+    error = {"category": INVALID_ROW, "message": f"line {row.line}: {row.reason}"}
+    record = {"line": row.line, "id" if row.shape == "own" else _ID[row.shape]: row.id, "error": error}
+    return Result(row.line, _encode(record) + b"\n", failed=True, bad=True)
+
+
+def find_usage(error: Exception) -> Usage:
+    """Return what a failed call used, as far as it is known."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Response):
+        return response.usage
+    usage = getattr(error, "usage", None)
+    return usage if isinstance(usage, Usage) else Usage()
+
+
+# --- our shape --------------------------------------------------------------------------------------
+
+_ID = {"openai": "custom_id", "responses": "custom_id", "anthropic": "custom_id", "gemini": "key"}
+
+
+def _own(name: str | None, record: dict[str, Any]) -> dict[str, Any]:
+    return record if name is None else {"id": name, **record}
+
+
+def _own_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
+    record: dict[str, Any] = {"text": response.text, "finish_reason": response.finish_reason}
+    if response.parsed is not None:
+        record["parsed"] = response.parsed
+    if calls := response.tool_calls:
+        record["tool_calls"] = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+    if thinking := response.thinking:
+        record["thinking"] = thinking
+    record |= {"model": response.model, "provider": response.provider, "usage": response.usage}
+    if response.warnings:
+        record["warnings"] = [str(warning) for warning in response.warnings]
+    if response.latency_ms is not None:
+        record["latency_ms"] = round(response.latency_ms, 1)
+    return _own(row.id, record)
+
+
+def _describe(error: Exception) -> dict[str, Any]:
+    """Return an error as an object, without the fields that are not known."""
+    if not isinstance(error, ProviderError):
+        return {"category": "other", "kind": type(error).__name__, "message": str(error)}
+    names = ("category", "error_class", "kind", "status", "provider", "model", "provider_code", "retry_after")
+    record = {name: value for name in names if (value := getattr(error, name)) is not None}
+    record |= {"message": str(error), "transient": error.transient}
+    if isinstance(error, StructuredOutputError):
+        record["output"] = error.output_content
+    return record
+
+
+# --- the shapes of providers ------------------------------------------------------------------------
+
+
+def _events(request: Request, response: Response[Any]) -> list[Event]:
+    out = RecordedAssembler(
+        request_id=response.request_id or request.request_id,
+        model=response.model or request.model,
+        provider=response.provider or "",
+    )
+    out.begin(None)
+    for block in response.message.content:
+        if isinstance(block, ToolCall):
+            text = "" if block.arguments is None else msgspec.json.encode(block.arguments).decode()
+            out.call(block, text, None, is_whole=block.arguments is not None)
+        else:
+            out.block(block)
+    out.end(response.finish_reason, response.usage, response.warnings, None)
+    return out.take()
+
+
+def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
+    encoder = SERVER_CODECS[row.shape].encoder(Asked(row.request), created=int(time.time()))
+    for event in _events(row.request, response):
+        encoder.feed(event)
+    try:
+        body = msgspec.Raw(encoder.end())
+    except ProviderError as error:  # the shape cannot show this reply
+        return _foreign_error(row, error, _describe(error))
+    if row.shape == "anthropic":
+        return {"custom_id": row.id, "result": {"type": "succeeded", "message": body}}
+    if row.shape == "gemini":
+        return {"key": row.id, "response": body}
+    reply = {"status_code": 200, "request_id": response.request_id, "body": body}
+    return {"id": f"batch_req_{response.request_id}", "custom_id": row.id, "response": reply, "error": None}
+
+
+def _foreign_error(row: Row, error: Exception, record: dict[str, Any]) -> dict[str, Any]:
+    if row.shape == "anthropic":
+        inner = {"type": "error", "error": {"type": record.get("kind", "other"), **record}}
+        return {"custom_id": row.id, "result": {"type": "errored", "error": inner}}
+    if row.shape == "gemini":
+        return {"key": row.id, "error": {"code": getattr(error, "status", None) or 500, **record}}
+    shown = {"code": record.get("provider_code") or record["category"], **record}
+    return {"id": f"batch_req_{row.line}", "custom_id": row.id, "response": None, "error": shown}

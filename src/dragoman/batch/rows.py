@@ -1,0 +1,271 @@
+"""One row of a batch: the shapes it can have, and the call that it asks for."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import ProviderError
+from ..messages import NO_CONFIG, Request, RuntimeConfig, System, Tool, ToolChoice
+from ..validate import build_request, check_request
+from ..wire import SERVER_CODECS
+from .sources import Record, Source
+from .template import Template
+
+Shape: TypeAlias = Literal["own", "openai", "responses", "anthropic", "gemini"]
+"""The shape of a row: ours, or that of a provider's batch file, named by its wire."""
+
+
+class Row(Struct, frozen=True):
+    """A row that can be asked: its line, its id if it has one, and the request."""
+
+    line: int
+    id: str | None
+    shape: Shape
+    request: Request
+
+
+class BadRow(Struct, frozen=True):
+    """A row that cannot be asked, and why."""
+
+    line: int
+    id: str | None
+    shape: Shape
+    reason: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.reason}"
+
+
+class Defaults(Struct, frozen=True, kw_only=True):
+    """What every row is asked with, unless the row has its own. Plain data, so that it can go to other processes."""
+
+    system: str | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    response_schema: dict[str, Any] | None = None
+    config: RuntimeConfig = NO_CONFIG
+    template: str | None = None
+    id_column: str | None = None
+
+
+_OWN = frozenset(
+    {"id", "prompt", "messages", "system", "tools", "tool_choice", "response_schema", "config", "metadata"}
+)
+_OWN_SETTINGS = frozenset(RuntimeConfig.__struct_fields__)
+_URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "responses"}
+
+
+class RowParser:
+    """Reads records as rows: in our shape, in a provider's batch shape, or as columns for a template."""
+
+    def __init__(self, defaults: Defaults, model: str) -> None:
+        self._defaults = defaults
+        self._model = model
+        self._template = None if defaults.template is None else Template(defaults.template)
+
+    def name(self, record: Record) -> tuple[str | None, Shape]:
+        """Return the id of a record and its shape; ``ValueError`` if the id is wrong."""
+        if self._template is not None:
+            return _read_id(record, self._defaults.id_column or "id"), "own"
+        if "custom_id" in record and "params" in record:
+            return _need_id(record, "custom_id"), "anthropic"
+        if "custom_id" in record or ("body" in record and "url" in record):
+            return _need_id(record, "custom_id"), _URLS.get(str(record.get("url")), "openai")
+        if "key" in record and "request" in record:
+            return _need_id(record, "key"), "gemini"
+        return _read_id(record, self._defaults.id_column or "id"), "own"
+
+    def parse(self, record: Record, shape: Shape) -> Request:
+        """Return the request of a record; ``ValueError`` or ``ProviderError`` if it has none."""
+        if shape != "own":
+            return self._read_foreign(record, shape)
+        if self._template is not None:
+            return self._build({"prompt": self._template.fill(record)})
+        unknown = [name for name in record if name not in _OWN and name not in _OWN_SETTINGS]
+        unknown = [name for name in unknown if name != self._defaults.id_column]
+        if unknown:
+            more = "a template says which columns make the prompt"
+            raise ValueError(f"{unknown[0]!r} is not a field of a row; {more}")
+        return self._build(record)
+
+    def _build(self, record: Mapping[str, Any]) -> Request:
+        given = self._defaults
+        messages, prompt = record.get("messages"), record.get("prompt")
+        if (messages is None) == (prompt is None):
+            raise ValueError("must have either a prompt or messages" + (", not both" if prompt is not None else ""))
+        if prompt is not None and not isinstance(prompt, str):
+            raise ValueError(f"prompt must be a string, not {type(prompt).__name__}")
+        settings = {name: record[name] for name in record if name in _OWN_SETTINGS and record[name] is not None}
+        if record.get("config") is not None:
+            settings = {**_need_object(record, "config"), **settings}
+        system = record.get("system", given.system)
+        if system is not None:
+            settings["system"] = system
+        return build_request(
+            prompt if messages is None else messages,
+            record.get("tools") or given.tools,
+            given.config,
+            record.get("response_schema") or given.response_schema,
+            record.get("tool_choice") or given.tool_choice,
+            model=self._model,
+            request_id="row",  # the call gets an id of its own
+            settings=settings,
+            metadata=_read_metadata(record),
+        )
+
+    def _read_foreign(self, record: Record, shape: Shape) -> Request:
+        """Read a provider's batch row with the server's side of its wire; the model is the one of the batch."""
+        given = self._defaults
+        name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
+        if name == "body" and record.get("url") not in (None, *_URLS):
+            raise ValueError(f"url must be one of {', '.join(_URLS)}, not {record.get('url')!r}")
+        if record.get("method") not in (None, "POST"):
+            raise ValueError(f"method must be POST, not {record.get('method')!r}")
+        body = {**_need_object(record, name)}
+        if shape != "gemini":
+            body["model"] = self._model or "model"
+        codec: Any = SERVER_CODECS[shape]
+        request: Request = codec.decode(body, "/v1beta/models/model:generateContent").request
+        messages = request.messages
+        if given.system is not None and not any(isinstance(each, System) for each in messages):
+            messages = (System(given.system), *messages)
+        return replace(
+            request,
+            messages=messages,
+            model=self._model,
+            stream=False,
+            tools=request.tools or given.tools,
+            tool_choice=request.tool_choice or given.tool_choice,
+            response_schema=request.response_schema or given.response_schema,
+            config=_overlay(given.config, request.config),
+        )
+
+
+def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
+    """Return a row's own settings over those of the batch."""
+    if given == NO_CONFIG:
+        return own
+    empty = RuntimeConfig()
+    names = RuntimeConfig.__struct_fields__
+    changed = {name: value for name in names if (value := getattr(own, name)) != getattr(empty, name)}
+    return replace(given, **changed)
+
+
+def _read_id(record: Record, name: str) -> str | None:
+    value = record.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} must be a string, not {type(value).__name__}")
+    return value
+
+
+def _need_id(record: Record, name: str) -> str:
+    value = record.get(name)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a string that is not empty")
+    return value
+
+
+def _need_object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = record.get(name)
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object, not {type(value).__name__}")
+    return value
+
+
+def _read_metadata(record: Mapping[str, Any]) -> dict[str, str] | None:
+    if record.get("metadata") is None:
+        return None
+    metadata = _need_object(record, "metadata")
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("metadata must be an object of strings")
+    return metadata
+
+
+class SeenIds:
+    """The ids so far, in a temporary SQLite database: memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        for statement in (
+            "PRAGMA journal_mode = OFF",
+            "PRAGMA synchronous = OFF",
+            "PRAGMA cache_size = -4096",
+            "CREATE TABLE ids (id BLOB PRIMARY KEY, line INTEGER NOT NULL) WITHOUT ROWID",
+            "BEGIN",
+        ):
+            self._database.execute(statement)
+
+    def add(self, name: str, line: int) -> int | None:
+        """Add an id; return the line that used it before, if one did."""
+        key = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        added = self._database.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (key, line))
+        if added.rowcount:
+            return None
+        return int(self._database.execute("SELECT line FROM ids WHERE id = ?", (key,)).fetchone()[0])
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class Skipped(Struct, frozen=True):
+    """A row that has a result already."""
+
+    line: int
+
+
+def read_rows(source: Source, parser: RowParser, done: Iterable[int] | Any = ()) -> Iterator[Row | BadRow | Skipped]:
+    """Iterate over the rows of a source. Rows whose line is in ``done`` are not parsed further than their id."""
+    seen = SeenIds()
+    try:
+        for line, record in source:
+            if isinstance(record, str):
+                yield Skipped(line) if line in done else BadRow(line, None, "own", record)
+                continue
+            name: str | None = None
+            shape: Shape = "own"
+            try:
+                name, shape = parser.name(record)
+                earlier = None if name is None else seen.add(name, line)
+                if line in done:
+                    yield Skipped(line)
+                    continue
+                if earlier is not None:
+                    raise ValueError(f"id {name!r} is already used in line {earlier}")
+                row = Row(line, name, shape, parser.parse(record, shape))
+            except (ValueError, TypeError, ProviderError) as error:
+                reason = error.message if isinstance(error, ProviderError) else str(error)
+                yield Skipped(line) if line in done else BadRow(line, name, shape, reason)
+            else:
+                yield row
+    finally:
+        seen.close()
+
+
+def find_bad_rows(source: Source, parser: RowParser, limit: int) -> list[BadRow]:
+    """Return the first bad rows of a source, requests that break a rule included; nothing is sent."""
+    found: list[BadRow] = []
+    for row in read_rows(source, parser):
+        if isinstance(row, Row):
+            try:
+                check_request(row.request)
+            except ProviderError as error:
+                found.append(BadRow(row.line, row.id, row.shape, error.message))
+        elif isinstance(row, BadRow):
+            found.append(row)
+        if len(found) >= limit:
+            break
+    return found
+
+
+def name_of(source: Any) -> str:
+    """Return the name of an input for messages."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "the rows"

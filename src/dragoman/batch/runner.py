@@ -1,0 +1,177 @@
+"""The local runner: one process, one event loop, a fixed number of calls in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..errors import ProviderError
+from ..events import Response, Usage
+from ..middleware import LimiterUnavailableError
+from ..prices import Cost, PricedAs, PriceTable, Unpriced
+from ..provider import Provider
+from .output import Output
+from .results import Result, find_usage, write_bad, write_failure, write_reply
+from .rows import BadRow, Row, Skipped
+from .spending import Spending
+
+MAX_PROBLEMS = 20
+"""How many bad rows a report names."""
+
+_BREATH = 200  # rows without a call after which other tasks get their turn
+
+
+class BatchError(RuntimeError):
+    """A batch cannot go on. What was finished is on disk, and the same batch can be started again."""
+
+
+class Caller:
+    """Asks the model for one row at a time and returns the result, whatever happens."""
+
+    def __init__(self, model: Provider, *, needs_price: bool = False) -> None:
+        self.model = model
+        self._needs_price = needs_price
+        self._sold: dict[tuple[str | None, str | None], PricedAs] = {}
+
+    async def ask(self, row: Row) -> Result:
+        """Return the result of a row; a failure is a result, too."""
+        request = row.request
+        try:
+            response = await self.model.complete(
+                request.messages,
+                request.tools,
+                request.config,
+                request.response_schema,
+                request.tool_choice,
+                metadata=request.metadata,
+            )
+        except LimiterUnavailableError as error:
+            raise BatchError(str(error)) from error
+        except ProviderError as error:
+            usage = find_usage(error)
+            bill = None if usage == Usage() else self._price(error.provider, error.model, usage)
+            return write_failure(row, error, bill)
+        except Exception as error:
+            return write_failure(row, error, None)
+        bill = self._price_reply(response)
+        if self._needs_price and isinstance(bill, Unpriced):
+            raise BatchError(f"a budget in usd cannot hold: {bill.reason}")
+        return write_reply(row, response, bill)
+
+    def _price_reply(self, response: Response[Any]) -> Cost | Unpriced:
+        key = (response.provider, response.model)
+        sold = self._sold.get(key)
+        if sold is None:
+            found = response.sale.find() if response.sale is not None and response.sale.find is not None else None
+            sold = found or self.model.priced_as
+            if sold.table is None and sold.row is None:  # the table is looked up once, not for every row
+                sold = replace(sold, table=PriceTable.default())
+            self._sold[key] = sold
+        return sold.cost(response.usage)
+
+    def _price(self, provider: str | None, model: str | None, usage: Usage) -> Cost | Unpriced:
+        return self.model.find_sold(provider or "", model or "").cost(usage)
+
+
+class Runner:
+    """Takes rows, asks for them, and puts results into the output."""
+
+    def __init__(
+        self,
+        rows: Iterator[Row | BadRow | Skipped],
+        caller: Caller,
+        output: Output,
+        spending: Spending,
+        *,
+        concurrency: int,
+        on_saved: Callable[[], None],
+    ) -> None:
+        self._rows = rows
+        self._caller = caller
+        self._output = output
+        self._spending = spending
+        self._concurrency = concurrency
+        self._on_saved = on_saved
+        self._settled = asyncio.Event()
+        self._is_over = False
+        self.stopped: str | None = None
+        self.problems: list[str] = []
+
+    async def run(self) -> None:
+        """Work until the rows or the budget are used up; what was finished is on disk even after an error."""
+        saving = asyncio.create_task(self._output.run(self._on_saved))
+        workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
+        try:
+            pending: set[asyncio.Task[None]] = {saving, *workers}
+            while len(pending) > 1:
+                finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in finished:
+                    task.result()
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            self._output.close()
+            await saving
+
+    async def _work(self) -> None:
+        while (row := await self._take()) is not None:
+            try:
+                result = await self._caller.ask(row)
+            except BaseException:
+                self._settle(None)
+                raise
+            self._settle(result)
+            self._output.put(row.line, result.data)
+
+    def _settle(self, result: Result | None) -> None:
+        self._spending.settle(result)
+        self._settled.set()
+
+    async def _take(self) -> Row | None:
+        """Return the next row to ask for; ``None`` at the end. Bad rows become results on the way."""
+        output, passed = self._output, 0
+        while not self._is_over:
+            await output.wait_for_room()
+            if not self._spending.admit():
+                await self._wait_for_budget()
+                continue
+            row = next(self._rows, None)
+            if isinstance(row, Row):
+                output.begin(row.line)
+                return row
+            self._spending.settle(None)
+            if row is None:
+                return None
+            self._pass(row)
+            passed += 1
+            if passed % _BREATH == 0:
+                await asyncio.sleep(0)
+        return None
+
+    def _pass(self, row: BadRow | Skipped) -> None:
+        if isinstance(row, Skipped):
+            self._output.skip(row.line)
+            return
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(str(row))
+        self._output.begin(row.line)
+        result = write_bad(row)
+        self._spending.add(result)
+        self._output.put(row.line, result.data)
+
+    async def _wait_for_budget(self) -> None:
+        if self._spending.in_flight == 0:
+            self._is_over = True
+            for row in self._rows:
+                if isinstance(row, Row):  # there is a row that the budget does not last for
+                    self.stopped = "budget"
+                    break
+                self._pass(row)
+            self._settled.set()
+            return
+        self._settled.clear()
+        await self._settled.wait()

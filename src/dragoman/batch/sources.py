@@ -1,0 +1,199 @@
+"""Where rows come from: JSON lines, CSV or Parquet files, or an iterable. Read one by one, in constant memory."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+Record: TypeAlias = dict[str, Any]
+Read: TypeAlias = tuple[int, Record | str]
+"""The number of a line, from 1, and its record, or the reason why it has none."""
+
+MAX_ROW_BYTES = 8_000_000
+_BOM = b"\xef\xbb\xbf"
+_HEAD = 65_536  # how much of a file identifies it
+
+
+class Source(ABC):
+    """Rows with their numbers. It can be read several times, and gives the same rows each time."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Read]: ...
+
+    @abstractmethod
+    def count(self) -> int | None:
+        """Return about how many rows there are, for a progress bar; ``None`` if that is not known."""
+
+    def identify(self) -> dict[str, Any]:
+        """Return what tells this input from another one."""
+        return {}
+
+
+def open_source(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], max_row_bytes: int) -> Source:
+    """Return the rows of a file, by the ending of its name, or of an iterable of mappings."""
+    if not isinstance(source, str | os.PathLike):
+        return RowsSource(source)
+    path = Path(source)
+    with path.open("rb"):  # so that a file that cannot be read is an error at once
+        pass
+    ending = path.suffix.lower()
+    if ending in (".csv", ".tsv"):
+        return CsvSource(path, max_row_bytes, "\t" if ending == ".tsv" else ",")
+    if ending in (".parquet", ".pq"):
+        return ParquetSource(path)
+    return JsonlSource(path, max_row_bytes)
+
+
+class RowsSource(Source):
+    """Mappings that a program has in memory, or makes one by one."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Read]:
+        for number, row in enumerate(self._rows, 1):
+            yield number, dict(row) if isinstance(row, Mapping) else f"must be a mapping, not {type(row).__name__}"
+
+    def count(self) -> int | None:
+        return len(self._rows) if isinstance(self._rows, Sized) else None
+
+
+class FileSource(Source):
+    """Rows of a file. A file that grew by more rows is still the same input."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def identify(self) -> dict[str, Any]:
+        with self.path.open("rb") as file:
+            head = file.read(_HEAD)
+        return {"length": len(head), "sha256": hashlib.sha256(head).hexdigest()}
+
+    def count(self) -> int | None:
+        with self.path.open("rb") as file:
+            lines, last = 0, b"\n"
+            while block := file.read(1 << 20):
+                lines += block.count(b"\n")
+                last = block[-1:]
+        return lines + (last != b"\n")
+
+
+class JsonlSource(FileSource):
+    """A file with one JSON object on each line. Empty lines are passed over."""
+
+    def __init__(self, path: Path, max_row_bytes: int) -> None:
+        super().__init__(path)
+        self._limit = max_row_bytes
+
+    def __iter__(self) -> Iterator[Read]:
+        with self.path.open("rb") as file:
+            yield from read_lines(file, self._limit)
+
+
+def read_lines(file: Any, limit: int, first: int = 1) -> Iterator[Read]:
+    """Read JSON lines from a binary file; ``first`` is the number of its next line."""
+    read, number = file.readline, first - 1
+    while line := read(limit + 1):
+        number += 1
+        if len(line) > limit and not line.endswith(b"\n"):
+            yield number, f"has more than {limit:,} bytes"
+            while line and not line.endswith(b"\n"):
+                line = read(1 << 20)
+            continue
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if not line.isspace() and line:
+            yield number, _decode(line)
+
+
+def _decode(line: bytes) -> Record | str:
+    try:
+        record = msgspec.json.decode(line)
+    except (ValueError, RecursionError) as error:
+        return f"is not JSON: {str(error) or type(error).__name__}"
+    return record if isinstance(record, dict) else "must be a JSON object"
+
+
+class CsvSource(FileSource):
+    """A CSV or TSV file whose first line names the columns. A row's number is that of its last line in the file."""
+
+    def __init__(self, path: Path, max_row_bytes: int, delimiter: str) -> None:
+        super().__init__(path)
+        self._limit = max_row_bytes
+        self._delimiter = delimiter
+
+    def __iter__(self) -> Iterator[Read]:
+        csv.field_size_limit(self._limit)
+        with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            reader = csv.reader(file, delimiter=self._delimiter, strict=True)
+            names = self._read_names(reader)
+            while True:
+                try:
+                    values = next(reader, None)
+                except csv.Error as error:
+                    yield reader.line_num, f"is not CSV: {error}"
+                    continue
+                if values is None:
+                    return
+                if values:
+                    yield reader.line_num, _name_columns(names, values)
+
+    def _read_names(self, reader: Any) -> list[str]:
+        try:
+            names: list[str] = next(reader, [])
+        except csv.Error as error:
+            raise ValueError(f"{self.path}: the names of the columns cannot be read: {error}") from None
+        if len(set(names)) != len(names):
+            raise ValueError(f"{self.path}: two columns have the same name")
+        return names
+
+
+def _name_columns(names: list[str], values: list[str]) -> Record | str:
+    if len(values) != len(names):
+        return f"has {len(values)} columns, the first line has {len(names)}"
+    for name, value in zip(names, values, strict=True):
+        if "\0" in value:
+            return f"column {name!r} contains a NUL byte"
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+            return f"column {name!r} is not UTF-8"
+    return dict(zip(names, values, strict=True))
+
+
+class ParquetSource(FileSource):
+    """A Parquet file, through pyarrow (the extra ``parquet``). Rows are numbered from 1."""
+
+    def __iter__(self) -> Iterator[Read]:
+        number = 0
+        for group in self._open().iter_batches(batch_size=512):
+            for record in group.to_pylist():
+                number += 1
+                yield number, _to_plain(record)
+
+    def count(self) -> int | None:
+        return int(self._open().metadata.num_rows)
+
+    def _open(self) -> Any:
+        try:
+            from pyarrow import ArrowException, parquet  # an optional dependency, and slow to import
+        except ImportError as error:
+            raise ImportError('Parquet files need the extra "parquet": pip install "dragoman[parquet]"') from error
+        try:
+            return parquet.ParquetFile(self.path)
+        except (ArrowException, OSError) as error:
+            raise ValueError(f"{self.path} cannot be read as Parquet: {error}") from None
+
+
+def _to_plain(record: Record) -> Record | str:
+    """Return the record with what JSON has: dates and decimals become text."""
+    try:
+        plain = msgspec.to_builtins(record)
+    except (TypeError, ValueError) as error:
+        return f"has a value that JSON cannot hold: {error}"
+    return dict(plain)

@@ -1,0 +1,414 @@
+"""``dragoman.batch``: results, order, failures, budgets, limits, cache and restarts, without killing anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import BatchReport, batch
+from dragoman.batch import BatchError, BatchProgress, OutputError, StrictError
+from dragoman.errors import AuthenticationError, OverloadedError, RateLimitError, StreamInterruptedError
+from dragoman.events import Event, Response, Usage
+from dragoman.messages import Assistant, Request
+from dragoman.provider import Provider
+from tests.listed import Listed
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+TOOL = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+
+
+class Echo(Listed):
+    """Answers a prompt with itself, after a while that differs from call to call."""
+
+    def __init__(self, answers: Mapping[str, Any] | None = None, *, pause: float = 0.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.given = dict(answers or {})
+        self.dice = random.Random(1)
+        self.pause = pause
+        self.most = 0
+        self.holds: dict[str, asyncio.Event] = {}
+
+    async def events(self, request: Request) -> Any:
+        prompt = request.messages[-1].text  # type: ignore[union-attr]
+        self.answers.append(self.given.get(prompt, f"{prompt}!"))
+        answering = super().events(request)
+        self.running_now = getattr(self, "running_now", 0) + 1
+        self.most = max(self.most, self.running_now)
+        try:
+            events: list[Event] = []
+            failure: Exception | None = None
+            try:
+                async for event in answering:
+                    events.append(event)
+            except Exception as error:
+                failure = error
+            await asyncio.sleep(self.dice.random() * self.pause)
+            if prompt in self.holds:
+                await self.holds[prompt].wait()
+            for event in events:
+                yield event
+            if failure is not None:
+                raise failure
+        finally:
+            self.running_now -= 1
+
+
+def holding(prompt: str) -> Echo:
+    """Answers all but one prompt."""
+    model = Echo()
+    model.holds[prompt] = asyncio.Event()
+    return model
+
+
+def cut_off() -> StreamInterruptedError:
+    error = StreamInterruptedError("cut")
+    error.response = Response(Assistant("half"), "error", Usage(10, 2, estimated=True))
+    return error
+
+
+def prompts(count: int) -> list[dict[str, Any]]:
+    return [{"id": f"r{number}", "prompt": f"p{number}"} for number in range(count)]
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+async def run(source: Any, out: Path, model: Provider, **settings: Any) -> BatchReport:
+    return await batch(source, out, model, **{"retries": 0, **settings})
+
+
+async def test_every_row_has_a_result_in_the_order_of_the_input(out: Path) -> None:
+    model = Echo(pause=0.005)
+    report = await run(prompts(200), out, model, concurrency=20)
+    rows = results(out)
+    assert [row["line"] for row in rows] == list(range(1, 201))
+    assert [row["text"] for row in rows] == [f"p{number}!" for number in range(200)]
+    assert (report.rows, report.failed, report.resumed, report.stopped) == (200, 0, 0, None)
+    assert 1 < model.most <= 20
+    assert sorted(path.name for path in out.parent.iterdir()) == ["out.jsonl", "out.jsonl.state"]
+
+
+async def test_results_as_they_are_completed(out: Path) -> None:
+    report = await run(prompts(200), out, Echo(pause=0.005), concurrency=20, order="completed")
+    lines = [row["line"] for row in results(out)]
+    assert sorted(lines) == list(range(1, 201)) != lines
+    assert report.rows == 200
+
+
+async def test_a_row_that_is_slow_holds_nothing_back_on_disk(out: Path) -> None:
+    running = asyncio.create_task(run(prompts(50), out, holding("p0"), concurrency=5))
+    ahead = out.with_name("out.jsonl.ahead")
+    async with asyncio.timeout(20):
+        while not ahead.exists() or ahead.read_bytes().count(b"\n") < 49:
+            await asyncio.sleep(0.01)
+    assert out.read_bytes() == b""
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    again = Echo()
+    report = await run(prompts(50), out, again, concurrency=5)
+    assert (report.rows, report.resumed, len(again.requests)) == (50, 49, 1)
+    assert [row["line"] for row in results(out)] == list(range(1, 51))
+    assert not ahead.exists()
+
+
+async def test_rows_that_finished_ahead_are_kept_when_the_order_changes(out: Path) -> None:
+    running = asyncio.create_task(run(prompts(20), out, holding("p0"), concurrency=5))
+    ahead = out.with_name("out.jsonl.ahead")
+    async with asyncio.timeout(20):
+        while not ahead.exists() or ahead.read_bytes().count(b"\n") < 19:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
+    again = Echo()
+    report = await run(prompts(20), out, again, order="completed")
+    assert (report.rows, len(again.requests)) == (20, 1)
+    assert sorted(row["line"] for row in results(out)) == list(range(1, 21))
+
+
+async def test_failures_are_rows_with_their_error(out: Path) -> None:
+    answers = {
+        "p1": RateLimitError("slow down", status=429),
+        "p2": cut_off(),
+        "p3": ZeroDivisionError("a bug"),
+    }
+    report = await run(prompts(5), out, Echo(answers))
+    rows = results(out)
+    assert (report.rows, report.failed, report.bad) == (5, 3, 0)
+    assert [row.get("text") for row in rows] == ["p0!", None, None, None, "p4!"]
+    assert (rows[1]["error"]["category"], rows[1]["error"]["status"], rows[1]["id"]) == (
+        "provider_rate_limit",
+        429,
+        "r1",
+    )
+    assert rows[2]["usage"]["estimated"]
+    assert rows[3]["error"] == {"category": "other", "kind": "ZeroDivisionError", "message": "a bug"}
+
+
+async def test_failed_rows_are_asked_again_on_request_only(out: Path) -> None:
+    await run(prompts(3), out, Echo({"p1": OverloadedError("later")}))
+    model = Echo()
+    assert (await run(prompts(3), out, model)).failed == 1
+    assert model.requests == []
+    report = await run(prompts(3), out, model, retry_failed=True, order="completed")
+    assert (report.rows, report.failed, len(model.requests)) == (3, 0, 1)
+
+
+async def test_bad_rows_are_reported_with_their_line(tmp_path: Path, out: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    lines = [
+        b'{"prompt": "a", "id": "x"}',
+        b"not json",
+        b'{"prompt": "\x00"}',
+        b"",
+        b'{"prompt": "' + b"x" * 10_000_000 + b'"}',
+        b'{"prompt": "b", "id": "x"}',
+        b'{"prompt": 5}',
+        b'{"prompt": "c"}',
+    ]
+    source.write_bytes(b"\n".join(lines))
+    model = Echo()
+    report = await run(source, out, model)
+    rows = results(out)
+    assert [row["line"] for row in rows] == [1, 2, 3, 5, 6, 7, 8]
+    assert [row.get("text") for row in rows] == ["a!", None, None, None, None, None, "c!"]
+    assert all(row["error"]["message"].startswith(f"line {row['line']}: ") for row in rows if "error" in row)
+    assert (report.rows, report.failed, report.bad, len(report.problems)) == (7, 5, 5, 5)
+    again = await run(source, out, Echo())
+    assert (again.rows, again.resumed, again.bad) == (7, 7, 5)
+
+
+async def test_strict_sends_nothing(tmp_path: Path, out: Path) -> None:
+    model = Echo()
+    with pytest.raises(StrictError, match="line 2: must have either"):
+        await run([{"prompt": "a"}, {}], out, model, strict=True)
+    assert model.requests == []
+    assert not out.exists()
+    assert (await run([{"prompt": "a"}], out, model, strict=True)).rows == 1
+
+
+async def test_structured_output(out: Path) -> None:
+    answers = {"p0": '{"n": 3}', "p1": '{"n": "x"}', "p2": '{"n": 4}'}
+    report = await run(prompts(3), out, Echo(answers), response_schema=SCHEMA)
+    rows = results(out)
+    assert (rows[0]["parsed"], rows[2]["parsed"], report.failed) == ({"n": 3}, {"n": 4}, 1)
+    assert (rows[1]["error"]["category"], rows[1]["error"]["output"]) == ("structured_output_invalid", '{"n": "x"}')
+
+
+async def test_tools_are_proposed_and_never_executed(out: Path) -> None:
+    called: list[int] = []
+
+    def add(n: int) -> int:
+        """Add."""
+        called.append(n)
+        return n
+
+    from dragoman.sim import Answer, Call, ScriptedProvider
+
+    model = ScriptedProvider(Answer(tool_calls=[Call("add", {"n": 1}, "c1")]))
+    await run([{"prompt": "x"}], out, model, tools=[add])
+    (row,) = results(out)
+    assert (row["tool_calls"], row["finish_reason"], called) == (
+        [{"id": "c1", "name": "add", "arguments": {"n": 1}}],
+        "tool_calls",
+        [],
+    )
+
+
+# --- money ------------------------------------------------------------------------------------------
+
+
+async def test_a_budget_stops_cleanly_and_covers_all_runs(out: Path) -> None:
+    model = Echo(pause=0.002)
+    model.priced_as = "openai:gpt-5"  # 10 input and 5 output tokens a row
+    one = dragoman.cost(Usage(10, 5), "openai:gpt-5").total
+    assert one is not None
+    report = await run(prompts(100), out, model, concurrency=10, budget={"usd": one * 30})
+    assert (report.rows, report.stopped, report.cost_usd) == (30, "budget", one * 30)
+    assert [row["line"] for row in results(out)] == list(range(1, 31))
+    assert Decimal(results(out)[0]["cost_usd"]) == one
+    again = await run(prompts(100), out, model, concurrency=10, budget=f"usd={one * 40}")
+    assert (again.rows, again.resumed, again.stopped, len(model.requests)) == (40, 30, "budget", 40)
+    last = await run(prompts(100), out, model, budget=f"usd={one * 100}")
+    assert (last.rows, last.stopped, last.cost_usd) == (100, None, one * 100)
+
+
+@pytest.mark.parametrize(("budget", "rows"), [("rows=7", 7), ("tokens=150", 10), ("usd=0", 0), ("rows=100", 20)])
+async def test_other_budgets(out: Path, budget: str, rows: int) -> None:
+    model = Echo()
+    model.priced_as = "openai:gpt-5"
+    report = await run(prompts(20), out, model, budget=budget)
+    assert (report.rows, report.stopped) == (rows, None if rows == 20 else "budget")
+
+
+async def test_a_budget_of_money_needs_a_price(out: Path) -> None:
+    model = Echo()
+    with pytest.raises(BatchError, match="a budget in usd cannot hold: no price for listed:m"):
+        await run(prompts(3), out, model, budget="usd=5")
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("budget", ["eur=5", "usd=x", "usd", "usd=-1", "usd=inf"])
+async def test_wrong_budgets(out: Path, budget: str) -> None:
+    with pytest.raises(ValueError, match="budget"):
+        await run(prompts(3), out, Echo(), budget=budget)
+
+
+async def test_what_failed_rows_cost_is_counted_also_after_they_were_dropped(out: Path) -> None:
+    model = Echo({"p0": cut_off()})
+    model.priced_as = "openai:gpt-5"
+    first = await run(prompts(2), out, model)
+    assert first.cost_usd > dragoman.cost(Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
+    model.given = {}
+    again = await run(prompts(2), out, model, retry_failed=True)
+    assert again.failed == 0
+    assert again.cost_usd > first.cost_usd
+
+
+# --- around the model -------------------------------------------------------------------------------
+
+
+async def test_transient_failures_are_retried(out: Path) -> None:
+    model = Listed(OverloadedError("later", retry_after=0.0), "a")
+    report = await batch([{"prompt": "x"}], out, model, retries=1)
+    assert (report.failed, len(model.requests)) == (0, 2)
+
+
+async def test_identical_rows_are_asked_once_with_a_cache(tmp_path: Path, out: Path) -> None:
+    model = Echo(pause=0.002)
+    model.priced_as = "openai:gpt-5"
+    rows = [{"id": str(number), "prompt": f"p{number % 3}"} for number in range(30)]
+    report = await run(rows, out, model, cache=tmp_path / "cache.db")
+    assert (len(model.requests), report.cached) == (3, 27)
+    assert report.cost_usd == 3 * dragoman.cost(Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
+    assert [row["text"] for row in results(out)] == [f"p{number % 3}!" for number in range(30)]
+    assert sum(row.get("cached", False) for row in results(out)) == 27
+
+
+async def test_limits_hold(out: Path) -> None:
+    model = Echo()
+    running = asyncio.create_task(run(prompts(20), out, model, requests_per_minute=6))
+    async with asyncio.timeout(20):
+        while not out.exists() or out.read_bytes().count(b"\n") < 6:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert len(model.requests) == 6  # the seventh waits for ten seconds
+    running.cancel()
+    await asyncio.wait([running])
+    assert len(results(out)) == 6
+
+
+async def test_progress_is_reported(out: Path) -> None:
+    seen: list[BatchProgress] = []
+    await run(prompts(50), out, Echo({"p3": AuthenticationError("no")}, pause=0.01), on_progress=seen.append)
+    last = seen[-1]
+    assert (last.total, last.rows, last.failed, last.seconds_left) == (50, 50, 1, 0)
+    assert last.rate > 0
+    assert [each.rows for each in seen] == sorted(each.rows for each in seen)
+
+
+# --- the output of another batch --------------------------------------------------------------------
+
+
+async def test_an_output_belongs_to_one_batch(out: Path) -> None:
+    await run(prompts(3), out, Echo())
+    for settings in ({"temperature": 0.5}, {"system": "x"}, {"template": "{prompt}"}):
+        with pytest.raises(OutputError, match="another model or other settings"):
+            await run(prompts(3), out, Echo(), **settings)
+    with pytest.raises(OutputError, match="another model or other settings"):
+        await run(prompts(3), out, Echo(model="other"))
+    assert (await run(prompts(3), out, Echo(), temperature=0.5, fresh=True)).resumed == 0
+
+
+async def test_another_input_is_refused_and_a_longer_one_goes_on(tmp_path: Path, out: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "a"}\n')
+    await run(source, out, Echo())
+    with source.open("a") as file:
+        file.write('{"prompt": "b"}\n')
+    assert (await run(source, out, Echo())).resumed == 1
+    source.write_text('{"prompt": "x"}\n')
+    with pytest.raises(OutputError, match="another input"):
+        await run(source, out, Echo())
+
+
+async def test_a_file_that_is_not_ours_is_never_touched(out: Path) -> None:
+    out.write_text("precious")
+    with pytest.raises(OutputError, match="is not the output of a batch"):
+        await run(prompts(3), out, Echo())
+    assert out.read_text() == "precious"
+    out.unlink()
+    await run(prompts(3), out, Echo())
+    out.write_text("precious\n")
+    with pytest.raises(OutputError, match="not results of a batch"):
+        await run(prompts(3), out, Echo())
+    assert out.read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("rest", ['{"line": 3, "te', "\0" * 100, "\0" * 100 + "\n"])
+async def test_half_a_line_at_the_end_is_cut_off(out: Path, rest: str) -> None:
+    await run(prompts(2), out, Echo())
+    whole = out.read_bytes()
+    with out.open("a") as file:
+        file.write(rest)
+    model = Echo()
+    assert (await run(prompts(3), out, model)).resumed == 2
+    assert len(model.requests) == 1
+    assert out.read_bytes().startswith(whole)
+    assert len(results(out)) == 3
+
+
+async def test_two_processes_do_not_write_one_output(out: Path) -> None:
+    model = holding("p0")
+    running = asyncio.create_task(run(prompts(1), out, model))
+    async with asyncio.timeout(20):
+        while not out.exists():
+            await asyncio.sleep(0.01)
+        with pytest.raises(OutputError, match="another process"):
+            await run(prompts(1), out, Echo())
+    model.holds["p0"].set()
+    await running
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"concurrency": 0}, {"retries": -1}, {"order": "x"}, {"template": "{"}, {"tools": 5}, {"temperature": "x"}],
+)
+async def test_wrong_settings_are_found_before_anything_is_sent(out: Path, settings: dict[str, Any]) -> None:
+    model = Echo()
+    with pytest.raises((ValueError, dragoman.InvalidRequestError)):
+        await batch(prompts(1), out, model, **settings)
+    assert model.requests == []
+    assert not out.exists()
+
+
+async def test_a_disk_that_is_full_ends_the_batch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    await run(prompts(1), out, Echo())
+    monkeypatch.setattr("dragoman.batch.output.os.fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        await run(prompts(50), out, Echo())
+
+
+async def test_the_package_is_the_function_too(out: Path) -> None:
+    import dragoman.batch as package
+
+    assert callable(package)
+    assert (await package(prompts(1), out, Echo())).rows == 1  # type: ignore[operator]

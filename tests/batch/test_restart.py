@@ -1,0 +1,125 @@
+"""kill -9 at random points: nothing is lost, and no row that was acknowledged is asked again.
+
+Acknowledged is what is on disk: a complete line of the output, or of the rows that finished ahead of their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..server import Connection, Server, completion, serve
+
+
+class Counting:
+    """Answers prompts after a short random time, and counts how often each was asked."""
+
+    def __init__(self, seed: int) -> None:
+        self.total = 0
+        self.acknowledged: set[str] = set()  # at the last kill
+        self.asked_again: list[str] = []
+        self.dice = random.Random(seed)
+        self.arrived = asyncio.Condition()
+
+    async def __call__(self, connection: Connection) -> None:
+        prompt = connection.seen.json["messages"][-1]["content"]
+        async with self.arrived:
+            self.total += 1
+            if prompt in self.acknowledged:
+                self.asked_again.append(prompt)
+            self.arrived.notify_all()
+        await asyncio.sleep(self.dice.random() * 0.02)
+        connection.reply(200, completion(f"{prompt}!"))
+
+    async def wait_for(self, total: int) -> None:
+        async with self.arrived:
+            await self.arrived.wait_for(lambda: self.total >= total)
+
+
+def acknowledged(out: Path) -> set[int]:
+    lines: set[int] = set()
+    for path in (out, out.with_name(out.name + ".ahead")):
+        if path.exists():
+            complete = path.read_bytes().rpartition(b"\n")[0]
+            lines |= {json.loads(line)["line"] for line in complete.split(b"\n") if line}
+    return lines
+
+
+async def start(server: Server, source: Path, out: Path, order: str) -> asyncio.subprocess.Process:
+    command = [
+        "batch",
+        str(source),
+        str(out),
+        "--model",
+        "m",
+        "--base-url",
+        server.base_url,
+        "--order",
+        order,
+        "--json",
+    ]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dragoman", *command, "--concurrency", "8", "--json",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=dict(os.environ),
+    )  # fmt: skip
+
+
+async def kill_often(folder: Path, order: str, kills: int, rows: int, seed: int) -> int:
+    """Kill a batch so often, each time a while after a request arrived; return how often it was alive then."""
+    dice = random.Random(seed)
+    source, out = folder / "in.jsonl", folder / "out.jsonl"
+    source.write_text("".join([json.dumps({"id": f"r{n}", "prompt": f"p{n}"}) + "\n" for n in range(rows)]))
+    model, killed = Counting(seed), 0
+    async with serve(model) as server, asyncio.timeout(60 + 10 * kills):
+        for _ in range(kills):
+            process = await start(server, source, out, order)
+            ended = asyncio.ensure_future(process.wait())
+            arriving = asyncio.ensure_future(model.wait_for(model.total + dice.randint(1, max(2, 2 * rows // kills))))
+            await asyncio.wait([ended, arriving], return_when=asyncio.FIRST_COMPLETED)
+            arriving.cancel()
+            await asyncio.sleep(dice.random() * 0.03)
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+            await ended
+            model.acknowledged = {f"p{line - 1}" for line in acknowledged(out)}
+            if len(model.acknowledged) == rows:
+                break
+        process = await start(server, source, out, order)
+        printed, problems = await process.communicate()
+        assert process.returncode == 0, problems
+    assert model.asked_again == []
+    report = json.loads(printed)
+    assert (report["rows"], report["failed"]) == (rows, 0)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(row["line"] for row in lines) == list(range(1, rows + 1))
+    assert {row["id"]: row["text"] for row in lines} == {f"r{n}": f"p{n}!" for n in range(rows)}
+    if order == "input":
+        assert [row["line"] for row in lines] == list(range(1, rows + 1))
+    return killed
+
+
+WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+# The order, the number of kills and of rows, and the seed.
+RUNS = (
+    [(order, 10, 400, seed) for order in ("input", "completed") for seed in range(5)]
+    if WHOLE
+    else [("input", 5, 100, 5)]
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("order", "kills", "rows", "seed"), RUNS)
+async def test_killed_at_random_points(
+    tmp_path: Path, order: str, kills: int, rows: int, seed: int, count: Callable[[str, int], None]
+) -> None:
+    count("kills of a batch", await kill_often(tmp_path, order, kills, rows, seed))

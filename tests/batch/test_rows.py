@@ -1,0 +1,151 @@
+"""Shapes of rows, templates and ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.batch.rows import BadRow, Defaults, Row, RowParser, find_bad_rows, read_rows
+from dragoman.batch.sources import open_source
+from dragoman.batch.template import Template
+from dragoman.messages import RuntimeConfig, System, Tool, User
+
+
+def parse(*records: Any, **defaults: Any) -> list[Row | BadRow]:
+    rows = read_rows(open_source(list(records), 1000), RowParser(Defaults(**defaults), "m"))
+    return [row for row in rows if isinstance(row, Row | BadRow)]
+
+
+def parse_one(record: Any, **defaults: Any) -> Row:
+    (row,) = parse(record, **defaults)
+    assert isinstance(row, Row), row
+    return row
+
+
+CHAT = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+OPENAI = {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": CHAT}
+SHAPES: dict[str, Any] = {
+    "own": {"id": "c", "prompt": "Hi", "max_tokens": 9},
+    "openai": OPENAI,
+    "responses": {**OPENAI, "url": "/v1/responses", "body": {"model": "x", "input": "Hi", "max_output_tokens": 9}},
+    "anthropic": {"custom_id": "c", "params": CHAT},
+    "gemini": {
+        "key": "c",
+        "request": {
+            "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
+            "generationConfig": {"maxOutputTokens": 9},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_means_the_same_request(shape: str) -> None:
+    row = parse_one(SHAPES[shape])
+    assert (row.id, row.shape, row.line) == ("c", shape, 1)
+    assert (row.request.messages[0].text, row.request.config.max_tokens) == ("Hi", 9)  # type: ignore[union-attr]
+    assert (row.request.model, row.request.stream) == ("m", False)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_settings_of_the_batch_hold_unless_the_row_has_its_own(shape: str) -> None:
+    given = {"system": "Be terse.", "config": RuntimeConfig(temperature=0.5, max_tokens=3), "tools": (Tool("t"),)}
+    request = parse_one(SHAPES[shape], **given).request
+    assert request.messages[0] == System("Be terse.")
+    assert (request.config.temperature, request.config.max_tokens) == (0.5, 9)
+    assert request.tools == (Tool("t"),)
+
+
+def test_messages_and_settings_of_our_shape() -> None:
+    record = {
+        "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}],
+        "tools": [{"name": "t"}],
+        "tool_choice": "required",
+        "response_schema": {"type": "object"},
+        "temperature": 0,
+        "config": {"top_p": 0.5},
+        "metadata": {"a": "b"},
+    }
+    request = parse_one(record).request
+    assert request.messages == (System("x"), User("Hi"))
+    assert (request.tools[0].name, request.tool_choice, request.response_schema) == (
+        "t",
+        "required",
+        {"type": "object"},
+    )
+    assert (request.config.temperature, request.config.top_p, request.metadata) == (0, 0.5, {"a": "b"})
+
+
+BAD: list[tuple[Any, str]] = [
+    ({}, "must have either a prompt or messages"),
+    ({"prompt": "a", "messages": []}, "not both"),
+    ({"prompt": 5}, "prompt must be a string"),
+    ({"promt": "a"}, "'promt' is not a field of a row"),
+    ({"prompt": "a", "temperature": "hot"}, "temperature"),
+    ({"prompt": "a", "config": 5}, "config must be an object"),
+    ({"prompt": "a", "id": []}, "id must be a string"),
+    ({"prompt": "a", "metadata": {"a": 1}}, "metadata must be an object of strings"),
+    ({"messages": 5}, "messages must be text or a list"),
+    ({"messages": [{"role": "robot", "content": ""}]}, "role"),
+    ({"prompt": "a", "system": 5}, "system must be a string"),
+    ({"prompt": "a", "tools": [{"no": "name"}]}, "tools"),
+    ({**OPENAI, "custom_id": 5}, "custom_id must be a string"),
+    ({**OPENAI, "custom_id": ""}, "custom_id must be a string"),
+    ({**OPENAI, "method": "GET"}, "method must be POST"),
+    ({**OPENAI, "url": "/v1/embeddings"}, "url must be one of"),
+    ({**OPENAI, "body": 5}, "body must be an object"),
+    ({**OPENAI, "body": {"messages": 5}}, "messages"),
+    ({"custom_id": "c", "params": None}, "params must be an object"),
+]
+
+
+@pytest.mark.parametrize(("record", "reason"), BAD)
+def test_bad_rows_name_their_fault_and_do_not_stop_the_rest(record: Any, reason: str) -> None:
+    bad, good = parse(record, {"prompt": "x"})
+    assert isinstance(bad, BadRow)
+    assert reason in bad.reason
+    assert isinstance(good, Row)
+    assert good.line == 2
+
+
+def test_an_id_is_used_once() -> None:
+    first, again, number, same = parse(*[{"id": name, "prompt": "x"} for name in ("a", "a", 7, "7")])
+    assert isinstance(first, Row)
+    assert isinstance(number, Row)
+    assert number.id == "7"
+    assert str(again) == "line 2: id 'a' is already used in line 1"
+    assert str(same) == "line 4: id '7' is already used in line 3"
+
+
+def test_rows_that_are_done_keep_their_ids() -> None:
+    rows = [{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}]
+    found = list(read_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), {1}))
+    assert [type(row).__name__ for row in found] == ["Skipped", "BadRow"]
+
+
+def test_a_template_fills_in_columns() -> None:
+    row = parse_one({"word": "Haus", "n": 3, "x": None, "key": 5}, template="{{{word}}} {n}{x}", id_column="key")
+    assert row.request.messages == (User("{Haus} 3"),)
+    assert row.id == "5"
+    (bad,) = parse({"word": "Haus"}, template="{other}")
+    assert "needs a column 'other'" in str(bad)
+
+
+@pytest.mark.parametrize("text", ["{", "}", "{a!r}", "{a:>5}", "{}"])
+def test_templates_that_are_wrong(text: str) -> None:
+    with pytest.raises(ValueError, match="template"):
+        Template(text)
+
+
+@pytest.mark.parametrize("name", ["a.__class__", "a[0]", "0"])
+def test_a_template_reaches_nothing_but_columns(name: str) -> None:
+    with pytest.raises(ValueError, match="needs a column"):
+        Template("{" + name + "}").fill({"a": "x"})
+
+
+def test_strict_finds_rows_that_break_a_rule_of_requests() -> None:
+    rows = [{"prompt": "x"}, {"messages": []}, {"prompt": "x", "tool_choice": "required"}, {"no": 1}]
+    found = find_bad_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), 10)
+    assert [row.line for row in found] == [2, 3, 4]
+    assert len(find_bad_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), 1)) == 1
