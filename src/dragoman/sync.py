@@ -24,7 +24,7 @@ from .validate import PartialValue
 from .validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
 from .wire import SwapPlan
 
-__all__ = ["SyncEventStream", "SyncProvider", "connect"]
+__all__ = ["SyncEventStream", "SyncProvider", "close_soon", "connect"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -45,6 +45,10 @@ class _Portal:
         except BaseException:
             future.cancel()
             raise
+
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine in the portal without waiting for it."""
+        asyncio.run_coroutine_threadsafe(work, self._open())
 
     def _open(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -113,6 +117,11 @@ class SyncEventStream(Generic[Parsed]):
         self.close()
 
 
+def close_soon(provider: Provider) -> None:
+    """Close a provider that was used through a ``SyncProvider``, without waiting; safe in a finalizer."""
+    _portal.start(provider.close())
+
+
 class SyncProvider:
     """A provider whose calls block. May be shared between threads."""
 
@@ -141,12 +150,13 @@ class SyncProvider:
         request_id: str | None = None,
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        check_calls: bool = True,
         **settings: Unpack[Settings],
     ) -> Response[Parsed]:
         """See ``Provider.complete``."""
         call = self._provider.complete(
             messages, tools, config, response_schema, tool_choice,
-            request_id=request_id, session_id=session_id, metadata=metadata, **settings,
+            request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls, **settings,
         )  # fmt: skip
         return _portal.run(call)
 

@@ -372,9 +372,26 @@ def test_a_server_that_is_not_there_costs_no_password(tmp_path: Path) -> None:
     assert "hunter2secret" not in result.output
 
 
-def test_a_log_on_a_server(conninfo: str) -> None:
+@pytest.fixture
+def address(conninfo: str) -> str:
+    """Return the address of an empty log on a PostgreSQL server."""
     parts = {key: quote(str(value), safe="") for key, value in conninfo_to_dict(conninfo).items()}
-    address = f"postgresql://{parts['user']}@/{parts['dbname']}?host={parts['host']}&options={parts['options']}"
+    return f"postgresql://{parts['user']}@/{parts['dbname']}?host={parts['host']}&options={parts['options']}"
+
+
+def test_costs_on_a_server_are_those_of_a_file(address: str, path: Path) -> None:
+    with open_log(address) as log:
+        tell(log, "fix")
+        tell(log, "look", LEFT_OPEN)
+    for by in ("model", "day", "provider", "session", "key", "project"):
+        on_file, on_server = (
+            json.loads(run("cost", "--by", by, "--log", place, "--json").stdout)[f"{by}s"]
+            for place in (str(path), address)
+        )
+        assert on_server == on_file != []
+
+
+def test_a_log_on_a_server(address: str) -> None:
     with open_log(address) as log:
         tell(log)
     assert run("verify", "--log", address).stdout == f"{len(STORY)} records in 1 session: whole\n"

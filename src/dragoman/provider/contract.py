@@ -87,16 +87,18 @@ class Provider(ABC):
         request_id: str | None = None,
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        check_calls: bool = True,
         **settings: Unpack[Settings],
     ) -> Response[Parsed]:
         """Call the model once and return its complete reply. Nothing is executed.
 
         ``settings`` are the fields of ``RuntimeConfig`` (``temperature=0``, ``max_tokens=50``, ...) and
         ``system``, a system prompt. Functions among ``tools`` are described, never called. ``session_id`` and
-        ``metadata`` go to the records of the call, not to the provider.
+        ``metadata`` go to the records of the call, not to the provider. With ``check_calls=False`` a call of an
+        unknown tool, or with arguments that violate the schema, is returned and not an error.
         """
         request = self._request(
-            messages, tools, config, response_schema, tool_choice,
+            messages, tools, config, response_schema, tool_choice, check_calls=check_calls,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
         began = time.perf_counter()

@@ -225,7 +225,7 @@ class _Route:
             models = self._server.models
             if models and asked.request.model not in models:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
-            check_request(asked.request)
+            check_request(asked.request, history=False)
             scene = self._server.provider.begin(asked.request)
         except ProviderError as error:
             return _response(codec.error(error))

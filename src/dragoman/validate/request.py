@@ -42,13 +42,13 @@ from .schema import Schema, compile_schema, first_error
 def check_request(request: Request, *, history: bool = True) -> None:
     """Raise ``InvalidRequestError`` at the first thing that breaks the contract, naming its place.
 
-    Without ``history``, the arguments of earlier calls are not checked against the tools of today. The gateway
-    relays them as its client sent them: the client's tools may have changed since.
+    Without ``history``, or without ``check_calls`` of the request, the arguments of earlier calls are not checked
+    against the tools of today. The gateway relays them as its client sent them: the client's tools may have changed.
     """
     _check_messages(request.messages)
     if request.tools:
         schemas = _check_tools(request.tools)
-        if history:
+        if history and request.check_calls:
             _check_calls(request.messages, schemas)
     if request.tool_choice is not None:
         _check_tool_choice(request)

@@ -1,0 +1,293 @@
+"""``ChatDragoman``: every model that Dragoman connects to, as a chat model of LangChain.
+
+::
+
+    model = ChatDragoman(model="anthropic:claude-sonnet-4-6", temperature=0)
+    model.bind_tools([search]).invoke("Which river flows through Basel?")
+
+What the wire cannot carry is in ``response_metadata["warnings"]`` and is also issued as a Python warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, Literal
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models.base import LangSmithParams
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import ConfigDict, Field, SecretStr
+
+from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseInputDelta, ToolUseStart
+from ..messages import ForceTool, Tool
+from ..provider import Provider, connect
+from ..sync import SyncProvider
+from .langchain_messages import make_last_chunk, make_message, read_messages
+from .loops import PerLoop, open_blocking
+
+Method = Literal["json_schema", "function_calling", "json_mode"]
+
+
+class DragomanLossWarning(UserWarning):
+    """A part of a request was sent in a lesser form, or not at all."""
+
+
+class ChatDragoman(BaseChatModel):
+    """A chat model of LangChain that calls ``dragoman.connect(model)``, or a ``provider`` that you opened.
+
+    ``model_kwargs`` are further settings of a call, such as ``{"reasoning": "low"}``. A ``provider`` belongs to the
+    event loop that uses it first; with a name, each loop gets connections of its own.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, populate_by_name=True)
+
+    model: str = ""
+    base_url: str | None = None
+    wire: str | None = None
+    api_key: SecretStr | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    timeout: float | None = None
+    max_retries: int = 0
+    stop: list[str] | None = Field(default=None, alias="stop_sequences")
+    model_kwargs: dict[str, Any] = Field(default_factory=dict)
+    provider: Provider | None = Field(default=None, exclude=True)
+
+    @property
+    def _llm_type(self) -> str:
+        return "dragoman"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {"model": self._name, "base_url": self.base_url, "temperature": self.temperature}
+
+    @property
+    def _name(self) -> str:
+        return self.model or (self.provider.model if self.provider is not None else "")
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
+        name = kwargs.get("model") or self._name
+        vendor, colon, model = name.partition(":")
+        params["ls_provider"] = vendor if colon else "dragoman"
+        params["ls_model_name"] = model if colon else name
+        return params
+
+    # --- calls --------------------------------------------------------------------------------------
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        provider = self._blocking(kwargs.pop("model", None))
+        return _make_result(provider.complete(read_messages(messages), **self._arguments(stop, kwargs)))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        provider = await self._running(kwargs.pop("model", None))
+        return _make_result(await provider.complete(read_messages(messages), **self._arguments(stop, kwargs)))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        provider = self._blocking(kwargs.pop("model", None))
+        with provider.stream(read_messages(messages), **self._arguments(stop, kwargs)) as stream:
+            for event in stream:
+                for chunk in _make_chunks(event):
+                    if run_manager:
+                        run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
+        yield _end(stream.response)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        provider = await self._running(kwargs.pop("model", None))
+        async with provider.stream(read_messages(messages), **self._arguments(stop, kwargs)) as stream:
+            async for event in stream:
+                for chunk in _make_chunks(event):
+                    if run_manager:
+                        await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
+        yield _end(stream.response)
+
+    def _arguments(self, stop: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``Provider.complete`` for one call."""
+        known = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "stop_sequences": stop or self.stop,
+            **self.model_kwargs,
+        }
+        given = {**given}
+        given.pop("ls_structured_output_format", None)
+        arguments: dict[str, Any] = {"check_calls": False}
+        for name in ("tools", "tool_choice", "response_schema"):
+            if (value := given.pop(name, None)) is not None:
+                arguments[name] = value
+        if arguments.get("tools"):
+            arguments["tools"] = [_read_tool(tool) for tool in arguments["tools"]]
+            arguments["tool_choice"] = _read_choice(arguments.get("tool_choice"), arguments["tools"])
+        known |= {name: value for name, value in given.items() if value is not None}
+        return {**arguments, **{name: value for name, value in known.items() if value is not None}}
+
+    # --- providers ----------------------------------------------------------------------------------
+
+    def _open(self, model: str | None = None) -> Provider:
+        return connect(
+            model or self.model,
+            base_url=self.base_url,
+            wire=self.wire,
+            api_key=self.api_key.get_secret_value() if self.api_key is not None else None,
+            timeouts=self.timeout,
+            retries=self.max_retries or None,
+        )
+
+    @cached_property
+    def _loops(self) -> dict[str, PerLoop]:
+        return {}
+
+    @cached_property
+    def _portals(self) -> dict[str, SyncProvider]:
+        return {}
+
+    async def _running(self, model: str | None) -> Provider:
+        """Return the provider for the running event loop."""
+        if self.provider is not None and model in (None, self._name):
+            return self.provider
+        name = model or self.model
+        return await self._loops.setdefault(name, PerLoop(lambda: self._open(name))).get()
+
+    def _blocking(self, model: str | None) -> SyncProvider:
+        """Return the provider for callers without an event loop."""
+        name = model or self._name
+        if name not in self._portals:
+            own = self.provider if name == self._name else None
+            self._portals[name] = SyncProvider(own) if own is not None else open_blocking(self._open(name))
+        return self._portals[name]
+
+    # --- tools and structured output ----------------------------------------------------------------
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | dict[str, Any] | bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Offer tools to the model: functions, LangChain tools, Pydantic models, TypedDicts or JSON Schemas."""
+        kwargs.pop("strict", None)  # strict mode is chosen by the schema
+        return super().bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        method: Method = "json_schema",
+        include_raw: bool = False,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Ask for data. ``method`` is ``json_schema``, or ``function_calling`` to ask by a forced tool call."""
+        if method == "function_calling":
+            return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
+        kwargs.pop("strict", None)
+        json_schema = convert_to_json_schema(schema)
+        parser: Runnable[Any, Any] = JsonOutputParser()
+        if isinstance(schema, type) and is_basemodel_subclass(schema):
+            parser = PydanticOutputParser(pydantic_object=schema)
+        model = self.bind(
+            response_schema={"title": "output", **json_schema},
+            ls_structured_output_format={"kwargs": {"method": method}, "schema": schema},
+            **kwargs,
+        )
+        if not include_raw:
+            return model | parser
+        parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+        failed = RunnablePassthrough.assign(parsed=lambda _: None)
+        made: Runnable[Any, Any] = parsed.with_fallbacks([failed], exception_key="parsing_error")
+        return RunnableMap(raw=model) | made
+
+
+# --- translation ------------------------------------------------------------------------------------
+
+
+def _read_tool(tool: Any) -> Tool:
+    function = tool["function"]
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    return Tool(function["name"], function.get("description") or "", parameters)
+
+
+def _read_choice(choice: Any, tools: Sequence[Tool]) -> Any:
+    """Return LangChain's tool choice as ours: a name, "any", ``True`` for the only tool, or OpenAI's form."""
+    if choice is True:
+        return ForceTool(tools[0].name) if len(tools) == 1 else "required"
+    if isinstance(choice, dict):
+        choice = choice.get("function", choice).get("name", choice.get("type"))
+    if choice in (None, False, "auto", "none", "required"):
+        return choice or None
+    return "required" if choice == "any" else ForceTool(choice)
+
+
+def _make_chunks(event: Event) -> Iterator[ChatGenerationChunk]:
+    message: AIMessageChunk | None = None
+    if type(event) is TextDelta:
+        message = AIMessageChunk(content=event.text)
+    elif type(event) is ThinkingDelta:
+        message = AIMessageChunk(content="", additional_kwargs={"reasoning_content": event.text})
+    elif type(event) is ToolUseStart:
+        message = _make_call(event.content_block_index, name=event.tool_name, args="")
+    elif type(event) is ToolUseInputDelta:
+        message = _make_call(event.content_block_index, args=event.partial_json)
+    elif type(event) is ToolUseEnd and event.intent is not None:
+        # Only here is it known which id the provider gave the call: some send it last.
+        message = _make_call(event.content_block_index, args="", id=event.intent.provider_call_id)
+    if message is not None:
+        yield ChatGenerationChunk(message=message)
+
+
+def _make_call(index: int, *, args: str, name: str | None = None, id: str | None = None) -> AIMessageChunk:  # noqa: A002
+    return AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(name=name, args=args, id=id, index=index)])
+
+
+def _end(response: Response[Any]) -> ChatGenerationChunk:
+    _warn(response)
+    last = make_last_chunk(response)
+    last.additional_kwargs.pop("reasoning_content", None)  # its pieces have been sent
+    return ChatGenerationChunk(message=last)
+
+
+def _make_result(response: Response[Any]) -> ChatResult:
+    _warn(response)
+    return ChatResult(generations=[ChatGeneration(message=make_message(response))])
+
+
+def _warn(response: Response[Any]) -> None:
+    for warning in response.warnings:
+        warnings.warn(str(warning), DragomanLossWarning, stacklevel=4)

@@ -1,0 +1,186 @@
+"""Messages between LangChain and Dragoman.
+
+LangChain's content blocks of version 1 are read, and through them the forms of OpenAI and Anthropic that it
+translates itself. A reply keeps its exact Dragoman message in ``additional_kwargs``, so that reasoning signatures and
+other state of the provider come back to it unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call
+
+from ..errors import InvalidRequestError
+from ..events import Response, Usage
+from ..messages import (
+    Assistant,
+    AssistantBlock,
+    Document,
+    Image,
+    Inline,
+    Message,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+    UserBlock,
+)
+
+KEPT = "dragoman_message"
+"""The key of ``additional_kwargs`` under which a reply keeps the message as Dragoman received it."""
+
+
+def read_messages(messages: Sequence[BaseMessage]) -> list[Message]:
+    """Return a conversation of LangChain as Dragoman's messages."""
+    return [_read_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
+
+
+def _read_message(message: BaseMessage, path: str) -> Message:
+    if isinstance(message, SystemMessage):
+        return System(str(message.text))
+    if isinstance(message, HumanMessage):
+        return User(_read_content(message, path))
+    if isinstance(message, ToolMessage):
+        return ToolResult(message.tool_call_id, _read_content(message, path), message.status == "error")
+    if isinstance(message, AIMessage):
+        return _read_reply(message, path)
+    if isinstance(message, FunctionMessage):
+        raise InvalidRequestError(f"{path}: FunctionMessage is deprecated by LangChain; use ToolMessage")
+    if message.type in ("human", "user") or getattr(message, "role", None) == "user":
+        return User(str(message.text))
+    raise InvalidRequestError(f"{path}: a message of type {message.type!r} is not supported")
+
+
+def _read_content(message: BaseMessage, path: str) -> str | list[UserBlock]:
+    if isinstance(message.content, str):
+        return message.content
+    return [_read_block(block, f"{path}.content[{at}]") for at, block in enumerate(message.content_blocks)]
+
+
+def _read_block(block: Any, path: str) -> UserBlock:
+    kind = block["type"]
+    if kind == "text":
+        return Text(block["text"])
+    if kind == "image":
+        return Image(_read_source(block, path), block.get("mime_type"))
+    if kind == "file":
+        extras = block.get("extras") or {}
+        name = extras.get("filename") or extras.get("name") or block.get("filename")
+        return Document(_read_source(block, path), block.get("mime_type") or "application/pdf", name)
+    if kind == "text-plain" and "text" in block:
+        data = base64.b64encode(block["text"].encode()).decode("ascii")
+        return Document(Inline(data), "text/plain", block.get("title"))
+    value = block.get("value") or {}
+    if kind == "non_standard" and value.get("type") == "document":  # LangChain has no block for Anthropic's document
+        source = value.get("source") or {}
+        return Document(Inline(source.get("data", "")), source.get("media_type") or "application/pdf")
+    raise InvalidRequestError(f"{path}: a content block of type {kind!r} is not supported")
+
+
+def _read_source(block: Any, path: str) -> Url | Inline:
+    if block.get("base64"):
+        return Inline(block["base64"])
+    if block.get("url"):
+        return Url(block["url"])
+    raise InvalidRequestError(f"{path}: needs url or base64; ids of uploaded files belong to one vendor")
+
+
+def _read_reply(message: AIMessage, path: str) -> Assistant:
+    kept = message.additional_kwargs.get(KEPT)
+    if kept is not None:
+        exact = msgspec.convert(kept, Assistant)
+        calls = [(call.id, call.name, call.arguments) for call in exact.tool_calls]
+        if exact.text == message.text and calls == [(c["id"], c["name"], c["args"]) for c in message.tool_calls]:
+            return exact
+    return Assistant([*_rebuild_reply(message, path)])
+
+
+def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
+    """Yield the blocks of a reply that was made, or edited, outside Dragoman."""
+    for block in message.content_blocks:
+        if block["type"] == "text" and block["text"]:
+            yield Text(block["text"])
+        elif block["type"] == "reasoning" and (reasoning := block.get("reasoning")):
+            yield Thinking(reasoning)
+    for call in message.tool_calls:
+        yield ToolCall(call["id"] or "", call["name"], call["args"])
+    if message.invalid_tool_calls:
+        name = message.invalid_tool_calls[0]["name"]
+        raise InvalidRequestError(f"{path}.invalid_tool_calls: the call of {name!r} cannot be sent back")
+
+
+# --- replies ----------------------------------------------------------------------------------------
+
+
+def make_message(response: Response[Any]) -> AIMessage:
+    """Return a complete reply as a message of LangChain."""
+    calls = [
+        tool_call(name=call.name, args=call.arguments or {}, id=call.id)
+        for call in response.tool_calls
+        if call.arguments is not None
+    ]
+    return AIMessage(
+        content=response.text,
+        tool_calls=calls,
+        usage_metadata=make_usage(response.usage),
+        **make_metadata(response),
+    )
+
+
+def make_last_chunk(response: Response[Any]) -> AIMessageChunk:
+    """Return what the end of a stream adds: usage, the reason it ended, and the exact message."""
+    return AIMessageChunk(
+        content="",
+        usage_metadata=make_usage(response.usage),
+        chunk_position="last",
+        **make_metadata(response),
+    )
+
+
+def make_metadata(response: Response[Any]) -> dict[str, Any]:
+    """Return what both forms of a reply carry beside its content."""
+    additional = {KEPT: msgspec.to_builtins(response.message)}
+    if response.thinking:
+        additional["reasoning_content"] = response.thinking
+    metadata = {
+        "model_name": response.model or "",
+        "model_provider": response.provider or "",
+        "finish_reason": response.finish_reason,
+        "request_id": response.request_id,
+        "warnings": [str(warning) for warning in response.warnings],
+    }
+    return {"additional_kwargs": additional, "response_metadata": metadata}
+
+
+def make_usage(usage: Usage) -> UsageMetadata | None:
+    """Return the usage in LangChain's form; ``None`` if the provider did not report it."""
+    if usage.input_tokens is None or usage.output_tokens is None:
+        return None
+    made = UsageMetadata(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.input_tokens + usage.output_tokens,
+    )
+    if usage.cached_input_tokens is not None or usage.cache_creation_input_tokens is not None:
+        details = {"cache_read": usage.cached_input_tokens, "cache_creation": usage.cache_creation_input_tokens}
+        made["input_token_details"] = {name: count for name, count in details.items() if count is not None}  # type: ignore[typeddict-item]
+    if usage.reasoning_tokens is not None:
+        made["output_token_details"] = {"reasoning": usage.reasoning_tokens}
+    return made

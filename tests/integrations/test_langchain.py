@@ -1,0 +1,217 @@
+"""LangChain's standard tests of a chat model, unmodified, over real sockets to a scripted server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+from langchain_tests.unit_tests import ChatModelUnitTests
+
+from dragoman import (
+    InvalidRequestError,
+    StructuredOutputError,
+    Thinking,
+    UnsupportedFeatureError,
+    Usage,
+)
+from dragoman.integrations.langchain import ChatDragoman, DragomanLossWarning
+from dragoman.sim import SimServer
+
+from ..listed import Listed, speak
+from .obliging import obliging
+
+pytestmark = pytest.mark.filterwarnings("default::dragoman.integrations.langchain.DragomanLossWarning")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+class TestUnit(ChatModelUnitTests):
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatDragoman
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": "m", "base_url": "http://127.0.0.1:9/v1"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SimServer]:
+    with SimServer(obliging(), models=("sim-1", "sim-2")) as served:
+        yield served
+
+
+class Standard(ChatModelIntegrationTests):
+    wire: ClassVar[str]
+    address: ClassVar[str]
+
+    @pytest.fixture(autouse=True)
+    def _world(self, server: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Set the address; the pictures that the tests fetch come from here, not from the network."""
+        type(self).address = server.base_urls[self.wire]
+        monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatDragoman
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": "sim-1", "base_url": self.address, "wire": self.wire, "max_tokens": 1000}
+
+    @property
+    def model_override_value(self) -> str | None:
+        return "sim-2"
+
+    @property
+    def supports_image_urls(self) -> bool:
+        return self.wire != "ollama"
+
+    @property
+    def supports_pdf_inputs(self) -> bool:
+        return self.wire != "ollama"
+
+    supports_pdf_tool_message = supports_pdf_inputs
+    supports_image_inputs = True
+    supports_image_tool_message = True
+    supports_json_mode = True
+    supports_anthropic_inputs = True
+
+
+class TestOpenai(Standard):
+    wire = "openai"
+
+
+class TestAnthropic(Standard):
+    wire = "anthropic"
+
+
+class TestResponses(Standard):
+    wire = "responses"
+
+    @pytest.mark.xfail(reason="the Responses API has no stop sequences", raises=UnsupportedFeatureError)
+    def test_stop_sequence(self, model: BaseChatModel) -> None:
+        super().test_stop_sequence(model)
+
+
+class TestGemini(Standard):
+    wire = "gemini"
+
+
+class TestOllama(Standard):
+    wire = "ollama"
+
+
+# --- what LangChain's tests do not cover ------------------------------------------------------------
+
+
+@tool
+def depth(river: str) -> int:
+    """Return the depth of a river."""
+    return 25
+
+
+def call(arguments: str) -> Any:
+    """Answer with signed thinking and a call."""
+    return speak(
+        lambda out: out.thinking("Let me look."),
+        lambda out: out.attach(Thinking, "sig"),
+        lambda out: (out.tool_start(0, "c1", "depth"), out.tool_input(0, arguments)),
+        finish="tool_calls",
+        usage=Usage(9, 3, 4, None, 2),
+    )
+
+
+THINK_AND_CALL = call('{"river": "Rhine"}')
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_state_of_the_provider_comes_back_to_it(streamed: bool) -> None:
+    provider = Listed(THINK_AND_CALL, "It is 25 m deep.")
+    model = ChatDragoman(provider=provider).bind_tools([depth])
+    question: list[Any] = [SystemMessage("Be brief."), HumanMessage("How deep is the Rhine?")]
+    if streamed:
+        first: Any = None
+        for chunk in model.stream(question):
+            first = chunk if first is None else first + chunk
+    else:
+        first = model.invoke(question)
+    assert [(call["id"], call["name"], call["args"]) for call in first.tool_calls] == [
+        ("c1", "depth", {"river": "Rhine"})
+    ]
+    assert first.usage_metadata["input_token_details"] == {"cache_read": 4}
+    assert first.usage_metadata["output_token_details"] == {"reasoning": 2}
+    assert [block["type"] for block in first.content_blocks] == ["reasoning", "tool_call"]
+    model.invoke([*question, first, ToolMessage("25", tool_call_id="c1")])
+    sent = provider.requests[-1].messages[2].content[0]
+    assert (sent.text, sent.continuity.signature) == ("Let me look.", "sig")
+
+
+def test_an_edited_reply_is_sent_as_edited() -> None:
+    provider = Listed(THINK_AND_CALL, "Done.")
+    model = ChatDragoman(provider=provider).bind_tools([depth])
+    first = model.invoke("How deep is the Rhine?")
+    first.tool_calls[0]["args"] = {"river": "Aare"}
+    model.invoke(["How deep is the Rhine?", first, ToolMessage("12", tool_call_id="c1")])
+    sent = provider.requests[-1].messages[1]
+    assert sent.tool_calls[0].arguments == {"river": "Aare"}
+    assert all(type(block) is not Thinking or block.continuity is None for block in sent.content)
+
+
+def test_calls_that_violate_the_schema_are_left_to_the_framework() -> None:
+    model = ChatDragoman(provider=Listed(call('{"lake": 1}'), "Sorry.")).bind_tools([depth])
+    found = model.invoke("Hi.")
+    assert found.tool_calls[0]["args"] == {"lake": 1}
+    assert model.invoke(["Hi.", found, ToolMessage("There is no lake.", tool_call_id="c1")]).text == "Sorry."
+
+
+def test_what_the_wire_cannot_carry_is_a_warning(server: SimServer) -> None:
+    model = ChatDragoman(model="sim-1", base_url=server.base_urls["ollama"], wire="ollama")
+    with pytest.warns(DragomanLossWarning, match="cannot force a call"):
+        found = model.bind_tools([depth], tool_choice="depth").invoke("How deep is the Rhine?")
+    assert "tool_choice_dropped" in found.response_metadata["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (
+            [{"type": "video", "url": "https://x/a.mp4"}],
+            r"messages\[0\]\.content\[0\]: .* type 'video'",
+        ),
+        ([{"type": "image", "file_id": "f1"}], "needs url or base64"),
+    ],
+)
+def test_content_that_cannot_be_sent_is_named(content: Any, problem: str) -> None:
+    with pytest.raises(InvalidRequestError, match=problem):
+        ChatDragoman(provider=Listed("Hi.")).invoke([HumanMessage(content)])
+
+
+async def test_connections_are_closed_with_the_loop(server: SimServer) -> None:
+    model = ChatDragoman(model="sim-1", base_url=server.base_urls["openai"])
+
+    def run() -> str:
+        return str(asyncio.run(model.ainvoke("Hello?")).text)
+
+    texts = [await asyncio.to_thread(run) for _ in range(3)]
+    assert texts == [texts[0]] * 3 != [""] * 3
+
+
+def test_a_structured_answer_with_its_message(server: SimServer) -> None:
+    model = ChatDragoman(model="sim-1", base_url=server.base_urls["openai"])
+    schema = {"title": "river", "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    found = model.with_structured_output(schema, include_raw=True).invoke("Name a river.")
+    assert found["parsed"] == {"name": "Because."}
+    assert isinstance(found["raw"], AIMessage)
+    broken = ChatDragoman(provider=Listed("not JSON")).with_structured_output(schema, method="json_mode")
+    with pytest.raises(StructuredOutputError):
+        broken.invoke("Name a river.")
