@@ -30,7 +30,7 @@ from msgspec.structs import force_setattr, replace
 from .config import ConfigError, Section, read_yaml
 from .log import SideEffect
 
-__all__ = ["Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule", "Verdict"]
+__all__ = ["Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule", "Scope", "Verdict", "find_prefix"]
 
 log = logging.getLogger("dragoman")
 
@@ -42,7 +42,7 @@ _EFFECTS: tuple[str, ...] = get_args(SideEffect)
 class Proposal(Struct, frozen=True):
     """An action somebody has to allow: the checked intent, what it would do, and the paths it names.
 
-    Paths are relative to the workspace, with forward slashes.
+    Paths are relative to the workspace, with forward slashes. ``session`` is the id of the session that asks.
     """
 
     tool_name: str
@@ -50,20 +50,28 @@ class Proposal(Struct, frozen=True):
     side_effect: SideEffect = "execute"
     paths: tuple[str, ...] = ()
     intent_id: str = ""
+    session: str = ""
 
 
-class Decision(Struct, frozen=True):
+Scope: TypeAlias = Literal["once", "session", "path", "prefix"]
+
+
+class Decision(Struct, frozen=True, omit_defaults=True):
     """An answer: whose it is, by which rule and why.
 
-    With ``scope="session"`` the same tool is not asked about again in the session; what a rule
-    denies stays denied.
+    ``input`` replaces the input that was proposed; it is checked like the proposal, and both are on record.
+    ``scope`` is what else the answer allows in this session, so that it is not asked about again: the tool
+    (``session``), the tool on the same paths (``path``), or commands that begin with the words of ``prefix``, by
+    default the first word of this one (``prefix``). What a rule denies stays denied.
     """
 
     allowed: bool
     by: str
     reason: str = ""
     rule: str | None = None
-    scope: Literal["once", "session"] = "once"
+    scope: Scope = "once"
+    prefix: str | None = None
+    input: dict[str, Any] | None = None
 
 
 # --- rules ------------------------------------------------------------------------------------------
@@ -362,13 +370,55 @@ Approver: TypeAlias = Callable[[Proposal, Verdict], "bool | Decision | Awaitable
 """Somebody to ask: ``True`` or a ``Decision``. One that waits for a person is a coroutine function."""
 
 
+class _Grant(Struct, frozen=True):
+    """What an answer allows for the rest of the session."""
+
+    decision: Decision
+    tool_name: str
+    paths: frozenset[str] | None = None
+    prefix: str | None = None
+
+    @classmethod
+    def of(cls, decision: Decision, proposal: Proposal) -> _Grant | None:
+        """Return what a decision allows beyond the proposal, if anything; in doubt, nothing."""
+        kept = replace(decision, input=None)  # an edit is about one call
+        if not decision.allowed or decision.scope == "once":
+            return None
+        if decision.scope == "session":
+            return cls(kept, proposal.tool_name)
+        if decision.scope == "path":
+            return cls(kept, proposal.tool_name, frozenset(proposal.paths)) if proposal.paths else None
+        prefix = find_prefix(proposal.input, decision.prefix)
+        return cls(replace(kept, prefix=prefix), proposal.tool_name, prefix=prefix) if prefix else None
+
+    def covers(self, proposal: Proposal) -> bool:
+        if proposal.tool_name != self.tool_name:
+            return False
+        if self.paths is not None:
+            return bool(proposal.paths) and self.paths.issuperset(proposal.paths)
+        return self.prefix is None or find_prefix(proposal.input, self.prefix) is not None
+
+
+def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | None:
+    """Return the prefix if the command begins with its words, and no other command can follow; else ``None``.
+
+    Without a prefix, it is the first word of the command.
+    """
+    command = given.get("command")
+    words = command.split() if isinstance(command, str) else []
+    prefix = " ".join(words[:1]) if prefix is None else " ".join(prefix.split())
+    if not prefix or not isinstance(command, str) or not set(_SEPARATORS).isdisjoint(command):
+        return None
+    return prefix if words[: len(prefix.split())] == prefix.split() else None
+
+
 class Gate:
     """A policy and somebody to ask, for one session."""
 
     def __init__(self, policy: Policy, approve: Approver | None = None) -> None:
         self.policy = policy
         self._approve = approve
-        self._granted: dict[str, Decision] = {}
+        self._granted: list[_Grant] = []
         self._asking = asyncio.Lock()  # a person answers one question at a time
 
     def settle(self, proposal: Proposal) -> tuple[Verdict, Decision | None]:
@@ -376,19 +426,21 @@ class Gate:
         verdict = self.policy.judge(proposal)
         if verdict.action != "ask":
             return verdict, Decision(verdict.action == "allow", "policy", verdict.reason, verdict.rule)
-        earlier = self._granted.get(proposal.tool_name)
-        return verdict, earlier
+        return verdict, self._find_earlier(proposal)
 
     async def ask(self, proposal: Proposal, verdict: Verdict) -> Decision:
         """Have somebody decide. No answer, and an answer that is not a clear yes, is a no."""
         if self._approve is None:
             return Decision(False, "nobody", "there is nobody to ask", verdict.rule)
         async with self._asking:
-            earlier = self._granted.get(proposal.tool_name)  # given while this one waited
+            earlier = self._find_earlier(proposal)  # given while this one waited
             decision = earlier or await self._hear(self._approve, proposal, verdict)
-        if decision.allowed and decision.scope == "session":
-            self._granted.setdefault(proposal.tool_name, decision)
+            if earlier is None and (grant := _Grant.of(decision, proposal)) is not None:
+                self._granted.append(grant)
         return decision
+
+    def _find_earlier(self, proposal: Proposal) -> Decision | None:
+        return next((grant.decision for grant in self._granted if grant.covers(proposal)), None)
 
     async def _hear(self, approve: Approver, proposal: Proposal, verdict: Verdict) -> Decision:
         try:

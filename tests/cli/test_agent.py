@@ -194,6 +194,38 @@ def test_answers_come_from_whoever_is_asked(server: Server, workspace: Path) -> 
     assert "allow? [y]es" in result.stderr
 
 
+def test_an_answer_may_change_the_input_or_allow_a_path_or_a_prefix(server: Server, workspace: Path) -> None:
+    answers = 'p\ne {"path": "a.txt", "old": "one", "new": "three"}\nc cat\n'
+    result = run(server, workspace, "--ask", given=answers)
+    assert result.exit_code == 0, result.output
+    assert (workspace / "a.txt").read_text() == "three\n"
+    granted = [record.payload for record in records(workspace) if record.type == "permission.granted"]
+    assert [(grant.scope, grant.prefix) for grant in granted] == [("path", None), ("once", None), ("prefix", "cat")]
+    assert granted[1].input == {"path": "a.txt", "old": "one", "new": "three"}
+    assert "always this [p]ath" in result.stderr
+    assert "always [c]ommands with 'cat'" in result.stderr
+    assert '  allowed  edit_file, by user, with {"' in result.stdout
+
+
+@pytest.mark.parametrize("answer", ["c is the wrong language", "e {not json", "elsewhere", "path of no return"])
+def test_a_reason_is_not_read_as_a_yes(server: Server, workspace: Path, answer: str) -> None:
+    run(server, workspace, "--ask", given=f"y\ny\n{answer}\n")
+    denied = [record.payload for record in records(workspace) if record.type == "permission.denied"]
+    assert [(each.tool_name, each.reason) for each in denied] == [("bash", answer)]
+
+
+def test_a_hook_decides_before_anybody_is_asked(server: Server, workspace: Path) -> None:
+    program = workspace.parent / "check.py"
+    program.write_text(
+        "import json, sys\nasked = json.load(sys.stdin)\n"
+        "print(json.dumps({'allowed': True if asked['tool_name'] == 'edit_file' else None}))\n"
+    )
+    result = run(server, workspace, "--hook", f"{sys.executable} {program}")
+    assert result.exit_code == 0, result.output
+    assert "  allowed  edit_file, by hook python" in result.stdout
+    assert "   denied  bash, by nobody: there is nobody to ask" in result.stdout
+
+
 def test_an_answer_that_never_comes_is_a_no(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="y\n")
     assert "   denied  edit_file, by nobody: the answer never came" in result.stdout

@@ -21,6 +21,7 @@ from dragoman.log import (
     LogPruned,
     MessageRecorded,
     ModelSwapped,
+    PermissionAnswered,
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
@@ -184,6 +185,12 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
     ("permission.requested", PermissionRequested("tu_01", "bash", "not in the rules"), "system", "private"),
     ("permission.granted", PermissionGranted("tu_01", "bash", "user", scope="session"), "system", "private"),
     ("permission.denied", PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"), "system", "private"),
+    (
+        "permission.answered",
+        PermissionAnswered("tu_01", True, "ann", "fine", "prefix", "make", {"command": "make lint"}),
+        "user",
+        "private",
+    ),
     ("tool.started", ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}), "tool", "private"),
     (
         "tool.observed",

@@ -19,7 +19,7 @@ from ..errors import UnsupportedFeatureError
 from ..local import WeightsError, find_model, list_models
 from ..log import EventLog
 from ..messages import RuntimeConfig
-from ..permission import Policy, Rule
+from ..permission import Approver, Policy, Rule
 from ..provider import SCHEMES, Provider
 from ..registry import ConfigError
 from ..session import (
@@ -28,10 +28,12 @@ from ..session import (
     DropOldToolResults,
     KeepAll,
     Outcome,
+    RemoteApprover,
     Session,
     SessionError,
     Summarise,
     Window,
+    hook,
 )
 from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, hide_memory, workspace_tools
 from .agent_view import AgentView
@@ -93,6 +95,12 @@ class _Agent(click.Command):
 @click.option("--yes", "mode", flag_value="yes", help="Allow everything that no rule denies.")
 @click.option("--ask", "mode", flag_value="ask", help="Ask about everything, reading too, even without a terminal.")
 @click.option(
+    "--hook", metavar="COMMAND", help="A program that decides: it reads a proposal as JSON and prints its answer."
+)
+@click.option(
+    "--await-approval", is_flag=True, help="Wait for answers from another process, too: dragoman log approve."
+)
+@click.option(
     "--budget",
     "limits",
     multiple=True,
@@ -145,7 +153,7 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
     view = AgentView(as_json=as_json)
     logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is on record, and shown
     lines = Lines()
-    approve = make_approver(view, lines, always=options["mode"] == "ask")
+    approver = make_approver(view, lines, always=options["mode"] == "ask")
     is_watched = sys.stdin.isatty() and sys.stdout.isatty()
     follow_up = lines if is_watched and not as_json and not options["once"] else None
     settings = {
@@ -153,12 +161,12 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
         "config": RuntimeConfig(max_tokens=options["max_tokens"]),
         "budget": budget,
         "context": _CONTEXTS[options["context"]],
-        "approve": approve,
         "on_record": view.show_record,
         "on_event": view.show_event,
         "metadata": {"workspace": str(workspace.resolve()), "sandbox": find_sandbox().label},
     }
     with open_log_at(where, readonly=False) as log:
+        settings["approve"] = _add_approvers(log, approver, options)
         if options["resume"] is not None:
             options["resume"] = find_session(log, options["resume"], kind="agent")
         view.warn_of_sandbox(find_sandbox())
@@ -229,6 +237,15 @@ async def _run(
     except ToolFailure as error:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(EXIT_CODES["session_failed"]) from None
+
+
+def _add_approvers(log: EventLog, approver: Approver | None, options: dict[str, Any]) -> Approver | None:
+    """Add the approvers that the options name: another process, and a hook before it."""
+    if options["await_approval"]:
+        approver = RemoteApprover(log, approver)
+    if options["hook"]:
+        approver = hook(shlex.split(options["hook"]), then=approver)
+    return approver
 
 
 async def _ask_next(lines: Lines) -> str:

@@ -167,7 +167,9 @@ def _observed(it: ToolObserved) -> _Line:
 
 def _by(it: PermissionGranted | PermissionDenied) -> str:
     who = f"rule: {it.rule}" if it.by == "policy" and it.rule else it.by
-    return f"{it.tool_name}, by {who}" + (f": {it.reason}" if it.reason else "")
+    given = it.input if isinstance(it, PermissionGranted) else None
+    edited = f", with {json.dumps(given, ensure_ascii=False)}" if given is not None else ""
+    return f"{it.tool_name}, by {who}{edited}" + (f": {it.reason}" if it.reason else "")
 
 
 def _resumed(it: SessionResumed) -> _Line:

@@ -7,14 +7,14 @@ import difflib
 import json
 import os
 import sys
+from typing import Any
 
 import click
 
-from ..permission import Approver, Decision, Proposal, Verdict
+from ..permission import Approver, Decision, Proposal, Verdict, find_prefix
 from .agent_view import AgentView, describe_action
 
 _COMPARED = 2_000  # lines
-_QUESTION = "allow? [y]es, [n]o, [a]lways this tool, or why not: "
 
 
 def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> Approver | None:
@@ -28,23 +28,58 @@ def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> App
                 "asked", f"{describe_action(proposal.tool_name, proposal.input)} ({proposal.side_effect})", "yellow"
             )
             view.show_block(_show_whole(proposal), is_diff={"old", "new"} <= set(proposal.input))
-        click.echo(_QUESTION, nl=False, err=True)
+        click.echo(_write_question(proposal), nl=False, err=True)
         line = await lines.read()
         if line is None:
             click.echo(err=True)
             return Decision(False, "nobody", "the answer never came")
-        return _read_answer(line.strip())
+        if line.strip().casefold() in ("e", "edit") and sys.stdin.isatty():
+            line = f"e {await asyncio.to_thread(_edit, proposal) or ''}"
+        return _read_answer(line.strip(), proposal)
 
     return approve
 
 
-def _read_answer(answer: str) -> Decision:
-    word = answer.casefold()
-    if word in ("y", "yes"):
+def _write_question(proposal: Proposal) -> str:
+    choices = ["[y]es", "[n]o", "[a]lways this tool"]
+    choices += ["always this [p]ath"] if proposal.paths else []
+    choices += [f"always [c]ommands with {find_prefix(proposal.input)!r}"] if find_prefix(proposal.input) else []
+    return f"allow? {', '.join(choices)}, [e]dit, or why not: "
+
+
+def _edit(proposal: Proposal) -> str | None:
+    """Let the user change the input in an editor; return it, or ``None`` if it was not saved."""
+    return click.edit(json.dumps(proposal.input, ensure_ascii=False, indent=2), extension=".json")
+
+
+def _read_answer(answer: str, proposal: Proposal) -> Decision:
+    """Read an answer: ``y``, ``a``, ``p``, ``c PREFIX`` or ``e JSON``; anything else is why not."""
+    word, _, rest = answer.partition(" ")
+    word = word.casefold()
+    if answer.casefold() in ("y", "yes"):
         return Decision(True, "user")
-    if word in ("a", "always"):
+    if answer.casefold() in ("a", "always"):
         return Decision(True, "user", "for the rest of the session", scope="session")
+    if answer.casefold() in ("p", "path") and proposal.paths:
+        return Decision(True, "user", scope="path")
+    prefix = find_prefix(proposal.input, rest or None) if word in ("c", "command") else None
+    if prefix is not None:
+        return Decision(True, "user", scope="prefix", prefix=prefix)
+    if word in ("e", "edit"):
+        edited = _read_object(rest)
+        if edited is not None:
+            return Decision(True, "user", input=edited)
+        answer = answer if rest else "no edit was made"
+    word = answer.casefold()
     return Decision(False, "user", "" if word in ("", "n", "no") else answer)
+
+
+def _read_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _show_whole(proposal: Proposal) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import json
 import re
 import sys
@@ -31,7 +32,9 @@ from ..log import (
     name_place,
     open_log,
 )
-from ..replay import describe, shorten
+from ..permission import Decision
+from ..replay import describe, make_printable, shorten
+from ..session import Question, SessionError, answer_question, find_questions
 from ..trace import TraceServer
 from .bills import GROUPS, add_up, show_bills, write_csv
 from .console import Bar, show_table, working
@@ -208,6 +211,79 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
 
 def _line(record: LogRecord) -> str:
     return f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22}  {describe(record)}"
+
+
+# --- deciding ---------------------------------------------------------------------------------------
+
+
+@command.command("approve")
+@click.argument("session", required=False)
+@click.argument("intent", required=False)
+@log_option
+@click.option("--deny", is_flag=True, help="Deny it.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; the model receives the reason of a denial.")
+@click.option("--by", metavar="NAME", help="Who decides; by default your user name.")
+@click.option("--input", "edited", metavar="JSON", help="Run it with this input; both inputs are recorded.")
+@click.option(
+    "--scope",
+    type=click.Choice(["once", "session", "path", "prefix"]),
+    default="once",
+    show_default=True,
+    help="What else it allows in the session: the tool, the same paths, or commands with the same first words.",
+)
+@click.option("--prefix", metavar="WORDS", help="With --scope prefix: the words; by default the first one.")
+@json_option("the questions, or the answer")
+def approve(session: str | None, intent: str | None, where: str | None, *, as_json: bool, **given: Any) -> None:
+    """Answer a question of a session that runs in another process, such as dragoman agent --await-approval.
+
+    INTENT is the id of the proposal, or the beginning of it. Without one, the open questions are listed.
+    """
+    with open_log_at(where) as log:
+        session = find_session(log, session) if session is not None else None
+        questions = find_questions(log, session)
+        if intent is None:
+            _show_questions(questions, as_json=as_json)
+            return
+        matching = [each for each in questions if each.intent_id.startswith(intent)]
+        if len(matching) != 1:
+            raise click.UsageError(f"{len(matching)} open questions have an id that begins with {intent!r}")
+        decision = _read_decision(**given)
+        try:
+            record = answer_question(log, matching[0].session, matching[0].intent_id, decision)
+        except SessionError as error:
+            raise click.UsageError(str(error)) from error
+    if as_json:
+        write_json(record.data)
+    else:
+        word = "allowed" if decision.allowed else "denied"
+        click.echo(f"{matching[0].tool_name} {word} by {decision.by}", err=True)
+
+
+def _show_questions(questions: list[Question], *, as_json: bool) -> None:
+    if as_json:
+        write_json(questions)
+        return
+    for each in questions:
+        click.echo(f"{click.style(each.session, bold=True)}  {each.intent_id}  {each.tool_name} ({each.side_effect})")
+        click.echo(f"  {make_printable(json.dumps(each.input, ensure_ascii=False))}")
+    if not questions:
+        click.echo("no open questions", err=True)
+
+
+def _read_decision(
+    *, deny: bool, reason: str, by: str | None, edited: str | None, scope: Any, prefix: str | None
+) -> Decision:
+    if deny and (edited is not None or scope != "once"):
+        raise click.UsageError("--deny takes neither --input nor --scope")
+    if prefix is not None and scope != "prefix":
+        raise click.UsageError("--prefix needs --scope prefix")
+    given = None
+    if edited is not None:
+        try:
+            given = msgspec.json.decode(edited, type=dict)
+        except msgspec.DecodeError as error:
+            raise click.UsageError(f"--input: is not a JSON object: {error}") from error
+    return Decision(not deny, by or getpass.getuser(), reason, scope=scope, prefix=prefix, input=given)
 
 
 # --- proving ----------------------------------------------------------------------------------------

@@ -240,14 +240,20 @@ class PermissionRequested(Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionGranted(Struct, frozen=True, omit_defaults=True):
-    """An intent may run; ``by`` says who or what allowed it (say ``actor="user"`` when a person did)."""
+    """An intent may run; ``by`` says who or what allowed it (say ``actor="user"`` when a person did).
+
+    ``input`` is what it runs with, if the answer changed what was proposed. ``scope`` is what else the answer
+    allows in the session: the tool, the same paths, or commands that begin with ``prefix``.
+    """
 
     intent_id: str
     tool_name: str
     by: str
     rule: str | None = None
     reason: str = ""
-    scope: Literal["once", "session", "always"] = "once"
+    scope: Literal["once", "session", "path", "prefix", "always"] = "once"
+    prefix: str | None = None
+    input: dict[str, Any] | None = None
 
 
 class PermissionDenied(Struct, frozen=True, omit_defaults=True):
@@ -258,6 +264,21 @@ class PermissionDenied(Struct, frozen=True, omit_defaults=True):
     by: str
     rule: str | None = None
     reason: str = ""
+
+
+class PermissionAnswered(Struct, frozen=True, omit_defaults=True):
+    """Another process answered a question of a session; the session records what came of it.
+
+    It is not a record of that session, whose only writer is its runner, but of the session ``NAME.answers``.
+    """
+
+    intent_id: str
+    allowed: bool
+    by: str
+    reason: str = ""
+    scope: Literal["once", "session", "path", "prefix"] = "once"
+    prefix: str | None = None
+    input: dict[str, Any] | None = None
 
 
 class ToolStarted(Struct, frozen=True, omit_defaults=True):
@@ -327,6 +348,7 @@ Payload: TypeAlias = (
     | PermissionRequested
     | PermissionGranted
     | PermissionDenied
+    | PermissionAnswered
     | ToolStarted
     | ToolObserved
     | ToolFailed
@@ -373,6 +395,7 @@ _ENTRIES = (
     Entry("permission.requested", PermissionRequested, "system", "private"),
     Entry("permission.granted", PermissionGranted, "system", "private"),
     Entry("permission.denied", PermissionDenied, "system", "private"),
+    Entry("permission.answered", PermissionAnswered, "user", "private"),
     Entry("tool.started", ToolStarted, "tool", "private"),
     Entry("tool.observed", ToolObserved, "tool", "private"),
     Entry("tool.failed", ToolFailed, "tool", "private"),

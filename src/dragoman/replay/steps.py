@@ -77,6 +77,7 @@ class Evidence:
     def __init__(self) -> None:
         self._proposed: dict[str, ToolIntent] = {}
         self._decided: dict[str, bool] = {}
+        self._edited: dict[str, dict[str, Any]] = {}
         self._ran: set[str] = set()
         self._running: set[str] = set()
         self._open: dict[str, str] = {}
@@ -108,6 +109,8 @@ class Evidence:
             if intent in self._ran:
                 yield "decided after it had run"
             self._decided[intent] = isinstance(payload, PermissionGranted)
+            if isinstance(payload, PermissionGranted) and payload.input is not None:
+                self._edited[intent] = payload.input
         elif isinstance(payload, ToolStarted):
             yield from self._check_start(intent, payload)
             self._ran.add(intent)
@@ -129,8 +132,10 @@ class Evidence:
             yield "it ran although it was denied"
         if intent in self._ran:
             yield "it ran before"
-        proposed = self._proposed.get(intent)
-        if proposed is not None and proposed.input != payload.input:
+        proposed, edited = self._proposed.get(intent), self._edited.get(intent)
+        if edited is not None and edited != payload.input:
+            yield "the input is not the one that was allowed"
+        elif edited is None and proposed is not None and proposed.input != payload.input:
             yield "the input is not the one proposed"
 
     def _check_session(self, payload: Any) -> tuple[str, ...]:

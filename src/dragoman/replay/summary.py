@@ -20,6 +20,7 @@ from ..log import (
     LogRecord,
     MessageRecorded,
     ModelSwapped,
+    PermissionAnswered,
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
@@ -158,10 +159,21 @@ def _projected(it: ContextProjected) -> str:
     )
 
 
+_SCOPES = {
+    "session": " for the session",
+    "path": " for these paths in the session",
+    "prefix": " for commands in the session that begin with",
+    "always": " for good",
+}
+
+
 def _decided(word: str) -> Callable[[PermissionGranted | PermissionDenied], str]:
     def say(it: PermissionGranted | PermissionDenied) -> str:
-        scope = getattr(it, "scope", "once")
-        much = {"session": " for the session", "always": " for good"}.get(scope, "")
+        much = _SCOPES.get(getattr(it, "scope", "once"), "")
+        if isinstance(it, PermissionGranted) and it.prefix:
+            much += f" {it.prefix!r}"
+        if isinstance(it, PermissionGranted) and it.input is not None:
+            much += f" with another input, {_write(it.input)[: 4 * _LONGEST]}"
         return _join(
             f"{it.tool_name} {word} by {it.by}{much}" + (f" (rule {it.rule})" if it.rule else ""), it.reason, by=": "
         )
@@ -208,6 +220,9 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     PermissionRequested: lambda it: _join(f"asked whether {it.tool_name} may run", it.reason, by=": "),
     PermissionGranted: _decided("allowed"),
     PermissionDenied: _decided("denied"),
+    PermissionAnswered: lambda it: _join(
+        f"{it.by} {'allowed' if it.allowed else 'denied'} {it.intent_id}", it.reason, by=": "
+    ),
     ToolStarted: lambda it: f"{it.tool_name} began to run with {_write(it.input)[: 8 * _LONGEST]}",
     ToolObserved: _observed,
     ToolFailed: lambda it: f"{it.tool_name} could not run to an end: {it.kind}: {it.message}",

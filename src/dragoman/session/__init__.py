@@ -12,6 +12,7 @@ happened and why. After a crash, ``Session.resume`` goes on from the log and run
 
 from __future__ import annotations
 
+from .answers import Question, RemoteApprover, answer_question, find_questions
 from .budget import Budget, Spending
 from .context import (
     ContextPolicy,
@@ -24,6 +25,7 @@ from .context import (
     Window,
 )
 from .conversation import Conversation, Entry
+from .hooks import HookError, hook
 from .ids import ToolIds
 from .outcome import Outcome, SessionError, Step
 from .session import Session
@@ -36,11 +38,14 @@ __all__ = [
     "Conversation",
     "DropOldToolResults",
     "Entry",
+    "HookError",
     "IntentState",
     "KeepAll",
     "Outcome",
     "Part",
     "Projection",
+    "Question",
+    "RemoteApprover",
     "Session",
     "SessionError",
     "Spending",
@@ -49,5 +54,8 @@ __all__ = [
     "Summarise",
     "ToolIds",
     "Window",
+    "answer_question",
+    "find_questions",
+    "hook",
     "reduce_records",
 ]

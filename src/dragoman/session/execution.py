@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from ..events import ToolIntent
 from ..log import (
@@ -22,6 +26,7 @@ from ..log import (
     ToolObserved,
     ToolStarted,
 )
+from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal
 from ..tools import ExecutableTool, Observation, Toolbox, ToolFailure
 from .journal import Journal
@@ -63,42 +68,66 @@ class Pipeline:
         paths = tool.locate(intent.input)
         validated = ToolIntentValidated(intent.id, tool.name, tool.side_effect, paths)
         record = await self._journal.write(validated, parent=parent, turn=turn)
-        allowed = await self._permit(intent, tool, paths, record.id, turn)
-        if allowed is not None:
-            await self._run(intent, tool, paths, allowed, turn)
+        proposal = self._propose(intent, tool, intent.input, paths)
+        granted = await self._permit(intent, proposal, record.id, turn)
+        if granted is not None:
+            await self._run(intent, tool, *granted, turn)
+
+    def _propose(
+        self, intent: ToolIntent, tool: ExecutableTool, given: dict[str, Any], paths: tuple[str, ...]
+    ) -> Proposal:
+        return Proposal(tool.name, given, tool.side_effect, paths, intent.id, self._journal.session)
 
     async def _permit(
-        self, intent: ToolIntent, tool: ExecutableTool, paths: tuple[str, ...], parent: str, turn: str
-    ) -> str | None:
-        """The id of the record that allows it, or ``None``."""
-        proposal = Proposal(tool.name, intent.input, tool.side_effect, paths, intent.id)
+        self, intent: ToolIntent, proposal: Proposal, parent: str, turn: str
+    ) -> tuple[Proposal, str] | None:
+        """Return what may run and the id of the record that allows it, or ``None``."""
         verdict, decision = self._gate.settle(proposal)
         if decision is None:
-            asked = PermissionRequested(intent.id, tool.name, verdict.reason, verdict.rule)
+            asked = PermissionRequested(intent.id, proposal.tool_name, verdict.reason, verdict.rule)
             parent = (await self._journal.write(asked, parent=parent, turn=turn)).id
             decision = await self._gate.ask(proposal, verdict)
-        return await self._record_decision(intent, decision, parent, turn)
+        if decision.allowed is True and decision.input is not None:
+            proposal, decision = self._edit(intent, proposal, decision)
+        record = await self._record_decision(intent, decision, parent, turn)
+        return (proposal, record) if record is not None else None
+
+    def _edit(self, intent: ToolIntent, proposal: Proposal, decision: Decision) -> tuple[Proposal, Decision]:
+        """Check the input that an answer gives in place of the proposed one, as the proposal was checked."""
+        if decision.input == proposal.input:
+            return proposal, replace(decision, input=None)
+        try:
+            given: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(decision.input), type=dict)
+        except (TypeError, ValueError, RecursionError) as error:
+            return proposal, _refuse_edit(decision, f"it is not JSON: {error}")
+        rejection = self._tools.validate(proposal.tool_name, given)
+        if rejection is not None:
+            return proposal, _refuse_edit(decision, rejection[1])
+        tool = self._tools.find(proposal.tool_name)
+        edited = self._propose(intent, tool, given, tool.locate(given))
+        verdict = self._gate.policy.judge(edited)
+        if verdict.action == "deny":
+            return proposal, replace(_refuse_edit(decision, verdict.reason or "a rule denies it"), rule=verdict.rule)
+        return edited, replace(decision, input=given)
 
     async def _record_decision(self, intent: ToolIntent, decision: Decision, parent: str, turn: str) -> str | None:
-        actor = "system" if decision.by in ("policy", "nobody") else "user"
+        is_machine = decision.by in ("policy", "nobody") or decision.by.startswith("hook")
+        actor = "system" if is_machine else "user"
         facts = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
         if decision.allowed is not True:
             denied = PermissionDenied(*facts)
             await self._journal.write(denied, parent=parent, turn=turn, actor=actor)  # type: ignore[arg-type]
             return None
-        granted = PermissionGranted(*facts, decision.scope)
+        granted = PermissionGranted(*facts, decision.scope, decision.prefix, decision.input)
         return (await self._journal.write(granted, parent=parent, turn=turn, actor=actor)).id  # type: ignore[arg-type]
 
-    async def _run(
-        self, intent: ToolIntent, tool: ExecutableTool, paths: tuple[str, ...], parent: str, turn: str
-    ) -> None:
+    async def _run(self, intent: ToolIntent, tool: ExecutableTool, proposal: Proposal, parent: str, turn: str) -> None:
         context = {"side_effect": tool.side_effect, "timeout": tool.timeout, "output_limit": tool.output_limit}
-        started = ToolStarted(intent.id, tool.name, intent.input, {**context, **tool.context()})
+        started = ToolStarted(intent.id, tool.name, proposal.input, {**context, **tool.context()})
         parent = (await self._journal.write(started, parent=parent, turn=turn)).id
-        proposal = Proposal(tool.name, intent.input, tool.side_effect, paths, intent.id)
         try:
             withheld = self._gate.policy.withheld(proposal)
-            observation = await self._tools.execute(tool.name, intent.input, withheld)
+            observation = await self._tools.execute(tool.name, proposal.input, withheld)
         except ToolFailure as failure:
             failed = ToolFailed(intent.id, tool.name, failure.kind, failure.message, failure.duration_ms)
             await self._journal.write(failed, parent=parent, turn=turn)
@@ -123,8 +152,25 @@ class Pipeline:
             await self._journal.write(failed, parent=parent, turn=turn)
 
 
+def _refuse_edit(decision: Decision, why: str) -> Decision:
+    return Decision(False, decision.by, f"the edited input cannot be used: {why}")
+
+
 def describe_end(kept: IntentState | None) -> tuple[object, bool]:
-    """What the model is told became of a call, and whether as an error. Observations are told verbatim."""
+    """Return what the model receives for a call, and whether as an error: an observation as it is.
+
+    If the call ran with another input than the model proposed, a note before it has that input.
+    """
+    content, is_error = _describe_end(kept)
+    if kept is None or kept.edited is None or not kept.started:
+        return content, is_error
+    note = f"[The user changed the input of this call; it ran with {msgspec.json.encode(kept.edited).decode()}]"
+    if isinstance(content, str):
+        return f"{note}\n{content}", is_error
+    return (Text(note), *cast("tuple[UserBlock, ...]", content)), is_error
+
+
+def _describe_end(kept: IntentState | None) -> tuple[object, bool]:
     end = kept.end if kept is not None else None
     if isinstance(end, ToolObserved):
         return end.content, end.is_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -52,6 +52,7 @@ class IntentState(Struct):
     stage: Stage = "proposed"
     started: bool = False
     side_effect: SideEffect | None = None
+    edited: dict[str, Any] | None = None
     end: ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed | None = None
 
     @property
@@ -152,6 +153,8 @@ class State:
             self._open.pop(kept.intent.id, None)
         if isinstance(payload, ToolIntentValidated):
             kept.side_effect = payload.side_effect
+        elif isinstance(payload, PermissionGranted):
+            kept.edited = payload.input
         if stage == "started":
             kept.started = True
         if isinstance(payload, ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed):

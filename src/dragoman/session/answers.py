@@ -1,0 +1,165 @@
+"""Approvals from another process: questions that are open in a log, and answers to them.
+
+A session's only writer is its runner, so an answer is not a record of the session. It goes to the session
+``NAME.answers``: of the same log where several processes may write it, of the file ``log.db.answers`` beside a log
+in a file. The runner reads it there and records what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from ..events import ToolIntent
+from ..log import (
+    EventLog,
+    LogError,
+    LogRecord,
+    PermissionAnswered,
+    PermissionRequested,
+    SideEffect,
+    SqliteLog,
+    ToolIntentValidated,
+)
+from ..permission import Approver, Decision, Proposal, Verdict
+from .hooks import ask
+from .outcome import SessionError
+
+_TYPES = (
+    "tool_intent.proposed", "tool_intent.validated", "permission.requested", "permission.granted",
+    "permission.denied", "tool_intent.closed",
+)  # fmt: skip
+
+
+class Question(Struct, frozen=True, omit_defaults=True):
+    """A proposal that waits for a decision, and the record that asks for it."""
+
+    session: str
+    intent_id: str
+    tool_name: str
+    input: dict[str, Any]
+    asked_at: datetime
+    seq: int
+    side_effect: SideEffect = "execute"
+    paths: tuple[str, ...] = ()
+    reason: str = ""
+    rule: str | None = None
+
+
+def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
+    """Return the questions of one session, or of all, that have no answer on record."""
+    intents: dict[str, ToolIntent] = {}
+    checked: dict[str, ToolIntentValidated] = {}
+    found: dict[str, Question] = {}
+    for record in log.find(*_TYPES, session=session):
+        payload = record.payload
+        if isinstance(payload, ToolIntent):
+            intents[payload.id] = payload
+        elif isinstance(payload, ToolIntentValidated):
+            checked[payload.intent_id] = payload
+        elif isinstance(payload, PermissionRequested) and payload.intent_id in intents:
+            found[payload.intent_id] = _make_question(
+                record, payload, intents[payload.intent_id], checked.get(payload.intent_id)
+            )
+        else:
+            found.pop(getattr(payload, "intent_id", ""), None)
+    return list(found.values())
+
+
+def _make_question(
+    record: LogRecord, asked: PermissionRequested, intent: ToolIntent, checked: ToolIntentValidated | None
+) -> Question:
+    question = Question(
+        record.session, intent.id, intent.tool_name, intent.input, record.timestamp, record.seq,
+        reason=asked.reason, rule=asked.rule,
+    )  # fmt: skip
+    return question if checked is None else replace(question, side_effect=checked.side_effect, paths=checked.paths)
+
+
+def answer_question(log: EventLog, session: str, intent_id: str, decision: Decision) -> LogRecord:
+    """Answer an open question of a session that another process runs; ``SessionError`` if it is not open.
+
+    ``log`` may be open for reading only.
+    """
+    if not any(question.intent_id == intent_id for question in find_questions(log, session)):
+        raise SessionError(f"session {session!r} has no open question about {intent_id!r}")
+    facts = {name: value for name, value in asdict(decision).items() if name != "rule"}
+    with _open_answers(log, readonly=False) as answers:
+        assert answers is not None
+        return answers.append_sync(name_answers(session), PermissionAnswered(intent_id, **facts))
+
+
+def name_answers(session: str) -> str:
+    """Return the name of the session that holds the answers of another."""
+    return f"{session}.answers"
+
+
+@contextmanager
+def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
+    """Open the log that holds answers; to read, ``None`` while there are none."""
+    path = find_answers_file(log)
+    if path is None:
+        yield log
+    elif readonly and not path.exists():
+        yield None
+    else:
+        with SqliteLog(path, readonly=readonly) as answers:
+            yield answers
+
+
+def find_answers_file(log: EventLog) -> Path | None:
+    """Return the file for the answers beside a log in a file; ``None`` if the log itself holds them."""
+    return log.path.with_name(f"{log.path.name}.answers") if isinstance(log, SqliteLog) else None
+
+
+class RemoteApprover:
+    """An approver that waits for ``answer_question`` or ``dragoman log approve`` in another process.
+
+    ``also`` is asked at the same time, and the first answer counts. The log is looked at every ``interval`` seconds.
+    """
+
+    def __init__(self, log: EventLog, also: Approver | None = None, *, interval: float = 0.2) -> None:
+        self._log = log
+        self._also = also
+        self._interval = interval
+        self._after: dict[str, int] = {}  # by session: the last answer that was read
+        self._answers: dict[str, PermissionAnswered] = {}
+
+    async def __call__(self, proposal: Proposal, verdict: Verdict) -> Decision:
+        waiting = [asyncio.create_task(self._wait(proposal, verdict))]
+        if self._also is not None:
+            waiting.append(asyncio.create_task(ask(self._also, proposal, verdict)))
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _wait(self, proposal: Proposal, verdict: Verdict) -> Decision:
+        while True:
+            await asyncio.to_thread(self._read, proposal.session)
+            answer = self._answers.pop(proposal.intent_id, None)
+            if answer is not None:
+                facts = {name: value for name, value in asdict(answer).items() if name != "intent_id"}
+                return Decision(**facts, rule=verdict.rule)
+            await asyncio.sleep(self._interval)
+
+    def _read(self, session: str) -> None:
+        name = name_answers(session)
+        try:
+            with _open_answers(self._log, readonly=True) as answers:
+                for record in answers.read(name, self._after.get(name, 0)) if answers is not None else ():
+                    self._after[name] = record.seq
+                    if isinstance(record.payload, PermissionAnswered):
+                        self._answers[record.payload.intent_id] = record.payload
+        except LogError:
+            pass  # the file is being made, or the server is away for a moment: look again

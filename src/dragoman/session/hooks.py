@@ -1,0 +1,132 @@
+"""Hooks: a program or a function that decides about a proposal, which it receives as JSON.
+
+::
+
+    Session(..., approve=hook(["./check-proposal"], then=ask_me))
+
+A hook receives the proposal and answers with an object: ``{"allowed": true}``, ``false``, or ``null`` to leave the
+decision to ``then``; optionally with ``reason``, ``by``, ``scope``, ``prefix`` and ``input``, as in ``Decision``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from ..permission import Approver, Decision, Proposal, Scope, Verdict
+from ..tools import clean_environment
+
+HookFunction: TypeAlias = Callable[[dict[str, Any]], "Any | Awaitable[Any]"]
+_LONGEST = 1024 * 1024  # bytes of an answer
+
+
+class _Answer(Struct, forbid_unknown_fields=True):
+    """What a hook returns."""
+
+    allowed: bool | None = None
+    reason: str = ""
+    by: str = ""
+    scope: Scope = "once"
+    prefix: str | None = None
+    input: dict[str, Any] | None = None
+
+
+class HookError(RuntimeError):
+    """A hook failed, was too slow, or returned something else than a decision. Nothing is allowed by it."""
+
+
+def hook(target: Sequence[str] | HookFunction, *, then: Approver | None = None, timeout: float = 60) -> Approver:
+    """Return an approver that hands the decision to a program or a function.
+
+    A program gets the proposal as JSON on its standard input and prints the answer; an exit code other than 0
+    denies, with the first line of its standard error as the reason. A function gets the same as a dictionary and
+    may be a coroutine function. Without an answer in ``timeout`` seconds, the proposal is denied.
+    """
+    if isinstance(target, str) or (not callable(target) and not target):
+        raise ValueError("hook: give a function, or a program as a list of words")
+    name = getattr(target, "__name__", "function") if callable(target) else PurePath(target[0]).name
+
+    async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
+        asked = describe_proposal(proposal, verdict)
+        try:
+            async with asyncio.timeout(timeout):
+                given = await (_call(target, asked) if callable(target) else _run(target, asked))
+            answer = msgspec.convert({"allowed": given} if isinstance(given, bool | None) else given, _Answer)
+        except TimeoutError:
+            return Decision(False, f"hook {name}", f"no answer after {timeout:g} s", verdict.rule)
+        except (HookError, msgspec.ValidationError) as error:
+            return Decision(False, f"hook {name}", str(error), verdict.rule)
+        if answer.allowed is None:
+            return await ask(then, proposal, verdict)
+        by = f"hook {name}" + (f" for {answer.by}" if answer.by else "")
+        return Decision(
+            answer.allowed, by, answer.reason, verdict.rule, answer.scope, answer.prefix, answer.input
+        )  # fmt: skip
+
+    return approve
+
+
+def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
+    """Return a proposal as plain data, with the rule that asks and its reason."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(proposal))
+    return {**plain, "rule": verdict.rule, "reason": verdict.reason}
+
+
+async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
+    """Return the answer of an approver as a decision; without one, it is denied."""
+    if approve is None:
+        return Decision(False, "nobody", "there is nobody to ask", verdict.rule)
+    answer: Any = approve(proposal, verdict)
+    if inspect.isawaitable(answer):
+        answer = await answer
+    if isinstance(answer, Decision):
+        return answer
+    return Decision(answer is True, "user", "" if answer is True else "not allowed", verdict.rule)
+
+
+async def _call(function: HookFunction, asked: dict[str, Any]) -> Any:
+    try:
+        answer = function(asked)
+        return await answer if inspect.isawaitable(answer) else answer
+    except (asyncio.CancelledError, TimeoutError):
+        raise
+    except Exception as error:
+        raise HookError(f"the hook failed: {type(error).__name__}") from error
+
+
+async def _run(command: Sequence[str], asked: dict[str, Any]) -> Any:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=clean_environment(),
+        )
+    except (OSError, ValueError) as error:
+        raise HookError(f"the hook cannot be run: {type(error).__name__}") from error
+    try:
+        output, problem = await process.communicate(msgspec.json.encode(asked) + b"\n")
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        first = problem.decode("utf-8", "replace").strip().partition("\n")[0][:500]
+        raise HookError(first or f"the hook ended with exit code {process.returncode}")
+    if not output.strip():
+        return None
+    if len(output) > _LONGEST:
+        raise HookError(f"the hook printed more than {_LONGEST} bytes")
+    try:
+        return msgspec.json.decode(output)
+    except msgspec.DecodeError as error:
+        raise HookError(f"the hook did not print JSON: {error}") from None

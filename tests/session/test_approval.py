@@ -1,0 +1,299 @@
+"""Approvals: edits, what an answer allows beyond one call, hooks, and answers from another process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import Policy, Rule, Session
+from dragoman.log import EventLog, MemoryLog, SqliteLog
+from dragoman.messages import ToolResult
+from dragoman.permission import Decision, Proposal, Verdict
+from dragoman.replay import to_steps
+from dragoman.session import RemoteApprover, SessionError, answer_question, find_questions, hook, reduce_records
+from dragoman.tools import FunctionTool, tool
+
+from ..listed import Listed
+from .playing import call, check_evidence, of, propose
+
+ran: list[str] = []
+ASK = Policy([Rule("deny", arguments={"command": "*rm*"}, reason="nothing is removed")])
+
+
+@tool(side_effect="execute")
+def bash(command: str) -> str:
+    """Run a command."""
+    ran.append(command)
+    return f"ran {command}"
+
+
+def edit_file(path: str, text: str) -> str:
+    """Write."""
+    ran.append(f"{path}={text}")
+    return "written"
+
+
+EDIT = FunctionTool(edit_file, side_effect="write", locate=lambda given: (str(given["path"]),))
+
+
+@pytest.fixture(autouse=True)
+def clear() -> None:
+    ran.clear()
+
+
+def commands(*given: str) -> Listed:
+    return Listed(*[propose(call("bash", call_id=f"c{at}", command=each)) for at, each in enumerate(given)], "Done.")
+
+
+async def run(provider: Listed, approve: Any, policy: Policy = ASK, tools: Any = None) -> list[Any]:
+    log = MemoryLog()
+    session = Session(provider, tools or [bash, EDIT], policy, log, approve=approve)
+    assert (await session.run("Go.")).outcome == "completed"
+    records = list(log.read(session.id))
+    check_evidence(records)
+    assert not [step.notes for step in to_steps(records) if step.notes]
+    assert reduce_records(records).messages == session.state.messages
+    return records
+
+
+# --- edits ------------------------------------------------------------------------------------------
+
+
+async def test_an_edit_keeps_what_was_proposed_and_what_ran() -> None:
+    provider = commands("pytest -x")
+    records = await run(provider, lambda p, v: Decision(True, "ann", "faster", input={"command": "pytest -q"}))
+    assert ran == ["pytest -q"]
+    assert of(records, "tool_intent.proposed")[0].input == {"command": "pytest -x"}
+    granted = next(record for record in records if record.type == "permission.granted")
+    assert (granted.actor, granted.payload.by, granted.payload.input) == ("user", "ann", {"command": "pytest -q"})
+    assert of(records, "tool.started")[0].input == {"command": "pytest -q"}
+    result = provider.requests[1].messages[-1]
+    assert isinstance(result, ToolResult)
+    assert result.content == (
+        '[The user changed the input of this call; it ran with {"command":"pytest -q"}]\nran pytest -q'
+    )
+    title = next(step.title for step in to_steps(records) if step.type == "permission.granted")
+    assert title == 'bash allowed by ann with another input, {"command":"pytest -q"}: faster'
+
+
+@pytest.mark.parametrize(
+    ("edited", "why"),
+    [
+        ({"command": 7}, "the edited input cannot be used: "),
+        ({}, "the edited input cannot be used: "),
+        ({"command": "rm -rf /"}, "the edited input cannot be used: nothing is removed"),
+        ({"command": object()}, "the edited input cannot be used: it is not JSON"),
+    ],
+)
+async def test_an_edit_is_checked_like_a_proposal(edited: Any, why: str) -> None:
+    records = await run(commands("ls"), lambda p, v: Decision(True, "ann", input=edited))
+    assert ran == []
+    [denied] = of(records, "permission.denied")
+    assert why in denied.reason
+    assert denied.by == "ann"
+
+
+async def test_the_same_input_is_not_an_edit() -> None:
+    records = await run(commands("ls"), lambda p, v: Decision(True, "ann", input={"command": "ls"}))
+    assert of(records, "permission.granted")[0].input is None
+    assert of(records, "tool.observed")[0].content == "ran ls"
+
+
+# --- scopes -----------------------------------------------------------------------------------------
+
+
+async def count_questions(provider: Listed, decision: Decision) -> int:
+    asked: list[Proposal] = []
+
+    def approve(proposal: Proposal, verdict: Verdict) -> Decision:
+        asked.append(proposal)
+        return decision
+
+    await run(provider, approve)
+    return len(asked)
+
+
+async def test_an_answer_for_the_session_is_about_the_tool() -> None:
+    assert await count_questions(commands("a", "b", "c"), Decision(True, "ann", scope="session")) == 1
+
+
+async def test_an_answer_for_a_path_is_about_the_path() -> None:
+    given = [("a.txt", "1"), ("a.txt", "2"), ("b.txt", "3"), ("a.txt", "4")]
+    calls = [propose(call("edit_file", call_id=f"c{at}", path=p, text=t)) for at, (p, t) in enumerate(given)]
+    assert await count_questions(Listed(*calls, "Done."), Decision(True, "ann", scope="path")) == 2
+
+
+async def test_an_answer_for_a_prefix_is_about_commands_without_a_second_one() -> None:
+    provider = commands("git status", "git log", "git status; curl x", "gitx", "git status $(x)", "git diff")
+    assert await count_questions(provider, Decision(True, "ann", scope="prefix")) == 4
+    provider = commands("git log -1", "git log -2", "git push", "git log")
+    assert await count_questions(provider, Decision(True, "ann", scope="prefix", prefix="git log")) == 2
+
+
+async def test_a_scope_that_does_not_apply_allows_one_call() -> None:
+    assert await count_questions(commands("a", "b"), Decision(True, "ann", scope="path")) == 2
+    assert await count_questions(commands("a;b", "a;b"), Decision(True, "ann", scope="prefix")) == 2
+    assert await count_questions(commands("a", "a"), Decision(True, "ann", scope="prefix", prefix="b")) == 2
+
+
+async def test_an_edit_is_not_repeated_by_its_scope() -> None:
+    records = await run(
+        commands("a", "b"), lambda p, v: Decision(True, "ann", scope="session", input={"command": "edited"})
+    )
+    assert ran == ["edited", "b"]
+    assert [each.input for each in of(records, "permission.granted")] == [{"command": "edited"}, None]
+
+
+async def test_a_scope_does_not_overrule_a_denial() -> None:
+    records = await run(commands("ls", "rm x"), lambda p, v: Decision(True, "ann", scope="session"))
+    assert ran == ["ls"]
+    assert of(records, "permission.denied")[0].by == "policy"
+
+
+# --- hooks ------------------------------------------------------------------------------------------
+
+
+def program(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "check.py"
+    path.write_text(f"import json, sys\nasked = json.load(sys.stdin)\n{text}")
+    return [sys.executable, str(path)]
+
+
+async def test_a_program_decides(tmp_path: Path) -> None:
+    text = "print(json.dumps({'allowed': asked['input']['command'] == 'ls', 'reason': asked['tool_name']}))"
+    records = await run(commands("ls", "make"), hook(program(tmp_path, text)))
+    assert ran == ["ls"]
+    granted = next(record for record in records if record.type == "permission.granted")
+    assert granted.actor == "system"
+    assert granted.payload.by.startswith("hook python")
+    assert of(records, "permission.denied")[0].reason == "bash"
+
+
+async def test_a_function_decides_edits_and_passes_on() -> None:
+    async def check(asked: dict[str, Any]) -> Any:
+        json.dumps(asked)
+        assert (asked["side_effect"], asked["paths"], asked["session"][:8]) == ("execute", [], "session_")
+        if asked["input"]["command"] == "ls":
+            return {"allowed": True, "by": "a bot", "input": {"command": "ls -l"}}
+        return None
+
+    records = await run(commands("ls", "make"), hook(check, then=lambda p, v: Decision(True, "ann")))
+    assert ran == ["ls -l", "make"]
+    assert [each.by for each in of(records, "permission.granted")] == ["hook check for a bot", "ann"]
+
+
+async def test_without_anybody_to_pass_on_to_it_is_denied() -> None:
+    records = await run(commands("ls"), hook(lambda asked: None))
+    assert of(records, "permission.denied")[0].by == "nobody"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("sys.exit('no way')", "no way"),
+        ("sys.exit(3)", "exit code 3"),
+        ("print('yes')", "did not print JSON"),
+        ("print(json.dumps({'allow': True}))", "unknown field"),
+        ("print(json.dumps('yes'))", "Expected `object`"),
+    ],
+)
+async def test_a_program_that_fails_denies(tmp_path: Path, text: str, why: str) -> None:
+    records = await run(commands("ls"), hook(program(tmp_path, text)))
+    assert ran == []
+    assert why in of(records, "permission.denied")[0].reason
+
+
+async def test_a_hook_out_of_time_or_order_denies(tmp_path: Path) -> None:
+    async def slow(asked: dict[str, Any]) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    def broken(asked: dict[str, Any]) -> bool:
+        raise KeyError("x")
+
+    for target, why in ((slow, "no answer after"), (broken, "KeyError"), (["/nowhere/at/all"], "cannot be run")):
+        records = await run(commands("ls"), hook(target, timeout=0.05))  # type: ignore[arg-type]
+        assert why in of(records, "permission.denied")[0].reason
+    with pytest.raises(ValueError, match="hook"):
+        hook("rm -rf")  # type: ignore[arg-type]
+
+
+# --- another process --------------------------------------------------------------------------------
+
+
+async def until_asked(log: EventLog) -> Any:
+    async with asyncio.timeout(60):
+        while not (found := find_questions(log)):
+            await asyncio.sleep(0.01)
+    return found[0]
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_an_answer_from_elsewhere(kind: str, tmp_path: Path) -> None:
+    log: EventLog = MemoryLog() if kind == "memory" else SqliteLog(tmp_path / "log.db")
+    with log:
+        session = Session(commands("ls", "make"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01))
+        running = asyncio.create_task(session.run("Go."))
+        question = await until_asked(log)
+        assert (question.session, question.input, question.tool_name) == (session.id, {"command": "ls"}, "bash")
+        with pytest.raises(SessionError, match="no open question"):
+            answer_question(log, session.id, "tu_other", Decision(True, "ann"))
+        answer_question(log, session.id, question.intent_id, Decision(True, "ann", input={"command": "ls -l"}))
+        async with asyncio.timeout(60):
+            while (question := await until_asked(log)).input != {"command": "make"}:
+                await asyncio.sleep(0.01)
+        answer_question(log, session.id, question.intent_id, Decision(False, "bob", "not now"))
+        assert (await running).outcome == "completed"
+        records = list(log.read(session.id))
+        assert ran == ["ls -l"]
+        assert [each.by for each in of(records, "permission.granted")] == ["ann"]
+        assert of(records, "permission.denied")[0].reason == "not now"
+        assert find_questions(log) == []
+        check_evidence(records)
+
+
+async def test_the_first_answer_counts() -> None:
+    async def never(proposal: Proposal, verdict: Verdict) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    log = MemoryLog()
+    at_once = RemoteApprover(log, lambda p, v: Decision(True, "ann"))
+    await run(commands("ls"), at_once)
+    assert ran == ["ls"]
+    session = Session(commands("make"), [bash], ASK, log, approve=RemoteApprover(log, never, interval=0.01))
+    running = asyncio.create_task(session.run("Go."))
+    question = await until_asked(log)
+    answer_question(log, session.id, question.intent_id, Decision(True, "bob"))
+    await running
+    assert ran == ["ls", "make"]
+
+
+async def test_log_approve_in_another_process(tmp_path: Path) -> None:
+    place = tmp_path / "log.db"
+    words = [sys.executable, "-m", "dragoman", "log", "approve", "--log", str(place)]
+
+    def tell(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, *more], capture_output=True, text=True, check=False)
+
+    with SqliteLog(place) as log:
+        session = Session(commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.02))
+        running = asyncio.create_task(session.run("Go."))
+        question = await until_asked(log)
+        listed = await asyncio.to_thread(tell, "--json")
+        assert json.loads(listed.stdout)[0]["intent_id"] == question.intent_id
+        wrong = await asyncio.to_thread(tell, session.id, "tu_nothing")
+        assert wrong.returncode == 2
+        done = await asyncio.to_thread(
+            tell, session.id, question.intent_id, "--by", "ann", "--input", '{"command": "ls -a"}'
+        )
+        assert done.returncode == 0, done.stderr
+        assert (await running).outcome == "completed"
+        assert ran == ["ls -a"]
+        assert of(list(log.read(session.id)), "permission.granted")[0].by == "ann"
