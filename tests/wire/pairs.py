@@ -300,7 +300,12 @@ def _responses_usage(usage: Usage) -> Usage:
     total = usage.total_tokens
     if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
         total = usage.input_tokens + usage.output_tokens
-    return replace(usage, total_tokens=total, estimated=False)
+    usage = replace(usage, total_tokens=total, estimated=False)
+    if usage == Usage():
+        return usage
+    # The vendor's document requires these: one that is not known is zero.
+    names = ("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens")
+    return replace(usage, **{name: getattr(usage, name) or 0 for name in names})
 
 
 WIRES: dict[str, Wire] = {

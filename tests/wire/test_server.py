@@ -7,9 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.errors import AuthenticationError, CallCancelledError, InvalidRequestError
+from dragoman.errors import (
+    AuthenticationError,
+    CallCancelledError,
+    InvalidRequestError,
+    MalformedToolCallError,
+    UnsupportedFeatureError,
+)
 from dragoman.events import Assembler, Event, Usage
-from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, User
+from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, Tool, User
+from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
 
 
@@ -62,3 +69,71 @@ def test_ollama_dates_its_lines() -> None:
     body: dict[str, Any] = msgspec.json.decode(write("ollama", make(), stream=False, created=1_800_000_000))
     assert body["created_at"] == "2027-01-15T08:00:00Z"
     assert body["message"] == {"role": "assistant", "content": "Yes.", "thinking": "Hm."}
+
+
+# --- custom tools of the Responses wire -----------------------------------------------------------
+
+
+def custom_call(text: str, *, ending: str = "tool_calls") -> list[Any]:
+    request = Request([User("Hi")], tools=[Tool("patch")], model="m")
+    out = Assembler(request_id="R", model="m", expected=Expectation(request))
+    out.start()
+    out.tool_start(0, "c1", "patch")
+    out.tool_input(0, text)
+    out.finish(ending)  # type: ignore[arg-type]
+    return out.take()
+
+
+def frames_of(data: bytes) -> list[Any]:
+    return [msgspec.json.decode(line[6:]) for line in data.splitlines() if line.startswith(b"data: ")]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [('{"input": "*** Begin"}', "*** Begin"), ('{"input": [1]}', "[1]"), ("{}", "")],
+)
+def test_a_custom_tool_gets_its_free_text(text: str, wanted: str) -> None:
+    server = SERVER_CODECS["responses"]
+    for stream in (False, True):
+        asked = Asked(Request([User("Hi")], model="m", stream=stream), custom=frozenset({"patch"}))
+        encoder = server.encoder(asked)
+        data = b"".join([encoder.feed(event) for event in custom_call(text)]) + encoder.end()
+        last = frames_of(data)[-1]["response"] if stream else msgspec.json.decode(data)
+        (item,) = last["output"]
+        facts = (item["type"], item["name"], item["input"], item["call_id"])
+        assert facts == ("custom_tool_call", "patch", wanted, "c1")
+        if stream:
+            kinds = [frame["type"] for frame in frames_of(data)]
+            assert "response.custom_tool_call_input.done" in kinds
+            assert "response.function_call_arguments.delta" not in kinds
+
+
+def test_a_custom_call_that_was_cut_is_incomplete() -> None:
+    server = SERVER_CODECS["responses"]
+    asked = Asked(Request([User("Hi")], model="m", stream=True), custom=frozenset({"patch"}))
+    encoder = server.encoder(asked)
+    data = b"".join([encoder.feed(event) for event in custom_call('{"input": "***', ending="length")])
+    data += encoder.fail(MalformedToolCallError("cut"))
+    (item,) = frames_of(data)[-1]["response"]["output"]
+    assert (item["type"], item["status"]) == ("custom_tool_call", "incomplete")
+    assert b"custom_tool_call_input.done" not in data
+
+
+def test_a_response_repeats_what_was_asked() -> None:
+    asked = Asked(Request([User("Hi")], model="m"), echo={"text": {"format": {"type": "json_object"}}, "store": True})
+    encoder = SERVER_CODECS["responses"].encoder(asked)
+    out = Assembler(request_id="R", model="m")
+    out.start()
+    out.text("Hi")
+    out.finish("stop")
+    for event in out.take():
+        encoder.feed(event)
+    made = msgspec.json.decode(encoder.end())
+    assert (made["text"], made["store"]) == ({"format": {"type": "json_object"}}, True)
+
+
+def test_the_error_by_which_a_tool_runner_does_without_threads() -> None:
+    error = UnsupportedFeatureError("thread: not kept")
+    error.provider_code = "thread_unsupported_request"
+    reply = msgspec.json.decode(SERVER_CODECS["anthropic"].error(error).body)
+    assert reply["error"]["details"] == {"error_code": "thread_unsupported_request"}

@@ -34,6 +34,10 @@ class Asked(Struct, frozen=True):
     """Does the client want to be told the usage at the end of a stream?"""
     issuer: Issuer | None = None
     """Who will answer, if the server knows: whose opaque state the reply carries."""
+    echo: dict[str, Any] = {}
+    """Fields of the request that the reply repeats, on a wire that does."""
+    custom: frozenset[str] = frozenset()
+    """Tools that take free text, on a wire that has them: functions with the parameter ``input`` stand in for them."""
 
 
 class ServerCodec(Protocol):

@@ -65,16 +65,17 @@ _BLOCKS: dict[str, tuple[str, ...]] = {
 _BLOCK = Rule("refused", "send text, images, documents and results of tools")
 
 
-class ThreadError(UnsupportedFeatureError):
-    """A client asks for a conversation that the server keeps; its SDK knows the error by this code."""
-
-    error_code = "thread_unsupported_request"
+def _thread_error() -> UnsupportedFeatureError:
+    """Return the refusal of a conversation kept by the server, with the code that the vendor's SDK goes by."""
+    error = UnsupportedFeatureError("thread: conversations are not kept here; send all messages")
+    error.provider_code = "thread_unsupported_request"
+    return error
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
     """Return the body as the strict reader takes it."""
     if body.get("thread") is not None:
-        raise ThreadError("thread: conversations are not kept here; send all messages")
+        raise _thread_error()
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     _sort_system(made, sorter)

@@ -173,7 +173,10 @@ class AnthropicDecoder(Decoder):
         elif kind == "message_start":
             message = event.message if isinstance(event.message, dict) else {}
             self._start(message.get("model"))
-            self._note_usage(message.get("usage"))
+            usage = message.get("usage")
+            # Proxies send zeros at the start, because clients want integers, and the counts at the end if they know.
+            if not isinstance(usage, dict) or usage.get("input_tokens") != 0 or usage.get("output_tokens") != 0:
+                self._note_usage(usage)
         elif kind == "message_delta":
             self._start()
             if event.delta is not None and event.delta.stop_reason is not None:

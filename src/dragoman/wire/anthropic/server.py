@@ -73,6 +73,9 @@ class AnthropicServer:
 # --- writing --------------------------------------------------------------------------------------
 
 
+_PING = named_frame({"type": "ping"})  # the vendor's server sends one after the start of every stream
+
+
 class _StreamEncoder(ReplyEncoder):
     content_type = "text/event-stream"
 
@@ -100,7 +103,7 @@ class _StreamEncoder(ReplyEncoder):
             block = {"type": "tool_use", "id": event.tool_use_id, "name": event.tool_name, "input": {}}
             return self._open(event.content_block_index, block)
         if isinstance(event, MessageStart):
-            return named_frame({"type": "message_start", "message": _write_message(event)})
+            return named_frame({"type": "message_start", "message": _write_message(event)}) + _PING
         return self._end_call(event) if isinstance(event, ToolUseEnd) else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
@@ -164,7 +167,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
 
 
 def _write_message(start: MessageStart) -> dict[str, Any]:
-    """Return the message before its content: usage is not known yet, which is not zero."""
+    """Return the message before its content. Usage is not known yet, but clients accept only integers there."""
     return {
         "id": start.message_id,
         "type": "message",
@@ -173,7 +176,7 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": _write_usage(Usage()),
+        "usage": {"input_tokens": 0, "output_tokens": 0},
     }
 
 
@@ -250,5 +253,7 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     _, kind, opening = find_class(error, _ERRORS)
     if status_of(error) in (403, 413):
         kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
-    inner = {"type": kind, "message": message_with(error, opening)}
+    inner: dict[str, Any] = {"type": kind, "message": message_with(error, opening)}
+    if error.provider_code == "thread_unsupported_request":  # by which the SDK's tool runner does without threads
+        inner["details"] = {"error_code": error.provider_code}
     return {"type": "error", "error": inner, "request_id": error.request_id}

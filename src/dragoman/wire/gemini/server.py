@@ -35,6 +35,7 @@ from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
+    bearer_token,
     data_frame,
     encode_json,
     has_unreadable_call,
@@ -64,8 +65,8 @@ class GeminiServer:
         return HttpReply(status_of(error), headers_of(error), encode_json({"error": _error_record(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The key in this wire's own header. One in the URL is not taken: addresses are logged."""
-        return headers.get("x-goog-api-key") or None
+        """The key in this wire's own header, or a bearer token. The URL is not looked at: addresses are logged."""
+        return headers.get("x-goog-api-key") or bearer_token(headers)
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -195,6 +196,10 @@ _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
 }
 
 
+_STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}  # whatever the error
+
+
 def _error_record(error: ProviderError) -> dict[str, Any]:
     word, opening = find_class(error, _ERRORS)
-    return {"code": status_of(error), "message": message_with(error, opening), "status": word}
+    status = status_of(error)
+    return {"code": status, "message": message_with(error, opening), "status": _STATUSES.get(status, word)}

@@ -269,7 +269,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> 
         "object": "chat.completion",
         "created": created,
         "model": reply.model,
-        "choices": [{"index": 0, "message": {**message, "refusal": None}, "finish_reason": finish}],
+        "choices": [{"index": 0, "message": {**message, "refusal": None}, "logprobs": None, "finish_reason": finish}],
         **({"usage": usage} if usage else {}),
     }
     return encode_json(body)

@@ -16,12 +16,23 @@ from ...events import (
     ToolUseInputDelta,
     ToolUseStart,
     Usage,
+    read_object,
 )
 from ...messages import AssistantBlock, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
+from ..json import json_text
 from ..openai.server import OpenAIServer, error_record
 from ..seal import is_from, write_opaque
-from ..server import Asked, BodyEncoder, ReplyEncoder, encode_json, known, named_frame, split_at_text, total_tokens
+from ..server import (
+    Asked,
+    BodyEncoder,
+    CallFacts,
+    ReplyEncoder,
+    encode_json,
+    named_frame,
+    split_at_text,
+    total_tokens,
+)
 from .reply import FINISH
 from .server_request import read_request
 
@@ -39,8 +50,8 @@ class ResponsesServer:
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
         if asked.request.stream:
-            return _StreamEncoder(created)
-        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, created))
+            return _StreamEncoder(asked, created)
+        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, asked, created))
 
     def error(self, error: ProviderError) -> HttpReply:
         """A refusal, in the form of the vendor's other wire."""
@@ -54,8 +65,9 @@ class ResponsesServer:
 class _StreamEncoder(ReplyEncoder):
     content_type = "text/event-stream"
 
-    def __init__(self, created: int) -> None:
+    def __init__(self, asked: Asked, created: int) -> None:
         super().__init__()
+        self._asked = asked
         self._created = created
         self._items: list[dict[str, Any]] = []
         self._text: list[str] = []  # of the item that is open
@@ -71,9 +83,13 @@ class _StreamEncoder(ReplyEncoder):
         if isinstance(event, ThinkingDelta):
             return self._think(event)
         if isinstance(event, ToolUseStart):
-            call = {"call_id": event.tool_use_id, "name": event.tool_name, "arguments": ""}
-            return self._begin(event.content_block_index, "function_call", **call)
+            call = {"call_id": event.tool_use_id, "name": event.tool_name}
+            if event.tool_name in self._asked.custom:
+                return self._begin(event.content_block_index, "custom_tool_call", **call, input="")
+            return self._begin(event.content_block_index, "function_call", **call, arguments="")
         if isinstance(event, ToolUseInputDelta):
+            if self._open is not None and self._open["type"] == "custom_tool_call":
+                return b""  # the text is inside the JSON, and known when that is complete
             return self._about_item("response.function_call_arguments.delta", delta=event.partial_json)
         if isinstance(event, ToolUseEnd):
             return self._end_call(event)
@@ -96,13 +112,14 @@ class _StreamEncoder(ReplyEncoder):
         record = error_record(error)
         # Without its items: one that was cut would look complete. After this the vendor's server sends nothing,
         # and its SDK raises nothing; an error event with an object inside makes it raise.
-        failed = self._event("response.failed", response=self._response("failed", error=record, output=[]))
+        why = {"code": record["code"] if record["code"] in _CODES else "server_error", "message": record["message"]}
+        failed = self._event("response.failed", response=self._response("failed", error=why, output=[]))
         return failed + self._event("error", code=record["code"], message=record["message"], param=None, error=record)
 
     # inside
 
     def _response(self, status: str, **facts: Any) -> dict[str, Any]:
-        return {**_response(self, status, self._items, self._created), **facts}
+        return {**_response(self, status, self._items, self._asked, self._created), **facts}
 
     def _begin(self, block: int, kind: str, **fields: Any) -> bytes:
         """Close the item that is open and begin another."""
@@ -117,7 +134,7 @@ class _StreamEncoder(ReplyEncoder):
             self._number += 1
             return self._before_text + encode_json(event.text) + b',"sequence_number":%d}\n\n' % (self._number - 1)
         opening = self._begin(event.content_block_index, "message", role="assistant", content=[])
-        part = {"type": "output_text", "text": "", "annotations": []}
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         opening += self._about_item("response.content_part.added", content_index=0, part=part)
         frame = self._about_item("response.output_text.delta", content_index=0, logprobs=[], delta="\0")
         self._number -= 1  # the frame was made to be split, and is not sent
@@ -137,12 +154,23 @@ class _StreamEncoder(ReplyEncoder):
 
     def _end_call(self, event: ToolUseEnd) -> bytes:
         item, call, self._open, self._block = self._items[-1], self.calls[-1], None, -1
+        if item["type"] == "custom_tool_call":
+            return self._end_custom(item, call)
         item["arguments"], item["status"] = call.arguments, "incomplete"
         if event.intent is None and (event.problem in ("interrupted", "cancelled") or call.is_blank):
             return b""  # cut, or without its input: a done event would make it look complete
         item["status"] = "completed"
         facts = {"arguments": item["arguments"], "name": item["name"]}
         return self._about_item("response.function_call_arguments.done", **facts) + self._done()
+
+    def _end_custom(self, item: dict[str, Any], call: CallFacts) -> bytes:
+        item["input"] = _input_of(call.text)
+        if call.end.intent is None:
+            item["status"] = "incomplete"
+            return b""
+        item["status"] = "completed"
+        delta = self._about_item("response.custom_tool_call_input.delta", delta=item["input"])
+        return delta + self._about_item("response.custom_tool_call_input.done", input=item["input"]) + self._done()
 
     def _close(self) -> bytes:
         item, self._open, self._block = self._open, None, -1
@@ -155,7 +183,7 @@ class _StreamEncoder(ReplyEncoder):
             done = self._about_item("response.reasoning_summary_text.done", summary_index=0, text=text)
             done += self._about_item("response.reasoning_summary_part.done", summary_index=0, part=part)
         else:
-            part = {"type": "output_text", "text": text, "annotations": []}
+            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
             item["content"], item["status"] = [part], "completed"
             done = self._about_item("response.output_text.done", content_index=0, text=text, logprobs=[])
             done += self._about_item("response.content_part.done", content_index=0, part=part)
@@ -176,7 +204,7 @@ class _StreamEncoder(ReplyEncoder):
         return named_frame({"type": kind, **fields, "sequence_number": number})
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> bytes:
+def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, created: int) -> bytes:
     items: list[dict[str, Any]] = []
     calls = iter(reply.calls)
     for block in complete.final_content:
@@ -184,20 +212,28 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> 
         if isinstance(block, ToolCall):
             call = next(calls)
             is_cut = complete.finish_reason == "length" and call.end.intent is None
-            facts = {"call_id": block.id, "name": block.name, "arguments": call.arguments}
-            item = _item(reply, at, "function_call", **facts)
+            facts = {"call_id": block.id, "name": block.name}
+            if block.name in asked.custom:
+                item = _item(reply, at, "custom_tool_call", **facts, input=_input_of(call.text))
+            else:
+                item = _item(reply, at, "function_call", **facts, arguments=call.arguments)
             items.append({**item, **own, "status": "incomplete" if is_cut else "completed"})
         elif isinstance(block, Opaque):
             items.append(write_opaque(block, "responses"))
         elif isinstance(block, Text):
-            part = {"type": "output_text", "text": block.text, "annotations": own.pop("annotations", [])}
+            part = {
+                "type": "output_text",
+                "text": block.text,
+                "annotations": own.pop("annotations", []),
+                "logprobs": [],
+            }
             item = _item(reply, at, "message", role="assistant", content=[part], **own)
             items.append({**item, "status": "completed"})
         elif isinstance(block, Thinking):
             summary = [{"type": "summary_text", "text": block.text}]
             items.append(own if own.get("type") == "reasoning" else _item(reply, at, "reasoning", summary=summary))
     status, facts = _ending(reply, complete)
-    return encode_json({**_response(reply, status, items, created), **facts})
+    return encode_json({**_response(reply, status, items, asked, created), **facts})
 
 
 def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
@@ -209,7 +245,16 @@ def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[s
     return "incomplete", {"incomplete_details": {"reason": word}}
 
 
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+# The codes that the vendor's document allows in a response that failed.
+_CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
+
+
+def _input_of(arguments: str) -> str:
+    """Return the free text in the arguments of the function that stands in for a custom tool."""
+    found = read_object(arguments)
+    text = arguments if found is None else found.get("input", "")
+    return text if isinstance(text, str) else json_text(text)
 
 
 def _item(reply: ReplyEncoder, at: int, kind: str, **fields: Any) -> dict[str, Any]:
@@ -222,7 +267,9 @@ def _id(reply: ReplyEncoder) -> str:
     return "" if reply.start is None else reply.start.message_id.removeprefix("msg_")
 
 
-def _response(reply: ReplyEncoder, status: str, items: list[dict[str, Any]], created: int) -> dict[str, Any]:
+def _response(
+    reply: ReplyEncoder, status: str, items: list[dict[str, Any]], asked: Asked, created: int
+) -> dict[str, Any]:
     return {
         "id": f"resp_{_id(reply)}",
         "object": "response",
@@ -240,6 +287,8 @@ def _response(reply: ReplyEncoder, status: str, items: list[dict[str, Any]], cre
         "tools": [],
         "top_p": None,
         "store": False,
+        "text": {"format": {"type": "text"}},
+        **asked.echo,
         "usage": (_write_usage(reply.complete.usage) if reply.complete is not None else None) or None,
     }
 
@@ -252,13 +301,20 @@ def _own_fields(block: AssistantBlock) -> dict[str, Any]:
     return dict(state.opaque) if isinstance(state.opaque, dict) else {}
 
 
+_COUNTERS = [name for name in Usage.__struct_fields__ if name.endswith("_tokens")]
+
+
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    return known(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        total_tokens=total_tokens(usage),
-        input_tokens_details=known(
-            cached_tokens=usage.cached_input_tokens, cache_write_tokens=usage.cache_creation_input_tokens
-        ),
-        output_tokens_details=known(reasoning_tokens=usage.reasoning_tokens),
-    )
+    """Return the counters. The vendor's document requires the details, so one that is not known is zero."""
+    if all(getattr(usage, name) is None for name in _COUNTERS):
+        return {}
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": total_tokens(usage),
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens or 0,
+            "cache_write_tokens": usage.cache_creation_input_tokens or 0,
+        },
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+    }
