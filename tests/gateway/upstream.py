@@ -115,10 +115,11 @@ class Bench:
         self.seen.clear()
         return await self.post(PATHS[client].format(model=model), body)
 
-    async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], Any]:
-        async with self._http.post(self.url + path, json=body, headers=headers) as reply:
+    async def post(self, path: str, body: Any, **given: str) -> tuple[int, dict[str, str], Any]:
+        async with self._http.post(self.url + path, json=body, headers=given) as reply:
             data = await reply.read()
-            return reply.status, dict(reply.headers), json.loads(data) if data.startswith((b"{", b"[")) else data
+            headers = {name.lower(): value for name, value in reply.headers.items()}
+            return reply.status, headers, json.loads(data) if data.startswith((b"{", b"[")) else data
 
 
 @contextlib.asynccontextmanager

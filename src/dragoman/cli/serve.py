@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -43,6 +44,8 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
 @click.option("--log", "where", metavar="PLACE", help="Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, cost, warnings and times, without content.")  # fmt: skip # noqa: E501
 @click.option("--log-content", is_flag=True, help="With --log: record the messages, too.")
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="Let web pages of this origin (https://app.example) call the gateway from a browser. Again for more; '*' needs --auth.")  # fmt: skip # noqa: E501
+@click.option("--url-keys/--no-url-keys", default=None, help="Take the key of a Gemini client from the URL (?key=). Unless given, only from this machine: URLs are written to the logs of proxies.")  # fmt: skip # noqa: E501
 @click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
 def command(
     models: tuple[str, ...],
@@ -59,6 +62,8 @@ def command(
     max_connections_per_peer: int | None,
     drain: int,
     where: str | None,
+    cors: tuple[str, ...],
+    url_keys: bool | None,
     *,
     media_urls: bool,
     access_log: bool,
@@ -73,22 +78,16 @@ def command(
     if new_key is not None:
         _show_new_key(new_key, as_json=as_json)
         return
-    if not is_loopback(host) and keys is None:
-        raise click.UsageError(f"--host {host} can be reached from outside: give --auth FILE, or stay on 127.0.0.1")
+    if keys is None:
+        _check_open(host, cors)
     with report_errors():
         named = _read_models(models)
         ring = _check(config, named, keys)
         if workers > 1 and state is None and any(key.is_limited for key in ring.keys if ring):
             raise click.UsageError("--workers: keys with limits are counted together in a file; give --state FILE")
         _check_log(where, workers, log_content=log_content)
-        connections = _fit_open_files(max_connections)
-        bounds = {
-            "body_bytes": max_body * _MIB,
-            "reply_seconds": timeout,
-            "media_urls": media_urls,
-            "connections": connections,
-            "connections_per_peer": max_connections_per_peer or max(1, connections // 2),
-        }
+        bounds = {"body_bytes": max_body * _MIB, "reply_seconds": timeout, "media_urls": media_urls}
+        bounds |= _bound_connections(max_connections, max_connections_per_peer)
         told = {
             "config": config,
             "models": named,
@@ -100,8 +99,18 @@ def command(
             "log": where,
             "log_content": log_content,
             "bounds": bounds,
+            "cors": cors,
+            "url_keys": url_keys,
         }
         _run(told, host, port, workers, drain)
+
+
+def _check_open(host: str, cors: Sequence[str]) -> None:
+    """Refuse to serve without keys what others than this machine's users could reach."""
+    if not is_loopback(host):
+        raise click.UsageError(f"--host {host} can be reached from outside: give --auth FILE, or stay on 127.0.0.1")
+    if "*" in cors:
+        raise click.UsageError("--cors '*': every web page could use a gateway without keys; give --auth FILE")
 
 
 def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
@@ -117,6 +126,11 @@ def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
         raise click.UsageError(f"--log: {scrub(str(error))}") from error
     if workers > 1 and is_file:
         raise click.UsageError("--log: a file has one writer; give a postgresql:// URL, or --workers 1")
+
+
+def _bound_connections(most: int, per_peer: int | None) -> dict[str, int]:
+    connections = _fit_open_files(most)
+    return {"connections": connections, "connections_per_peer": per_peer or max(1, connections // 2)}
 
 
 def _fit_open_files(connections: int) -> int:

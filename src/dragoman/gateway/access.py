@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
 
 from msgspec import Struct
 
 from ..errors import AuthenticationError, InvalidRequestError, OverloadedError, UnsupportedContentError
 from ..messages import Document, Image, Message, Request, Url
+from ..wire import ServerCodec
 from ..wire.urls import is_loopback
 from .evidence import CallLog
 from .keys import Key, KeyRing
@@ -95,7 +98,24 @@ class Service:
         self.metrics = Metrics()
         self.draining = False
         self.held_bytes = 0  # of bodies that are being received or decoded
+        self.origins: frozenset[str] = frozenset()  # whose web pages may call from a browser
+        self.url_keys: bool | None = None
         self._check_host = check_host
+
+    def find_key(self, scope: Mapping[str, Any], headers: Mapping[str, str], codec: ServerCodec) -> str | None:
+        """Return the key that a client presents.
+
+        Clients of the Gemini wire may give it in the URL: on this machine, or where the operator allows it.
+        Elsewhere a URL is written to the logs of proxies.
+        """
+        found = codec.key(headers)
+        if found is not None or codec.wire != "gemini" or self.url_keys is False:
+            return found
+        client = scope.get("client")
+        if self.url_keys is None and (client is None or not is_loopback(client[0])):
+            return None
+        values = parse_qs(bytes(scope.get("query_string", b"")).decode("latin-1")).get("key", [])
+        return values[0] if len(values) == 1 else None
 
     def identify(self, headers: Mapping[str, str], presented: str | None) -> Key | None:
         """Whose request this is; ``AuthenticationError`` if it may not be here at all."""
@@ -108,6 +128,8 @@ class Service:
         # address, and its scripts can post here, but their requests carry the page's name in Host or Origin.
         if self._check_host and not _is_local(headers.get("host", "")):
             raise AuthenticationError("this gateway has no keys and answers to its loopback address only", status=403)
+        if headers.get("origin") in self.origins:
+            return None
         if self._check_host and "origin" in headers and not _is_local(_ORIGIN.sub("", headers["origin"], count=1)):
             raise AuthenticationError("this gateway has no keys and answers to no web page", status=403)
         return None

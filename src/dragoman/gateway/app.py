@@ -16,11 +16,13 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request as HttpAsked
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -29,15 +31,18 @@ from ..errors import InvalidModelError, ProviderError
 from ..log import EventLog, open_log
 from ..provider import Provider
 from ..registry import Registry
-from ..wire import SERVER_CODECS, ServerCodec
+from ..wire import SERVER_CODECS
+from ..wire.ollama.generate import OllamaGenerateServer, to_chat
 from .access import Bounds, Service
+from .cors import Cors
 from .evidence import CallLog
 from .exchange import RouteHandler, read_headers
 from .keys import Key, KeyRing
 from .ledger import Ledger
-from .listings import list_models, show_gemini_model, show_model, show_ollama_tag
+from .listings import list_models, show_gemini_model, show_model, show_ollama_running, show_ollama_tag
 from .models import Models
 from .openapi import document
+from .unserved import explain, find_codec
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable that tells workers what to serve: names and paths, no keys."""
@@ -53,6 +58,8 @@ def create_app(
     check_host: bool = True,
     log: EventLog | None = None,
     log_content: bool = False,
+    cors: Sequence[str] = (),
+    url_keys: bool | None = None,
 ) -> Starlette:
     """An ASGI application in front of these models.
 
@@ -60,14 +67,19 @@ def create_app(
     it that nobody else does. ``ledger`` counts what limited keys use, in memory unless you give one.
     ``workers`` says how many processes share the keys; where these have limits, they share a ledger, too.
     ``log`` receives the records of every call, as one session for each run; it stays open at the end. With
-    ``log_content`` it receives the messages, too.
+    ``log_content`` it receives the messages, too. ``cors`` are origins whose web pages may call the gateway from
+    a browser. ``url_keys`` tells whether clients of the Gemini wire may give their key in the URL (``?key=``);
+    unless it is set, those on this machine may.
     """
+    if "*" in cors and keys is None:
+        raise ValueError("cors: every web page could use a gateway without keys; name the origins, or give keys")
     ledger = ledger or Ledger()
     counts = workers == 1 or ledger.is_shared
     if not counts and keys is not None and any(key.is_limited for key in keys.keys):
         raise ValueError("workers: keys with limits are counted together in a file; give ledger=Ledger(path)")
     calls = CallLog(log, include_content=log_content) if log is not None else None
     service = Service(Models(models), keys, ledger, bounds or Bounds(), calls, counts=counts, check_host=check_host)
+    service.origins, service.url_keys = frozenset(cors), url_keys
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
@@ -79,7 +91,12 @@ def create_app(
         if calls is not None:
             await calls.close()
 
-    app = Starlette(routes=_routes(service), lifespan=lifespan)
+    app = Starlette(
+        routes=_routes(service),
+        middleware=[Middleware(Cors, origins=cors)] if cors else [],
+        exception_handlers={404: _refuse_route, 405: _refuse_route},
+        lifespan=lifespan,
+    )
     app.router.redirect_slashes = False  # it would answer before the key is checked, with the client's own Host
     app.state.service = service
     return app
@@ -92,6 +109,9 @@ _PATHS = {
     "/v1/messages": "anthropic",
     "/v1/responses": "responses",
     "/v1beta/models/{call:path}": "gemini",
+    "/v1/models/{call:path}": "gemini",
+    "/v1/projects/{call:path}": "gemini",
+    "/v1beta1/{call:path}": "gemini",
     "/api/chat": "ollama",
 }
 
@@ -99,23 +119,34 @@ _PATHS = {
 def _routes(service: Service) -> list[Route]:
     posts = [Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"]) for path, wire in _PATHS.items()]
     counting = RouteHandler(service, SERVER_CODECS["anthropic"], "count")
+    counting_input = RouteHandler(service, SERVER_CODECS["responses"], "count")
     showing = RouteHandler(service, SERVER_CODECS["ollama"], "show")
+    generating = RouteHandler(service, OllamaGenerateServer(), rewrite=to_chat)
     pages = _Pages(service)
     return [
         *posts,
         Route("/v1/messages/count_tokens", counting, methods=["POST"]),
+        Route("/v1/responses/input_tokens", counting_input, methods=["POST"]),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
         Route("/v1beta/models", pages.gemini_models, methods=["GET"]),
         Route("/v1beta/models/{name:path}", pages.gemini_model, methods=["GET"]),
+        Route("/api/generate", generating, methods=["POST"]),
         Route("/api/show", showing, methods=["POST"]),
         Route("/api/tags", pages.ollama_tags, methods=["GET"]),
+        Route("/api/ps", pages.ollama_running, methods=["GET"]),
         Route("/api/version", pages.ollama_version, methods=["GET"]),
         Route("/health", pages.health, methods=["GET"]),
         Route("/ready", pages.ready, methods=["GET"]),
         Route("/metrics", pages.metrics, methods=["GET"]),
         Route("/openapi.json", pages.openapi, methods=["GET"]),
     ]
+
+
+async def _refuse_route(asked: HttpAsked, error: Exception) -> Response:
+    """Answer a request that no route takes."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return _refusal(asked, explain(asked.method, asked.url.path, status))
 
 
 class _Pages:
@@ -153,12 +184,18 @@ class _Pages:
         return PlainTextResponse(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def models(self, asked: HttpAsked) -> Response:
-        """The models this key may use, in a form that clients of either vendor read."""
+        """The models this key may use, in a form that clients of the openai and anthropic wires read.
+
+        A client of the Gemini wire may ask for its own list here, and is known by its headers.
+        """
+        if find_codec(asked.url.path, asked.headers).wire == "gemini":
+            return await self.gemini_models(asked)
         return self._list_models(asked, list_models)
 
     async def model(self, asked: HttpAsked) -> Response:
         """One model."""
-        return self._show_model(asked, show_model)
+        is_gemini = find_codec(asked.url.path, asked.headers).wire == "gemini"
+        return self._show_model(asked, show_gemini_model if is_gemini else show_model)
 
     async def gemini_models(self, asked: HttpAsked) -> Response:
         """The models this key may use, as the Gemini wire lists them."""
@@ -171,6 +208,10 @@ class _Pages:
     async def ollama_tags(self, asked: HttpAsked) -> Response:
         """Return the models this key may use, as the Ollama wire lists them."""
         return self._list_models(asked, lambda names: {"models": [show_ollama_tag(name) for name in names]})
+
+    async def ollama_running(self, asked: HttpAsked) -> Response:
+        """Return the models this key may use as the Ollama wire lists those in memory."""
+        return self._list_models(asked, lambda names: {"models": [show_ollama_running(name) for name in names]})
 
     async def ollama_version(self, asked: HttpAsked) -> Response:
         """Return the gateway's own version, which clients of the Ollama wire ask for first."""
@@ -203,20 +244,12 @@ class _Pages:
 
     def _identify(self, asked: HttpAsked) -> Key | None:
         headers = read_headers(asked.scope)
-        return self._service.identify(headers, _codec_for(asked).key(headers))
-
-
-def _codec_for(asked: HttpAsked) -> ServerCodec:
-    """Return the wire that the reader of a page most likely uses."""
-    path = asked.url.path
-    if path.startswith(("/v1beta/", "/api/")):
-        return SERVER_CODECS["gemini" if path.startswith("/v1beta/") else "ollama"]
-    is_anthropic = "x-api-key" in asked.headers or "anthropic-version" in asked.headers
-    return SERVER_CODECS["anthropic" if is_anthropic else "openai"]
+        codec = find_codec(asked.url.path, headers)
+        return self._service.identify(headers, self._service.find_key(asked.scope, headers, codec))
 
 
 def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
-    reply = _codec_for(asked).error(error)
+    reply = find_codec(asked.url.path, asked.headers).error(error)
     return Response(reply.body, reply.status, dict(reply.headers))
 
 
@@ -253,4 +286,6 @@ def create_app_from_environment() -> Starlette:
         check_host=told["check_host"],
         log=log,
         log_content=told["log_content"],
+        cors=told["cors"],
+        url_keys=told["url_keys"],
     )

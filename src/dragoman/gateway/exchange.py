@@ -24,19 +24,21 @@ from ..errors import (
     UnavailableError,
 )
 from ..events import Event, MessageComplete
-from ..messages import LossWarning, Request
+from ..messages import LossWarning, Request, new_ulid
 from ..middleware.redis import LimiterUnavailableError
 from ..provider import Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
+from ..wire.ollama.generate import find_load, write_load
 from ..wire.seal import holds_sealed
 from .access import Service
+from .arrays import ArrayEncoder, is_sse
 from .evidence import LARGE, CallEnd, GatewayCall, add_up, hide_messages
 from .keys import Key
 from .listings import show_ollama_model
 from .models import find_losses, issuer_of, refuses_losses, wires_of
-from .policy import NAMES, Prepared, Target, prepare, refuse_losses, settle_shape, translate
+from .policy import NAMES, Prepared, Target, prepare, refuse_losses, settle_shape, translate, unwrap_count, write_echo
 from .routing import find_switches, show_route
 from .stops import StopCutter
 
@@ -46,7 +48,9 @@ access = logging.getLogger("dragoman.access")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")
+_COUNT_TOKENS = ":countTokens"
 
 # Headers that decide who is asking. Twice the same, and two parts of a chain may each believe another.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"content-length", b"content-type", b"host"})
@@ -66,13 +70,21 @@ Action = Literal["answer", "count", "show"]
 class RouteHandler:
     """The POST of one wire."""
 
-    def __init__(self, service: Service, codec: ServerCodec, action: Action = "answer") -> None:
+    def __init__(
+        self, service: Service, codec: ServerCodec, action: Action = "answer", rewrite: Rewrite | None = None
+    ) -> None:
         self._service = service
         self._codec = codec
         self._action: Action = action
+        self._rewrite = rewrite
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Exchange(self._service, self._codec, scope, receive, send).run(self._action)
+        exchange = Exchange(self._service, self._codec, scope, receive, send)
+        exchange.rewrite = self._rewrite
+        action = self._action
+        if self._codec.wire == "gemini" and scope["path"].endswith(_COUNT_TOKENS):
+            action, exchange.rewrite = "count", unwrap_count
+        await exchange.run(action)
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -98,6 +110,7 @@ class Exchange:
         "gone",
         "headers",
         "held",
+        "id",
         "is_native",
         "key",
         "lease",
@@ -108,6 +121,7 @@ class Exchange:
         "receive",
         "reply",
         "request",
+        "rewrite",
         "scope",
         "send",
         "service",
@@ -125,6 +139,8 @@ class Exchange:
         self.scope = scope
         self.receive = receive
         self.send = send
+        self.id = new_ulid()
+        self.rewrite: Rewrite | None = None
         self.began = time.perf_counter()
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
@@ -182,6 +198,10 @@ class Exchange:
         if action == "show":
             await self._show(body)
             return
+        if (loaded := find_load(body) if self.codec.wire == "ollama" else None) is not None:
+            self._find(loaded)
+            await self._reply(HttpReply(200, _JSON, write_load(loaded, self.scope["path"], int(time.time()))))
+            return
         asked = await self._work(self._read, body)
         del body  # the reply may take minutes
         self.service.release(self.held)
@@ -192,7 +212,7 @@ class Exchange:
         if action == "count":
             request = asked.request
             count = await self._work(provider.estimate_input_tokens, request.messages, request.tools)
-            await self._reply(HttpReply(200, _JSON, msgspec.json.encode({"input_tokens": count})))
+            await self._reply(HttpReply(200, _JSON, msgspec.json.encode(_write_count(self.codec.wire, count))))
         else:
             await self._answer(provider, asked)
 
@@ -212,7 +232,7 @@ class Exchange:
     def _identify(self) -> None:
         self.headers = read_headers(self.scope)
         service = self.service
-        self.key = service.identify(self.headers, self.codec.key(self.headers))
+        self.key = service.identify(self.headers, service.find_key(self.scope, self.headers, self.codec))
         if service.draining:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
@@ -252,10 +272,13 @@ class Exchange:
     def _read(self, body: bytes) -> Asked:
         self.service.bounds.check_body(body)
         wire = self.codec.wire
-        prepared = prepare(wire, dict(read_body(body).data))
-        asked = self.codec.decode(prepared.body, self.scope["path"])
+        fields = read_body(body).data
+        prepared = prepare(wire, dict(fields if self.rewrite is None else self.rewrite(fields)))
+        path = self.scope["path"].replace(_COUNT_TOKENS, ":generateContent")
+        asked = self.codec.decode(prepared.body, path)
         messages, self.prepared = settle_shape(wire, asked.request.messages, prepared)
-        asked = replace(asked, request=replace(asked.request, messages=messages))
+        request = replace(asked.request, messages=messages, request_id=self.id)
+        asked = replace(asked, request=request, custom=prepared.custom, echo=write_echo(wire, prepared.client))
         self.is_native = not holds_sealed(body)
         self.service.bounds.check_request(asked.request)
         self.request = asked.request
@@ -306,7 +329,10 @@ class Exchange:
     async def _answer(self, provider: Provider, asked: Asked) -> None:
         assert self.request is not None
         asked = replace(asked, issuer=issuer_of(provider))
-        encoder = self.encoder = self.codec.encoder(asked, created=int(time.time()))
+        encoder = self.codec.encoder(asked, created=int(time.time()))
+        if self.codec.wire == "gemini" and asked.request.stream and not is_sse(self.scope):
+            encoder = ArrayEncoder(encoder)
+        self.encoder = encoder
         self.task = asyncio.current_task()
         reply = self.reply = provider.open(self.request)
         watcher = asyncio.ensure_future(self._watch())
@@ -392,6 +418,7 @@ class Exchange:
 
     async def _refuse(self, error: ProviderError) -> None:
         self.error = error
+        error.request_id = error.request_id or self.id
         if self.started:  # nothing more can be said in form
             return
         reply = self.codec.error(error)
@@ -407,7 +434,11 @@ class Exchange:
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
         self.status = status
-        own = {"x-request-id": self.request.request_id} if self.request is not None else {}
+        own = {"x-request-id": self.id}
+        if self.codec.wire == "anthropic":
+            own["request-id"] = self.id
+        if self.key is not None and self.key.is_limited:
+            own |= self.service.ledger.ledger.describe_limits(self.key)
         if self.warnings:
             own["x-dragoman-warnings"] = _shown(self.warnings)
         own |= show_route(self.provider, self.reply)
@@ -473,6 +504,15 @@ class Exchange:
 
 
 _JSON = {"content-type": "application/json"}
+
+
+def _write_count(wire: str, count: int) -> dict[str, Any]:
+    """Return a number of tokens as a wire writes it."""
+    if wire == "gemini":
+        return {"totalTokens": count}
+    return (
+        {"object": "response.input_tokens", "input_tokens": count} if wire == "responses" else {"input_tokens": count}
+    )
 
 
 def _shown(warnings: Sequence[LossWarning]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import queue
 import sqlite3
@@ -57,6 +58,7 @@ class Ledger:
         if path is not None:
             self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma synchronous=normal")
+        self._standing: dict[str, dict[str, int]] = {}  # what the last request of a key left of its limits
         self._base.executescript(_SCHEMA)
         self._base.execute("delete from running where pid = ? and life <> ?", (os.getpid(), _LIFE))
 
@@ -90,7 +92,22 @@ class Ledger:
                 self._check_minute(now, key.id, "tokens", key.tokens_per_minute)
             lease = None if key.max_concurrency is None else self._lease(now, key, key.max_concurrency, seconds)
             self._add(now, key.id, requests=1)
+            self._standing[key.id] = {
+                what: max(0, math.floor(limit - self._count_minute(now, key.id, what)))
+                for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute))
+                if limit is not None
+            }
         return lease
+
+    def describe_limits(self, key: Key) -> dict[str, str]:
+        """Return headers with the limits a minute of a key, and what its last request left of them."""
+        left = self._standing.get(key.id, {})
+        headers = {}
+        for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute)):
+            if limit is not None:
+                headers[f"x-ratelimit-limit-{what}"] = str(limit)
+                headers[f"x-ratelimit-remaining-{what}"] = str(left.get(what, 0))
+        return headers
 
     def settle(self, lease: str | None, key: str, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
         """Give a lease back and count what the call used."""
@@ -136,17 +153,26 @@ class Ledger:
 
     def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
         """Check a sliding window of one minute; the calls of the minute before are taken as evenly spread."""
-        minute, seconds = divmod(now, 60)
-        found = self._base.execute(
-            "select minute, requests, tokens from used where key = ? and minute >= ?", (key, int(minute) - 1)
-        )
-        rows = {row[0]: row[1 if what == "requests" else 2] for row in found}
-        this, last = rows.get(int(minute), 0), rows.get(int(minute) - 1, 0)
+        seconds = now % 60
+        this, last = self._read_minutes(now, key, what)
         if this + last * (1 - seconds / 60) < limit:
             return
         # If this minute alone is too much, wait for the next one; else until enough of the last has passed.
         wait = 60 - seconds if this >= limit else (1 - (limit - this) / last) * 60 - seconds
         raise RateLimitError(f"this key's limit of {what} a minute is reached", retry_after=max(0.1, round(wait, 1)))
+
+    def _count_minute(self, now: float, key: str, what: str) -> float:
+        this, last = self._read_minutes(now, key, what)
+        return this + last * (1 - now % 60 / 60)
+
+    def _read_minutes(self, now: float, key: str, what: str) -> tuple[int, int]:
+        """Return what was used in this minute and in the one before."""
+        minute = int(now // 60)
+        found = self._base.execute(
+            "select minute, requests, tokens from used where key = ? and minute >= ?", (key, minute - 1)
+        )
+        rows = {row[0]: row[1 if what == "requests" else 2] for row in found}
+        return rows.get(minute, 0), rows.get(minute - 1, 0)
 
     def _add(self, now: float, key: str, requests: int = 0, tokens: int = 0) -> None:
         minute = int(now // 60)

@@ -32,7 +32,7 @@ def show_model(name: str) -> dict[str, Any]:
 
 def show_gemini_model(name: str) -> dict[str, Any]:
     """Return a model as the Gemini wire describes it."""
-    methods = ["generateContent", "streamGenerateContent"]
+    methods = ["generateContent", "streamGenerateContent", "countTokens"]
     return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods}
 
 
@@ -49,6 +49,11 @@ _DETAILS = {
 def show_ollama_tag(name: str) -> dict[str, Any]:
     """Return one entry of ``/api/tags``; nothing is stored here, so there is no size and no digest."""
     return {"name": name, "model": name, "modified_at": _EPOCH, "size": 0, "digest": "", "details": _DETAILS}
+
+
+def show_ollama_running(name: str) -> dict[str, Any]:
+    """Return one entry of ``/api/ps``: a model that is served is ready at any time."""
+    return {**show_ollama_tag(name), "expires_at": _EPOCH, "size_vram": 0, "context_length": 0}
 
 
 def show_ollama_model(capabilities: Capabilities) -> dict[str, Any]:

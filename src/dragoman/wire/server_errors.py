@@ -47,7 +47,7 @@ _STATUSES: dict[type[ProviderError], int] = {
 _KEPT: dict[type[ProviderError], frozenset[int]] = {
     AuthenticationError: frozenset({401, 403}),
     UnavailableError: frozenset({500, 502, 503}),
-    InvalidRequestError: frozenset({400, 405, 408, 413, 415, 422}),
+    InvalidRequestError: frozenset({400, 404, 405, 408, 413, 415, 422}),
 }
 V = TypeVar("V")
 

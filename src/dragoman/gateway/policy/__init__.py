@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ...errors import InvalidRequestError
 from . import anthropic, gemini, ollama, openai, responses
+from .gemini import unwrap_count
 from .rules import Leftover, Prepared, Rule, Sorter
 from .shape import settle
 from .translate import Target, Translated, refuse_losses, translate
@@ -80,6 +81,11 @@ def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Pre
     return settled, replace(prepared, left=(*prepared.left, *sorter.left))
 
 
+def write_echo(wire: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that the reply repeats."""
+    return responses.write_echo(body) if wire == "responses" else {}
+
+
 _TOGETHER = {
     "openai": openai.TOGETHER,
     "responses": responses.TOGETHER,
@@ -102,4 +108,6 @@ __all__ = [
     "refuse_losses",
     "settle_shape",
     "translate",
+    "unwrap_count",
+    "write_echo",
 ]

@@ -347,3 +347,10 @@ def _sort_format(made: dict[str, Any], config: dict[str, Any], sorter: Sorter) -
 
 def _is_object(schema: Mapping[str, Any]) -> bool:
     return "type" not in schema and isinstance(schema.get("properties"), dict)
+
+
+def unwrap_count(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request whose tokens are to be counted: it may stand inside another object."""
+    camel = to_camel(body)
+    inner = camel.get("generateContentRequest")
+    return inner if isinstance(inner, dict) else camel

@@ -33,6 +33,12 @@ FIELDS: dict[str, Rule] = {
     "truncate": Rule("hint", "a conversation that is too long is refused", default=(True,)),
     "shift": Rule("hint", "a conversation that is too long is refused", default=(True,)),
 }
+FIELDS |= {  # of /api/generate
+    "suffix": Rule("refused", "ask for the text in between with a prompt of your own", always=True),
+    "context": Rule("refused", "send the conversation to /api/chat", always=True),
+    "template": Rule("hint", "the model's server has its own template", always=True),
+    "raw": Rule("hint", "the model's server has its own template", default=(False,), always=True),
+}
 OPTIONS: dict[str, Rule] = {
     **dict.fromkeys(
         ("temperature", "num_predict", "top_p", "seed", "frequency_penalty", "presence_penalty", "stop"), _READ

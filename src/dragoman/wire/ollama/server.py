@@ -89,7 +89,7 @@ class OllamaServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """An encoder for the reply, whole or streamed."""
-        at = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = format_time(created)
         if asked.request.stream:
             return _StreamEncoder(at)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at), _hides_call)
@@ -101,6 +101,11 @@ class OllamaServer:
     def key(self, headers: Mapping[str, str]) -> str | None:
         """The bearer token."""
         return bearer_token(headers)
+
+
+def format_time(created: int) -> str:
+    """Return a time (epoch seconds) as this wire writes it."""
+    return datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -249,7 +254,7 @@ class _StreamEncoder(ReplyEncoder):
         return _hides_call(complete)
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        return _line(self, self._at, {"content": ""}, **_ending(self, complete))
+        return _line(self, self._at, {"content": ""}, **end_fields(self, complete))
 
     def write_error(self, error: ProviderError) -> bytes:
         return encode_json({"error": _sentence(error)}) + b"\n"
@@ -267,7 +272,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes
             calls.append(_write_call(block.id, block.name, block.arguments))
     if calls:
         message["tool_calls"] = calls
-    return _line(reply, at, message, **_ending(reply, complete))
+    return _line(reply, at, message, **end_fields(reply, complete))
 
 
 def _line(reply: ReplyEncoder, at: str, message: dict[str, Any], **ending: Any) -> bytes:
@@ -280,8 +285,8 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
     return {"id": call_id, "function": {"name": name, "arguments": arguments}}
 
 
-def _ending(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
-    # This wire says stop with calls, too, valid or not.
+def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
+    """Return why the reply ended, and its counts. This wire has ``stop`` for calls, too, valid or not."""
     called = complete.finish_reason == "tool_calls" or isinstance(reply.unsound, MalformedToolCallError)
     is_cut = complete.finish_reason == "length"
     word = "stop" if called and not is_cut else reply.finish_word(complete, FINISH)

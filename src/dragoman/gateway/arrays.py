@@ -1,0 +1,55 @@
+"""A stream of the Gemini wire as one JSON array, for clients that do not ask for server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from ..errors import ProviderError
+from ..events import Event, MessageComplete
+from ..wire import ReplyEncoder
+
+
+def is_sse(scope: Mapping[str, Any]) -> bool:
+    """Return whether a request asks for server-sent events (``?alt=sse``)."""
+    query = parse_qs(bytes(scope.get("query_string", b"")).decode("latin-1"))
+    return query.get("alt", query.get("$alt")) == ["sse"]
+
+
+class ArrayEncoder(ReplyEncoder):
+    """Writes the events of another encoder as the elements of an array."""
+
+    content_type = "application/json; charset=UTF-8"
+
+    def __init__(self, inner: ReplyEncoder) -> None:
+        super().__init__()
+        self._inner = inner
+        self._is_open = False
+
+    def feed(self, event: Event) -> bytes:
+        return self._write(self._inner.feed(event))
+
+    def end(self) -> bytes:
+        return self._close(self._inner.end())
+
+    def fail(self, error: ProviderError) -> bytes:
+        return self._close(self._inner.fail(error))
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        return self._close(self._inner.write_end(complete))
+
+    def write_error(self, error: ProviderError) -> bytes:
+        return self._close(self._inner.write_error(error))
+
+    def _write(self, frames: bytes) -> bytes:
+        written = b""
+        for frame in frames.split(b"\n\n"):
+            if frame:
+                written += (b",\r\n" if self._is_open else b"[") + frame.removeprefix(b"data: ")
+                self._is_open = True
+        return written
+
+    def _close(self, frames: bytes) -> bytes:
+        written = self._write(frames)
+        return written + (b"]" if self._is_open else b"[]")

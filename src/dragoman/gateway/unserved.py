@@ -1,0 +1,61 @@
+"""Answers to requests that no route takes: what is wrong with the address, in the form of the client's wire."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ..errors import InvalidRequestError, cut
+from ..wire import SERVER_CODECS, ServerCodec
+
+_TWICE = re.compile("^/v1/(v1|v1beta|api)(/|$)")
+_VERSIONED = ("/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings")
+# Parts of the vendors' APIs that are not served, and what to do instead.
+_PARTS = (
+    ("/v1/completions", "legacy completions are not served here; use /v1/chat/completions"),
+    ("/v1/embeddings", "embeddings are not served here"),
+    ("/v1/audio", "audio is not served here"),
+    ("/v1/images", "images are not made here"),
+    ("/v1/moderations", "moderation is not served here"),
+    ("/v1/files", "files are not kept here; send their content in the request"),
+    ("/v1/batches", "batches are not served here; send each request by itself"),
+    ("/v1/messages/batches", "batches are not served here; send each request by itself"),
+    ("/v1/conversations", "conversations are not kept here; start the gateway with --store"),
+    ("/v1/responses/", "responses are not kept here; start the gateway with --store"),
+    ("/api/embed", "embeddings are not served here"),
+    ("/api/pull", "models are added by the gateway's operator"),
+    ("/api/push", "models are added by the gateway's operator"),
+    ("/api/create", "models are added by the gateway's operator"),
+    ("/api/copy", "models are added by the gateway's operator"),
+    ("/api/delete", "models are removed by the gateway's operator"),
+    ("/api/blobs", "models are added by the gateway's operator"),
+)
+
+
+def explain(method: str, path: str, status: int) -> InvalidRequestError:
+    """Return the error for a request that no route takes."""
+    if status == 405:
+        return InvalidRequestError(f"{cut(path, 100)} does not take {cut(method, 20)}", status=405)
+    return InvalidRequestError(_find_reason(method, path), status=404)
+
+
+def _find_reason(method: str, path: str) -> str:
+    found = [(part, reason) for part, reason in _PARTS if path.startswith(part)]
+    if found:
+        return max(found)[1]
+    shown = f"{cut(method, 20)} {cut(path, 100)}"
+    if _TWICE.match(path):
+        return f"{shown}: the address has /v1 once too often; leave it out of the client's base URL"
+    if path.startswith(_VERSIONED):
+        return f"{shown}: the client's base URL must end with /v1"
+    return f"{shown} is not served here; GET /openapi.json lists what is"
+
+
+def find_codec(path: str, headers: Mapping[str, str]) -> ServerCodec:
+    """Return the wire that a client most likely uses, by the path and the headers of its SDK."""
+    if path.startswith("/api/"):
+        return SERVER_CODECS["ollama"]
+    if path.startswith("/v1beta") or "x-goog-api-key" in headers or "x-goog-api-client" in headers:
+        return SERVER_CODECS["gemini"]
+    is_anthropic = "x-api-key" in headers or "anthropic-version" in headers or "/messages" in path
+    return SERVER_CODECS["anthropic" if is_anthropic else "openai"]

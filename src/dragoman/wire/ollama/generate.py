@@ -1,0 +1,87 @@
+"""The older half of Ollama's own wire, served: one prompt in, one text out (``/api/generate``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...events import Event, MessageComplete, MessageStart, TextDelta, ThinkingDelta
+from ...messages import Text, Thinking
+from ..fields import read_body
+from ..server import Asked, BodyEncoder, ReplyEncoder, encode_json
+from .server import OllamaServer, end_fields, format_time
+
+_LONGEST_LOAD = 4096  # bytes
+_TAKEN = ("prompt", "system", "images")
+
+
+def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a chat that asks the same."""
+    chat = {name: value for name, value in body.items() if name not in _TAKEN}
+    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+    images = {"images": body["images"]} if body.get("images") else {}
+    chat["messages"] = [*system, {"role": "user", "content": body.get("prompt") or "", **images}]
+    return chat
+
+
+def find_load(body: bytes) -> str | None:
+    """Return the model that a request without a prompt asks to load; ``None`` for any other request."""
+    if len(body) > _LONGEST_LOAD:
+        return None
+    fields = read_body(body)
+    if any(fields.data.get(name) for name in (*_TAKEN, "messages")):
+        return None
+    return fields.need_text("model")
+
+
+def write_load(model: str, path: str, created: int) -> bytes:
+    """Return the answer to a request to load a model."""
+    chat = path.endswith("/chat")
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
+    head = {"model": model, "created_at": format_time(created)}
+    return encode_json({**head, **said, "done": True, "done_reason": "load"}) + b"\n"
+
+
+class OllamaGenerateServer(OllamaServer):
+    """Reads a chat, which ``to_chat`` made of the request, and writes replies in the older form."""
+
+    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
+        """An encoder for the reply, whole or streamed."""
+        at = format_time(created)
+        if asked.request.stream:
+            return _StreamEncoder(at)
+        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at))
+
+
+class _StreamEncoder(ReplyEncoder):
+    content_type = "application/x-ndjson"
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self._at = at
+
+    def feed(self, event: Event) -> bytes:
+        if type(event) is TextDelta:
+            return _line(self, self._at, event.text)
+        self.note(event)
+        if isinstance(event, ThinkingDelta) and event.text:
+            return _line(self, self._at, "", thinking=event.text)
+        return _line(self, self._at, "") if isinstance(event, MessageStart) else b""
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        return _line(self, self._at, "", done=True, **end_fields(self, complete))
+
+    def write_error(self, error: Any) -> bytes:
+        return OllamaServer().error(error).body + b"\n"
+
+
+def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes:
+    text = "".join([block.text for block in complete.final_content if isinstance(block, Text)])
+    thoughts = "".join([block.text for block in complete.final_content if isinstance(block, Thinking)])
+    thinking = {"thinking": thoughts} if thoughts else {}
+    return _line(reply, at, text, **thinking, done=True, **end_fields(reply, complete))
+
+
+def _line(reply: ReplyEncoder, at: str, text: str, *, done: bool = False, **fields: Any) -> bytes:
+    head = {"model": reply.model, "created_at": at, "response": text, "done": done}
+    return encode_json({**head, **fields}) + b"\n"

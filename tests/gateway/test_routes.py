@@ -1,0 +1,234 @@
+"""Every address that real clients use, and what those that are not served answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import date, timedelta
+from typing import Any
+
+import aiohttp
+import google.genai
+import google.genai.errors
+import google.genai.types
+import ollama
+import openai
+import pytest
+
+from dragoman.errors import AuthenticationError, UnavailableError
+from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, new_key
+from tests.listed import Listed, reply
+
+from .serving import raw, serving
+from .upstream import Bench, bench
+
+HELLO = {"contents": [{"parts": [{"text": "Hi"}]}]}
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "/v1beta/models",
+        "/v1/models",
+        "/v1/projects/p/locations/l/publishers/google/models",
+        "/v1beta1/projects/p/locations/l/publishers/google/models",
+    ],
+)
+async def test_gemini_addresses(prefix: str) -> None:
+    async with bench() as gateway:
+        status, _, said = await gateway.post(f"{prefix}/openai:generateContent", HELLO)
+        assert (status, said["candidates"][0]["content"]["parts"][0]["text"]) == (200, "Hello there")
+        status, _, said = await gateway.post(f"{prefix}/openai:countTokens", HELLO)
+        assert (status, said["totalTokens"] > 0) == (200, True)
+        status, _, said = await gateway.post(
+            f"{prefix}/openai:countTokens", {"generate_content_request": {"model": "models/openai", **HELLO}}
+        )
+        assert (status, said["totalTokens"] > 0) == (200, True)
+
+
+async def test_a_gemini_stream_is_an_array_unless_events_are_asked_for() -> None:
+    model = Listed(reply("Bonjour"), reply("Bonjour"), UnavailableError("down", status=503))
+    async with serving(create_app({"m": model})) as url, aiohttp.ClientSession() as http:
+        async with http.post(f"{url}/v1beta/models/m:streamGenerateContent", json=HELLO) as answer:
+            assert answer.content_type == "application/json"
+            chunks = json.loads(await answer.read())
+        texts = [part.get("text", "") for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
+        assert "".join(texts) == "Bonjour"
+        async with http.post(f"{url}/v1beta/models/m:streamGenerateContent?alt=sse", json=HELLO) as answer:
+            assert answer.content_type == "text/event-stream"
+            await answer.read()
+        async with http.post(f"{url}/v1beta/models/m:streamGenerateContent", json=HELLO) as answer:
+            assert (answer.status, (await answer.json())["error"]["status"]) == (503, "UNAVAILABLE")
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning", "ignore:unclosed:ResourceWarning")
+async def test_the_gemini_client_at_its_defaults() -> None:
+    async with bench() as gateway:
+        client = google.genai.Client(api_key="x", http_options={"base_url": gateway.url})
+        try:
+            await use_gemini(client, gateway)
+        finally:
+            await client.aio.aclose()
+            client.close()
+
+
+async def use_gemini(client: google.genai.Client, gateway: Bench) -> None:
+    names = [model.name async for model in await client.aio.models.list()]
+    assert "models/openai" in names
+
+    def get_weather(city: str) -> str:
+        """Return the weather of a city."""
+        return f"rain in {city}"
+
+    config: Any = {
+        "tools": [get_weather],
+        "safety_settings": [],
+        "candidate_count": 1,
+        "response_modalities": ["TEXT"],
+        "thinking_config": {"include_thoughts": True},
+        "top_k": 3,
+    }
+    image = google.genai.types.Part.from_bytes(data=b"\xfb\xff\xbf", mime_type="image/png")
+    made = await client.aio.models.generate_content(model="anthropic", contents=["Hi", image], config=config)
+    assert made.text == "Hello there"
+    sent = gateway.seen[0]
+    assert sent["messages"][0]["content"][1]["source"]["data"] == "+/+/"
+    assert (sent["tools"][0]["name"], sent["top_k"]) == ("get_weather", 3)
+    counted = await client.aio.models.count_tokens(model="openai", contents="Hi")
+    assert counted.total_tokens
+    with pytest.raises(google.genai.errors.ClientError) as caught:
+        await client.aio.models.generate_content(model="nothing", contents="Hi")
+    assert (caught.value.code, caught.value.status) == (404, "NOT_FOUND")
+
+
+async def test_keys_of_the_gemini_wire() -> None:
+    secret, digest = new_key()
+    expired, other = new_key()
+    ring = KeyRing([Key("a", digest), Key("b", other, expires=date.today() - timedelta(days=1))])
+    path = "/v1beta/models/openai:generateContent"
+    async with bench(keys=ring) as gateway:
+        for headers, query, wanted in (
+            ({"authorization": f"Bearer {secret}"}, "", 200),
+            ({"x-goog-api-key": secret}, "", 200),
+            ({}, f"?key={secret}", 200),
+            ({}, f"?key={expired}", 401),
+            ({}, f"?key={secret}&key={secret}", 401),
+            ({}, "?key=", 401),
+            ({"x-goog-api-key": "wrong"}, f"?key={secret}", 401),
+        ):
+            status, _, _ = await gateway.post(path + query, HELLO, **headers)
+            assert status == wanted, (headers, query)
+        status, _, _ = await gateway.post(f"/v1/chat/completions?key={secret}", {})
+        assert status == 401  # other wires have no keys in URLs
+    async with bench(keys=ring, url_keys=False) as gateway:
+        status, _, _ = await gateway.post(f"{path}?key={secret}", HELLO)
+        assert status == 401
+
+
+async def test_a_key_in_the_url_is_not_logged(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+    secret, digest = new_key()
+    caplog.set_level("DEBUG")
+    async with bench(keys=KeyRing([Key("a", digest)])) as gateway:
+        for query in (f"?key={secret}", f"?key={secret}&alt=nonsense"):
+            await gateway.post("/v1beta/models/openai:generateContent" + query, HELLO)
+        _, _, said = await gateway.post(f"/v1beta/nothing?key={secret}", HELLO)
+    assert secret not in caplog.text + json.dumps(said) + "".join(capfd.readouterr())
+
+
+async def test_forbidden_has_its_own_word() -> None:
+    model = Listed(AuthenticationError("no", status=403))
+    async with (
+        serving(create_app({"m": model})) as url,
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/v1beta/models/m:generateContent", json=HELLO) as answer,
+    ):
+        assert (answer.status, (await answer.json())["error"]["status"]) == (403, "PERMISSION_DENIED")
+
+
+async def test_an_address_that_is_not_served_says_why_in_the_clients_form() -> None:
+    async with bench() as gateway:
+        for path, wanted in (
+            ("/v1/completions", "/v1/chat/completions"),
+            ("/v1/audio/speech", "audio"),
+            ("/v1/images/generations", "images"),
+            ("/chat/completions", "must end with /v1"),
+            ("/v1/v1/chat/completions", "once too often"),
+            ("/nothing", "/openapi.json"),
+        ):
+            status, _, said = await gateway.post(path, {})
+            assert (status, wanted in said["error"]["message"]) == (404, True), said
+        status, _, said = await gateway.post("/v1/v1/messages", {})
+        assert (status, said["type"], "once too often" in said["error"]["message"]) == (404, "error", True)
+        status, _, said = await gateway.post("/api/pull", {})
+        assert (status, "operator" in said["error"]) == (404, True)
+        status, _, said = await gateway.post("/v1/models", {})
+        assert (status, "does not take POST" in said["error"]["message"]) == (405, True)
+        async with openai.AsyncOpenAI(base_url=gateway.url, api_key="x", max_retries=0) as client:
+            with pytest.raises(openai.NotFoundError, match="must end with /v1"):
+                await client.chat.completions.create(model="openai", messages=[{"role": "user", "content": "Hi"}])
+
+
+async def test_the_ollama_client() -> None:
+    async with bench() as gateway:
+        client = ollama.AsyncClient(host=gateway.url, headers={"connection": "close"})
+        assert (await client.generate(model="openai", prompt="Hi")).response == "Hello there"
+        pieces = [piece.response async for piece in await client.generate("gemini", "Hi", stream=True, system="S")]
+        assert "".join(pieces) == "Hello there"
+        assert (await client.generate("openai")).done_reason == "load"
+        assert "openai" in [each.model for each in (await client.ps()).models]
+        with pytest.raises(ollama.ResponseError, match="suffix"):
+            await client.generate("openai", "a", suffix="b")
+
+
+async def test_every_reply_has_an_id_and_limits_have_headers() -> None:
+    secret, digest = new_key()
+    ring = KeyRing([Key("a", digest, requests_per_minute=5, tokens_per_minute=1000)])
+    body = {"model": "openai", "messages": [{"role": "user", "content": "Hi"}]}
+    async with bench(keys=ring) as gateway:
+        status, headers, _ = await gateway.post("/v1/chat/completions", body, authorization=f"Bearer {secret}")
+        assert (status, headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == (
+            200,
+            "5",
+            "4",
+        )
+        assert headers["x-ratelimit-remaining-tokens"] == "1000"
+        assert headers["x-request-id"]
+        status, headers, said = await gateway.post("/v1/messages", {}, **{"x-api-key": secret})
+        assert (status, headers["request-id"]) == (400, said["request_id"])
+        status, headers, _ = await gateway.post("/v1/chat/completions", body)
+        assert (status, "x-ratelimit-limit-requests" in headers) == (401, False)
+        assert headers["x-request-id"]
+
+
+async def test_pages_of_named_origins_may_call() -> None:
+    origin = "https://app.example"
+    async with bench(cors=[origin]) as gateway, aiohttp.ClientSession() as http:
+        asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-a"}
+        async with http.options(f"{gateway.url}/v1/chat/completions", headers=asked) as answer:
+            assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, origin)
+            assert answer.headers["access-control-allow-headers"] == "x-a"
+        body = {"model": "openai", "messages": [{"role": "user", "content": "Hi"}]}
+        status, headers, _ = await gateway.post("/v1/chat/completions", body, origin=origin)
+        assert (status, headers["access-control-allow-origin"]) == (200, origin)
+        status, headers, _ = await gateway.post("/v1/chat/completions", body, origin="https://evil.example")
+        assert (status, "access-control-allow-origin" in headers) == (403, False)
+    with pytest.raises(ValueError, match="cors"):
+        create_app({}, cors=["*"])
+
+
+async def test_clients_of_http_1_0_and_half_closed_ones_are_answered() -> None:
+    body = json.dumps({"model": "openai", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    lines = ["POST /v1/chat/completions HTTP/1.%d", "host: localhost", "content-type: application/json"]
+    head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
+    async with bench() as gateway:
+        old = await raw(gateway.url, (head % 0).encode() + body, wait=20)
+        assert b"[DONE]" in old
+        assert b"transfer-encoding" not in old.lower()
+        host, _, port = gateway.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write((head % 1).encode() + body)
+        writer.write_eof()
+        async with asyncio.timeout(20):
+            assert b"[DONE]" in await reader.read()
+        writer.close()

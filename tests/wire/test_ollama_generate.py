@@ -1,0 +1,62 @@
+"""The older half of Ollama's own wire, served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import InvalidRequestError, UnavailableError
+from dragoman.events import Assembler, Usage
+from dragoman.messages import System, User
+from dragoman.wire.ollama.generate import OllamaGenerateServer, find_load, to_chat, write_load
+
+SERVER = OllamaGenerateServer()
+
+
+def replied(body: dict[str, Any], *, thinks: bool = False, fails: bool = False) -> list[Any]:
+    encoder = SERVER.encoder(SERVER.decode(to_chat(body)), created=0)
+    out = Assembler(request_id="R", model="m")
+    out.start()
+    if thinks:
+        out.thinking("Hm.")
+    out.text("Hel")
+    out.text("lo")
+    out.usage(Usage(3, 2))
+    out.finish("stop")
+    data = b"".join([encoder.feed(event) for event in out.take()])
+    data += encoder.write_error(UnavailableError("down")) if fails else encoder.end()
+    return [msgspec.json.decode(line) for line in data.splitlines()]
+
+
+def test_a_prompt_becomes_a_chat() -> None:
+    body = {"model": "m", "prompt": "Hi", "system": "Be brief.", "images": ["iVBORw0KGgo="], "options": {"seed": 1}}
+    asked = SERVER.decode(to_chat(body))
+    assert asked.request.messages[0] == System("Be brief.")
+    assert [type(block).__name__ for block in asked.request.messages[1].content] == ["Text", "Image"]
+    assert asked.request.config.seed == 1
+    assert SERVER.decode(to_chat({"model": "m", "prompt": "Hi"})).request.messages == (User("Hi"),)
+
+
+def test_replies() -> None:
+    *pieces, last = replied({"model": "m", "prompt": "Hi"}, thinks=True)
+    assert "".join([piece["response"] for piece in pieces]) == "Hello"
+    assert [piece["thinking"] for piece in pieces if "thinking" in piece] == ["Hm."]
+    assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "stop", 2)
+    (body,) = replied({"model": "m", "prompt": "Hi", "stream": False}, thinks=True)
+    assert (body["response"], body["thinking"], body["created_at"]) == ("Hello", "Hm.", "1970-01-01T00:00:00Z")
+    (body,) = replied({"model": "m", "prompt": "Hi", "stream": False})
+    assert "thinking" not in body
+    assert "down" in replied({"model": "m", "prompt": "Hi"}, fails=True)[-1]["error"]
+
+
+def test_a_request_without_a_prompt_loads_the_model() -> None:
+    assert find_load(b'{"model": "m", "prompt": ""}') == "m"
+    assert find_load(b'{"model": "m", "messages": []}') == "m"
+    assert find_load(b'{"model": "m", "prompt": "Hi"}') is None
+    assert find_load(b" " * 5000) is None
+    with pytest.raises(InvalidRequestError):
+        find_load(b"{}")
+    assert msgspec.json.decode(write_load("m", "/api/chat", 0))["message"]["content"] == ""
+    assert msgspec.json.decode(write_load("m", "/api/generate", 0))["done_reason"] == "load"
