@@ -33,6 +33,7 @@ from dragoman.messages import (
     LossWarning,
     Message,
     Opaque,
+    PromptCache,
     RedactedThinking,
     Request,
     RuntimeConfig,
@@ -105,6 +106,7 @@ FROZEN = [
     Tool("t"),
     ForceTool("t"),
     RuntimeConfig(),
+    PromptCache(),
     LossWarning("c", "p", "d"),
     Request([]),
 ]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .local import LocalProvider
     from .messages import (
         Assistant, Continuity, Document, ForceTool, Image, Inline, Issuer, LossWarning, Message,
-        Opaque, RedactedThinking, Request, RuntimeConfig, System, Text, Thinking, Tool, ToolCall,
-        ToolResult, Url, User,
+        Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig, System, Text, Thinking, Tool,
+        ToolCall, ToolResult, Url, User,
     )
     from .middleware import Cache, Fallback, Observe, RateLimit, Record, Retry, describe
     from .permission import Policy, Rule
@@ -68,7 +68,7 @@ _NAMES = {
     "local": "LocalProvider",
     "messages": (
         "Assistant Continuity Document ForceTool Image Inline Issuer LossWarning Message Opaque "
-        "RedactedThinking Request RuntimeConfig System Text Thinking Tool ToolCall ToolResult Url "
+        "PromptCache RedactedThinking Request RuntimeConfig System Text Thinking Tool ToolCall ToolResult Url "
         "User"
     ),
     "middleware": "Cache Fallback Observe RateLimit Record Retry describe",
@@ -94,7 +94,8 @@ __all__ = [
     "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "KeepAll", "LocalProvider",
     "LossWarning", "MalformedToolCallError", "Message", "MessageComplete", "MessageStart", "Messages",
     "ModelNotLoadedError", "NetworkError", "Observe", "Opaque", "OverloadedError", "Policy", "PriceTable",
-    "Provider", "ProviderError", "QuotaExceededError", "Ranked", "Ranking", "RateLimit", "RateLimitError",
+    "PromptCache", "Provider", "ProviderError", "QuotaExceededError",
+    "Ranked", "Ranking", "RateLimit", "RateLimitError",
     "Record", "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
     "Response", "Retry", "Rule", "RuntimeConfig", "Session", "Settings", "StreamContractError",
     "StreamInterruptedError", "StructuredOutputError", "Summarise", "SwapPlan", "System", "Text", "TextDelta",

@@ -39,6 +39,7 @@ __all__ = [
     "LossWarning",
     "Message",
     "Opaque",
+    "PromptCache",
     "RedactedThinking",
     "Request",
     "RuntimeConfig",
@@ -105,10 +106,11 @@ DETAILS: tuple[Detail, ...] = get_args(Detail)
 
 
 class Text(Struct, frozen=True, tag="text", omit_defaults=True):
-    """A stretch of text."""
+    """A stretch of text. ``cache`` marks the end of a prefix for the provider's prompt cache."""
 
     text: str
     continuity: Continuity | None = None
+    cache: bool = False
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
@@ -122,6 +124,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     source: Url | Inline
     media_type: str | None = None
     detail: Detail | None = None
+    cache: bool = False
 
     if TYPE_CHECKING:
 
@@ -130,6 +133,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
             source: Url | Inline | str | Path | bytes,
             media_type: str | None = None,
             detail: Detail | None = None,
+            cache: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -151,6 +155,7 @@ class Document(Struct, frozen=True, tag="document", omit_defaults=True):
     source: Url | Inline
     media_type: str = "application/pdf"
     name: str | None = None
+    cache: bool = False
 
     @classmethod
     def from_file(cls, path: str | Path) -> Document:
@@ -223,20 +228,28 @@ AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaq
 # --- messages -------------------------------------------------------------------------------------
 
 
-class System(Struct, frozen=True, tag="system", tag_field="role"):
-    """Instructions. One or more may lead a conversation; none may come later."""
+class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):
+    """Instructions. One or more may lead a conversation; none may come later.
+
+    ``cache`` marks the end of a prefix for the provider's prompt cache.
+    """
 
     content: str
+    cache: bool = False
 
 
-class User(Struct, frozen=True, tag="user", tag_field="role"):
-    """What the user says: text, or blocks of text, images and documents in order."""
+class User(Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True):
+    """What the user says: text, or blocks of text, images and documents in order.
+
+    ``cache`` marks the end of the message for the provider's prompt cache.
+    """
 
     content: str | tuple[UserBlock, ...]
+    cache: bool = False
 
     if TYPE_CHECKING:
 
-        def __init__(self, content: str | Sequence[UserBlock]) -> None: ...
+        def __init__(self, content: str | Sequence[UserBlock], cache: bool = False) -> None: ...
 
     def __post_init__(self) -> None:
         _freeze(self, "content")
@@ -294,10 +307,13 @@ class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_default
     tool_call_id: str
     content: str | tuple[UserBlock, ...]
     is_error: bool = False
+    cache: bool = False
 
     if TYPE_CHECKING:
 
-        def __init__(self, tool_call_id: str, content: str | Sequence[UserBlock], is_error: bool = False) -> None: ...
+        def __init__(
+            self, tool_call_id: str, content: str | Sequence[UserBlock], is_error: bool = False, cache: bool = False
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         _freeze(self, "content")
@@ -377,13 +393,27 @@ Effort = Literal["off", "none", "minimal", "low", "medium", "high", "xhigh"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
+class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the provider's prompt cache is used; ``cache="auto"`` is the same as ``PromptCache()``.
+
+    ``auto`` caches a growing conversation; without it only what is marked with ``cache=True``. ``ttl`` is how long the
+    cache is kept, ``key`` names calls that share a prefix, and ``handle`` names contents that were cached before.
+    """
+
+    auto: bool = True
+    ttl: Literal["5m", "1h", "24h"] | None = None
+    key: str | None = None
+    handle: str | None = None
+
+
 class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     """Settings for one call. ``None`` means not set, and is never sent.
 
     ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"`` or a budget in tokens. It is
     translated for the model; an approximate translation is a ``LossWarning``. ``"none"`` is the same as ``"off"``;
     ``"xhigh"`` is refused by models that do not have it.
-    ``extras`` go to the provider untouched; one that contradicts a field the codec writes is refused.
+    ``extras`` go to the provider untouched; one that contradicts a field the codec writes is refused. ``cache`` is for
+    the provider's prompt cache: ``"auto"``, a ``PromptCache``, or ``"off"``, which also ignores marks.
     """
 
     temperature: float | None = None
@@ -395,6 +425,7 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     stop_sequences: tuple[str, ...] | None = None
     reasoning: Effort | int | None = None
     extras: dict[str, Any] = field(default_factory=dict)
+    cache: Literal["auto", "off"] | PromptCache | None = None
 
     if TYPE_CHECKING:
 
@@ -409,6 +440,7 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
             stop_sequences: Sequence[str] | None = None,
             reasoning: Effort | int | None = None,
             extras: dict[str, Any] = ...,
+            cache: Literal["auto", "off"] | PromptCache | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:

@@ -102,6 +102,7 @@ REASONING = f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number 
 LAST = "the last message must be the user's or a tool's: there is nothing to answer"
 REFUSED: list[tuple[Request, str]] = [
     (Request(()), "messages is empty"),
+    (req(U, config=RuntimeConfig(cache="always")), 'config.cache must be "auto", "off" or a PromptCache'),  # type: ignore[arg-type]
     (req(S), LAST),
     (req(U, A), LAST),
     (req({"role": "user"}), LAST),

@@ -93,6 +93,7 @@ def test_case(case: Case) -> None:
 
 
 LOSSES = {
+    "reasoning-effort-as-budget": [("reasoning_approximated", "config.reasoning")],
     "foreign-state": [
         ("thinking_dropped", "messages[1].content[0]"),
         ("thinking_dropped", "messages[1].content[1]"),

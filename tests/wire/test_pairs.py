@@ -45,11 +45,13 @@ from .cases import Case, Heard, decode, find_cases
 from .pairs import WIRES, canonical, client, hear, hides, said, serve
 
 # Requests that the client codec changes: tools as words, a schema as a tool, a limit it knows, an effort as a budget,
-# and a router's own state, which a gateway neither gives nor takes.
+# a switch for reasoning, a cache that is automatic, and a router's own state, which a gateway neither gives nor takes.
 REWRITTEN = {
-    "gemini": "tools-of-the-server quirk-effort-budgets",
-    "openai": "coerced- quirk-reasoning-details",
-    "anthropic": "structured-tool structured-free-keys limit-from-capabilities",
+    "gemini": "tools-of-the-server quirk-effort-budgets quirk-reasoning-style",
+    "openai": "coerced- quirk-reasoning-details quirk-reasoning-style quirk-cache reasoning-switch reasoning-off-by",
+    "anthropic": "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style cache-auto",
+    "responses": "quirk-reasoning-style quirk-cache",
+    "ollama": "quirk-reasoning-style",
 }
 
 

@@ -309,18 +309,6 @@ CACHED = {"cache_control": {"type": "ephemeral"}}
 LOST: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "anthropic",
-        {"system": [{"type": "text", "text": "a", **CACHED}]},
-        "cache_control_dropped",
-        "system[0].cache_control",
-    ),
-    (
-        "anthropic",
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", **CACHED}]}]},
-        "cache_control_dropped",
-        "messages[0].content[0].cache_control",
-    ),
-    (
-        "anthropic",
         {"tools": [{"name": "a", "input_schema": SCHEMA, **CACHED}]},
         "cache_control_dropped",
         "tools[0].cache_control",

@@ -11,7 +11,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict
 
 from ..events import Parsed
-from ..messages import Effort, Message, Tool, ToolChoice
+from ..messages import Effort, Message, PromptCache, Tool, ToolChoice
 
 if TYPE_CHECKING:  # mypy sees Literal[...] as a special form
     from typing import _SpecialForm
@@ -73,6 +73,7 @@ class ConfigRecord(TypedDict, total=False):
     stop_sequences: Sequence[str] | None
     reasoning: Effort | int | None
     extras: Mapping[str, Any]
+    cache: Literal["auto", "off"] | PromptCache | None
 
 
 class Settings(ConfigRecord, total=False):

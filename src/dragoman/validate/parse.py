@@ -206,15 +206,16 @@ def _read_system(record: Fields) -> System:
     content = record.take("content")
     if content is not None and not isinstance(content, str):
         record.refuse("content", f"must be a string, not {kind_of(content)}: a system message has no blocks")
-    return System(record.need_text("content"))
+    return System(record.need_text("content"), read_mark(record))
 
 
 def _read_user(record: Fields) -> User:
-    return User(_read_content(record))
+    return User(_read_content(record), read_mark(record))
 
 
 def _read_result(record: Fields) -> ToolResult:
-    return ToolResult(record.need_text("tool_call_id"), _read_content(record), record.flag("is_error") or False)
+    call_id, failed = record.need_text("tool_call_id"), record.flag("is_error") or False
+    return ToolResult(call_id, _read_content(record), failed, read_mark(record))
 
 
 def _read_content(record: Fields) -> str | list[UserBlock]:
@@ -239,13 +240,29 @@ def _read_assistant(record: Fields) -> Assistant:
     return Assistant(blocks, tool_calls=[_read_tool_call(call) for call in record.inners("tool_calls")])
 
 
+# A mark for the provider's prompt cache: ours, and the one that clients of the anthropic wire and routers know.
+_MARKS = ("cache", "cache_control")
+
+
+def read_mark(record: Fields) -> bool:
+    """Return whether a message or a block is marked for the provider's prompt cache."""
+    given = record.inner("cache_control")
+    if given is not None:
+        if given.need_text("type") != "ephemeral":
+            given.refuse("type", "must be ephemeral")
+        if given.text("ttl") not in (None, "5m"):
+            given.refuse("ttl", 'belongs into the setting cache: {"ttl": "1h"}')
+        given.done()
+    return record.flag("cache") or given is not None
+
+
 # How a message of each role is read, and which fields it has besides role and content.
 _READERS: dict[str, tuple[Callable[[Fields], Message], tuple[str, ...]]] = {
-    "system": (_read_system, ()),
-    "developer": (_read_system, ()),
-    "user": (_read_user, ()),
+    "system": (_read_system, _MARKS),
+    "developer": (_read_system, _MARKS),
+    "user": (_read_user, _MARKS),
     "assistant": (_read_assistant, ("tool_calls", "reasoning_content", "reasoning", "refusal")),
-    "tool": (_read_result, ("tool_call_id", "is_error")),
+    "tool": (_read_result, ("tool_call_id", "is_error", *_MARKS)),
 }
 
 
@@ -257,18 +274,19 @@ def _read_user_block(record: Fields) -> UserBlock:
     if kind == "text":
         return _read_text(record)
     if kind == "image":
-        record.allow("type", "source", "media_type", "detail")
-        return Image(_read_source(record), record.text("media_type"), record.choice("detail", DETAILS))
+        record.allow("type", "source", "media_type", "detail", *_MARKS)
+        detail = record.choice("detail", DETAILS)
+        return Image(_read_source(record), record.text("media_type"), detail, read_mark(record))
     if kind == "image_url":
-        record.allow("type", "image_url")
+        record.allow("type", "image_url", *_MARKS)
         return _read_image_url(record)
     if kind == "document":
-        record.allow("type", "source", "media_type", "name")
+        record.allow("type", "source", "media_type", "name", *_MARKS)
         media_type = record.get("media_type", str, "application/pdf")
-        return Document(_read_source(record), media_type, record.text("name"))
+        return Document(_read_source(record), media_type, record.text("name"), read_mark(record))
     if kind == "file":
-        record.allow("type", "file")
-        return _read_file(record.need_inner("file"))
+        record.allow("type", "file", *_MARKS)
+        return _read_file(record.need_inner("file"), read_mark(record))
     raise _misplaced(record, kind, _OF_ASSISTANTS, "a user or a tool")
 
 
@@ -307,8 +325,8 @@ def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) 
 
 
 def _read_text(record: Fields) -> Text:
-    record.allow("type", "text", "signature", "continuity")
-    return Text(record.need_text("text"), _read_signed(record))
+    record.allow("type", "text", "signature", "continuity", *_MARKS)
+    return Text(record.need_text("text"), _read_signed(record), read_mark(record))
 
 
 def _read_tool_call(record: Fields) -> ToolCall:
@@ -368,17 +386,17 @@ def _read_source(record: Fields) -> Url | Inline:
 
 
 def _read_image_url(record: Fields) -> Image:
-    url = record.take("image_url")
+    url, mark = record.take("image_url"), read_mark(record)
     if isinstance(url, str):
-        return Image(Url(url))
+        return Image(Url(url), cache=mark)
     inner = record.need_inner("image_url")
     inner.allow("url", "detail")
-    return Image(Url(inner.need_text("url")), detail=inner.choice("detail", DETAILS))
+    return Image(Url(inner.need_text("url")), detail=inner.choice("detail", DETAILS), cache=mark)
 
 
-def _read_file(record: Fields) -> Document:
+def _read_file(record: Fields, mark: bool) -> Document:
     record.allow("filename", "file_data")
     found = read_data_url(record.need_text("file_data"))
     if found is None or found[0] is None:
         record.refuse("file_data", "must be a base64 data URL with a media type")
-    return Document(Inline(found[1]), found[0], record.text("filename"))
+    return Document(Inline(found[1]), found[0], record.text("filename"), mark)

@@ -25,6 +25,7 @@ from ..messages import (
     Image,
     Inline,
     Message,
+    PromptCache,
     Request,
     RuntimeConfig,
     System,
@@ -203,6 +204,8 @@ def _check_config(config: RuntimeConfig) -> None:
         raise InvalidRequestError("config.extras must be a mapping whose keys are text")
     if config.extras:
         check_depth(config.extras, "config.extras")
+    if config.cache not in (None, "auto", "off") and not isinstance(config.cache, PromptCache):
+        raise InvalidRequestError('config.cache must be "auto", "off" or a PromptCache')
 
 
 def _check_reasoning(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidRequestError
-from ..messages import Inline, LossWarning, Url
+from ..messages import Inline, LossWarning, PromptCache, Url
 from ..validate.content import check_depth
 from ..validate.data_url import read_data_url
 from ..validate.fields import Fields
@@ -66,6 +66,16 @@ def read_stops(fields: Fields, name: str) -> tuple[str, ...] | None:
     """Return stop sequences: one string, or a list of strings."""
     value = fields.take(name)
     return (value,) if isinstance(value, str) else fields.texts(name)
+
+
+def read_key(fields: Fields) -> PromptCache | None:
+    """Return the settings of a prompt cache that is otherwise automatic: a key and the retention."""
+    key, kept = fields.text("prompt_cache_key"), fields.take("prompt_cache_retention")
+    if kept not in (None, "24h"):
+        fields.put("prompt_cache_retention", kept)
+    if key is None and kept != "24h":
+        return None
+    return PromptCache(auto=False, key=key, ttl="24h" if kept == "24h" else None)
 
 
 def read_schema(schema: Any, name: str | None, path: str, losses: Losses) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import binascii
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...errors import UnsupportedContentError, quote
 from ...messages import (
     Assistant,
@@ -38,6 +40,7 @@ from ..ids import IdRule
 from ..json import ordered_json
 from ..media import fit_result
 from ..pairing import Call, Pairs
+from .breakpoints import mark_of, take_mark
 from .quirks import Quirks
 
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
@@ -105,13 +108,15 @@ class _Writer:
 
     def user(self, message: User, path: str) -> None:
         if isinstance(message.content, str):
-            if self.turns and self.turns[-1]["role"] == "user":
-                self._turn("user").append({"type": "text", "text": message.content})
+            if message.cache or (self.turns and self.turns[-1]["role"] == "user"):
+                self._turn("user").append({"type": "text", "text": message.content, **mark_of(message)})
             else:
                 self.turns.append({"role": "user", "content": message.content})
             return
         note_state(message, path, self._notes)
-        self._turn("user").extend(_write_blocks(message.content, path, self._notes))
+        blocks = _write_blocks(message.content, path, self._notes)
+        blocks[-1] |= mark_of(message)
+        self._turn("user").extend(blocks)
 
     def assistant(self, message: Assistant, at: int, path: str) -> None:
         blocks = _AssistantWriter(message, at, path, self._pairs, self._home, self._notes).write()
@@ -135,8 +140,10 @@ class _Writer:
         elif message.content:
             note_state(message, path, self._notes)
             block["content"] = _write_blocks(message.content, path, self._notes)
+            message = replace(message, cache=take_mark(block["content"]) or message.cache)
         if message.is_error:
             block["is_error"] = True
+        block |= mark_of(message)
         if self._pairs.ids[call] != message.tool_call_id:
             self._notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
         self._place(block, self._asked[call.message] + 1, path)
@@ -168,13 +175,13 @@ def _write_blocks(blocks: Sequence[UserBlock], path: str, notes: Notes) -> list[
 
 def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     if isinstance(block, Text):
-        return {"type": "text", "text": block.text}
+        return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Image):
         if block.detail is not None:
             notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
-        return {"type": "image", "source": _write_source(block, path)}
+        return {"type": "image", "source": _write_source(block, path), **mark_of(block)}
     titled = {} if block.name is None else {"title": block.name}
-    return {"type": "document", "source": _write_document(block, path), **titled}
+    return {"type": "document", "source": _write_document(block, path), **titled, **mark_of(block)}
 
 
 def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
@@ -265,7 +272,7 @@ class _AssistantWriter:
             blank = Note("dropped", "blank_text_dropped", path, "the wire takes no blank text", loss=False)
             self._notes.items.append(blank)
             return None
-        return {"type": "text", "text": block.text, **self._extras(block, path)}
+        return {"type": "text", "text": block.text, **self._extras(block, path), **mark_of(block)}
 
     def _thinking(self, block: Thinking, path: str) -> dict[str, Any] | None:
         state = block.continuity
@@ -297,7 +304,7 @@ class _AssistantWriter:
         if str(block.data.get("type")).endswith("tool_use") and not served:
             self._notes.drop(path, "dangling_call_dropped", "the provider's own call has no result")
             return None
-        return block.data
+        return dict(block.data)
 
     def _extras(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
         """The provider's own fields of a block, for itself alone."""

@@ -36,9 +36,10 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """An effort also turns thinking on, as ``thinking: {"type": "adaptive"}``. Claude 4.6 and later think by
     themselves in that mode, and not at all with an effort alone."""
 
-    cache: Literal["off", "system+tools"] = "off"
-    """``system+tools``: mark the last tool and the system prompt for the provider's prompt cache: two of the four
-    breakpoints it allows. Writing to the cache is billed, so it is off unless asked for."""
+    cache: Literal["off", "system+tools", "auto"] = "off"
+    """What calls without the setting ``cache`` do. ``auto``: as with ``cache="auto"``. ``system+tools``: mark the last
+    tool and the system prompt for the provider's prompt cache, two of the four breakpoints it allows. Writing to the
+    cache is billed, so it is off unless asked for."""
 
     id_rule: IdRule | None = IdRule(64, also="_-")
     """Which tool-call ids are taken: ``^[a-zA-Z0-9_-]{1,64}$``. Imitators take any."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
+from ...messages import ForceTool, Issuer, Message, Request, RuntimeConfig, System, Tool, ToolChoice, join_system
+from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
+from .breakpoints import mark_of, place_breakpoints
 from .conversation import write_turns
 from .quirks import Quirks
 from .schema import fits_format, project_format, project_input
 
 _Path = Literal["native", "tool", "prompt"]
-_CACHED = {"type": "ephemeral"}
 EFFORTS = ("low", "medium", "high", "xhigh")
 
 
@@ -31,11 +32,14 @@ def write_request(
     _write_config(body, request.config, limit)
     _write_reasoning(body, request.config, home, quirks, notes)
     system, rest = join_system(request.messages)
-    system = _write_structure(body, request, quirks, path, system, notes)
-    _write_system(body, system, quirks)
+    cache = read_cache(request, default=quirks.cache == "auto")
+    note_unplaced(cache, ("ttl",), notes)
+    directive = _write_structure(body, request, path, notes)
+    _write_system(body, request.messages[: len(request.messages) - len(rest)], system, directive)
     if request.stream:
         body["stream"] = True
     body["messages"] = write_turns(rest, len(request.messages) - len(rest), home, quirks, notes)
+    place_breakpoints(body, cache, quirks, notes)
     _add_extras(body, request)
     body["messages"] = body.pop("messages")
     return body
@@ -52,21 +56,17 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
     return "prompt" if quirks.structured == "prompt" or tools or _thinks(request.config, home, quirks) else "tool"
 
 
-def _write_structure(
-    body: dict[str, Any], request: Request, quirks: Quirks, path: _Path | None, system: str | None, notes: Notes
-) -> str | None:
-    """Write the tools and the response schema; return the system prompt, extended where words must do."""
+def _write_structure(body: dict[str, Any], request: Request, path: _Path | None, notes: Notes) -> str | None:
+    """Write the tools and the response schema; return the directive for the system prompt where words must do."""
     schema = request.response_schema
     if schema is not None and path == "native":
         form = {"type": "json_schema", "schema": ordered_json(project_format(schema, notes))}
         body["output_config"] = {**body.get("output_config", {}), "format": form}
     if schema is not None and path == "tool":
-        _answer_tool(body, schema, quirks, notes)
-        return system
-    _write_tools(body, request, quirks, notes)
-    if schema is not None and path == "prompt":
-        return "\n\n".join([*([system] if system else []), schema_directive(schema, "anthropic")])
-    return system
+        _answer_tool(body, schema, notes)
+        return None
+    _write_tools(body, request, notes)
+    return schema_directive(schema, "anthropic") if schema is not None and path == "prompt" else None
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None) -> None:
@@ -122,11 +122,11 @@ def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
     return asked is not None and asked.get("type") != "disabled"
 
 
-def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:
+def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
     """The tools, and which of them is to be called."""
     tools = [_write_tool(tool, notes, f"tools[{at}]") for at, tool in enumerate(request.tools)]
     if tools:
-        body["tools"] = _mark_last(tools, quirks)
+        body["tools"] = tools
     if request.tool_choice is None:
         return
     if tools or "tools" in request.config.extras:
@@ -151,12 +151,6 @@ def _write_tool(tool: Tool, notes: Notes, path: str) -> dict[str, Any]:
     return written
 
 
-def _mark_last(tools: list[dict[str, Any]], quirks: Quirks) -> list[dict[str, Any]]:
-    if quirks.cache == "system+tools":
-        tools[-1]["cache_control"] = _CACHED
-    return tools
-
-
 def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
     """The four modes of choosing a tool."""
     if isinstance(choice, ForceTool):
@@ -164,7 +158,7 @@ def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
     return {"type": "any" if choice == "required" else choice}
 
 
-def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], quirks: Quirks, notes: Notes) -> None:
+def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], notes: Notes) -> None:
     """Ask for the answer as the input of a tool that must be called, once."""
     name = schema_name(schema)
     tool = {
@@ -172,18 +166,21 @@ def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], quirks: Quirks
         "description": "Give your whole answer as the input of this tool.",
         "input_schema": ordered_json(project_input(schema, notes, "response_schema")),
     }
-    body["tools"] = _mark_last([tool], quirks)
+    body["tools"] = [tool]
     body["tool_choice"] = {"type": "tool", "name": name, "disable_parallel_tool_use": True}
 
 
-def _write_system(body: dict[str, Any], system: str | None, quirks: Quirks) -> None:
-    """The instructions, marked for the cache where that was asked for."""
-    if not system:
-        return
-    if quirks.cache == "system+tools":
-        body["system"] = [{"type": "text", "text": system, "cache_control": _CACHED}]
-    else:
-        body["system"] = system
+def _write_system(body: dict[str, Any], messages: Sequence[Message], system: str | None, directive: str | None) -> None:
+    """The instructions as one text; each message a block of its own where one of them is marked for the cache."""
+    if any(isinstance(message, System) and message.cache for message in messages):
+        blocks = [_write_instructions(message) for message in messages if isinstance(message, System)]
+        body["system"] = [*blocks, *([{"type": "text", "text": directive}] if directive else [])]
+    elif texts := [text for text in (system, directive) if text]:
+        body["system"] = "\n\n".join(texts)
+
+
+def _write_instructions(message: System) -> dict[str, Any]:
+    return {"type": "text", "text": message.content, **mark_of(message)}
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:

@@ -7,7 +7,7 @@ only their issuer understands are kept as they came, for an endpoint of this wir
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import UnsupportedContentError, quote
 from ...messages import (
@@ -21,6 +21,7 @@ from ...messages import (
     Issuer,
     Message,
     Opaque,
+    PromptCache,
     RedactedThinking,
     Request,
     RuntimeConfig,
@@ -42,14 +43,13 @@ from ..server import Asked
 from .request import EFFORTS
 
 _ISSUER = Issuer("anthropic")
-_HINTS = ("cache_control",)
-_WHY = "a hint for a provider's prompt cache, which each endpoint sets for itself"
+_WHY = "a mark for the prompt cache is kept for texts, media, results and the system prompt"
 _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
     """The request in a body; one that only counts tokens sets no limit."""
-    fields, losses = read_body(body), Losses()
+    fields, losses = read_body(body), _Losses()
     model = fields.need_text("model")
     limit = fields.whole("max_tokens")
     if limit is None and not counting:
@@ -65,12 +65,40 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
         fields.number("top_p"),
         stop_sequences=read_stops(fields, "stop_sequences"),
         reasoning=reasoning,  # type: ignore[arg-type]
+        cache=_read_cache(fields, losses),
         extras=fields.rest(),
     )
     return Asked(Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings)
 
 
+class _Losses(Losses):
+    """Also collects how long the client's marks for the prompt cache are to be kept."""
+
+    ttl: Literal["1h"] | None = None
+
+    def mark(self, record: Fields) -> bool:
+        """Return whether a block is marked for the prompt cache."""
+        given = record.inner("cache_control")
+        if given is None:
+            return False
+        if given.need_text("type") != "ephemeral":
+            given.refuse("type", "must be ephemeral")
+        self.ttl = "1h" if given.text("ttl") == "1h" else self.ttl
+        given.done()
+        return True
+
+    def drop_mark(self, record: Fields) -> None:
+        """Note a mark that has no place."""
+        self.drop_fields(record, ("cache_control",), _WHY)
+
+
 # --- settings -------------------------------------------------------------------------------------
+
+
+def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
+    """A mark at the root asks for what ``auto`` does; the marks of blocks are read before."""
+    auto = losses.mark(fields)
+    return PromptCache(auto, losses.ttl) if auto or losses.ttl else None
 
 
 def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | None]:
@@ -111,7 +139,7 @@ def _read_thinking(fields: Fields, effort: str | None) -> str | int | None:
     return effort
 
 
-def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
+def _read_tools(fields: Fields, losses: _Losses) -> list[Tool]:
     """The caller's tools; those that the provider runs by itself stay where they are."""
     tools: list[Tool] = []
     theirs: list[Any] = []
@@ -119,7 +147,7 @@ def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
         if (record.text("type") or "custom") != "custom":
             theirs.append(record.data)
             continue
-        losses.drop_fields(record, _HINTS, _WHY)
+        losses.drop_mark(record)
         losses.drop_fields(record, ("eager_input_streaming",), "not passed on; arguments are checked instead")
         strict = record.flag("strict")
         name, described, schema = record.need_text("name"), record.text("description"), record.take("input_schema")
@@ -132,7 +160,7 @@ def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
     return tools
 
 
-def _read_choice(fields: Fields, losses: Losses) -> ToolChoice | None:
+def _read_choice(fields: Fields, losses: _Losses) -> ToolChoice | None:
     record = fields.inner("tool_choice")
     if record is None:
         return None
@@ -150,7 +178,7 @@ def _read_choice(fields: Fields, losses: Losses) -> ToolChoice | None:
 # --- the conversation -----------------------------------------------------------------------------
 
 
-def _read_system(fields: Fields, losses: Losses) -> list[System]:
+def _read_system(fields: Fields, losses: _Losses) -> list[System]:
     system = fields.take("system")
     if isinstance(system, str):
         return [System(system)] if system else []
@@ -158,17 +186,17 @@ def _read_system(fields: Fields, losses: Losses) -> list[System]:
         return []
     if not isinstance(system, list):
         fields.refuse("system", "must be a string or a list of text blocks")
-    texts = []
+    said = []
     for record in fields.inners("system"):
         if record.need_text("type") != "text":
             record.refuse("type", "must be text")
-        losses.drop_fields(record, _HINTS, _WHY)
-        texts.append(record.need_text("text"))
+        mark = losses.mark(record)
+        said.append(System(record.need_text("text"), mark))
         record.done()
-    return [System(text) for text in texts if text]
+    return [message for message in said if message.content]
 
 
-def _read_turns(turns: list[Fields], losses: Losses) -> list[Message]:
+def _read_turns(turns: list[Fields], losses: _Losses) -> list[Message]:
     messages: list[Message] = []
     for turn in turns:
         role, content = turn.need_text("role"), turn.take("content")
@@ -185,21 +213,25 @@ def _read_turns(turns: list[Fields], losses: Losses) -> list[Message]:
     return messages
 
 
-def _read_user(content: str | list[Fields], losses: Losses) -> list[Message]:
+def _read_user(content: str | list[Fields], losses: _Losses) -> list[Message]:
     if isinstance(content, str):
         return [User(content)]
     messages: list[Message] = []
     words: list[UserBlock] = []
     for record in content:
-        losses.drop_fields(record, _HINTS, _WHY)
         if record.rest().get("type") != "tool_result":
-            words.append(_read_block(record))
+            words.append(_read_block(record, losses))
             continue
         if words:
-            messages.append(User(_plain(words)))
+            messages.append(_user(words))
             words = []
         messages.append(_read_result(record, losses))
-    return [*messages, User(_plain(words))] if words or not messages else messages
+    return [*messages, _user(words)] if words or not messages else messages
+
+
+def _user(blocks: list[UserBlock]) -> User:
+    content = _plain(blocks)
+    return User(content, isinstance(content, str) and blocks[0].cache)
 
 
 def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
@@ -208,33 +240,31 @@ def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
     return only.text if isinstance(only, Text) else blocks
 
 
-def _read_result(record: Fields, losses: Losses) -> ToolResult:
+def _read_result(record: Fields, losses: _Losses) -> ToolResult:
     record.take("type")
     call_id, content = record.need_text("tool_use_id"), record.take("content")
-    failed = record.flag("is_error") or False
+    failed, mark = record.flag("is_error") or False, losses.mark(record)
     record.done()
     if content is None or isinstance(content, str):
-        return ToolResult(call_id, () if content is None else content, failed)
+        return ToolResult(call_id, () if content is None else content, failed, mark)
     if not isinstance(content, list):
         record.refuse("content", "must be a string or a list of blocks")
-    blocks = []
-    for inner in record.inners("content"):
-        losses.drop_fields(inner, _HINTS, _WHY)
-        blocks.append(_read_block(inner))
-    return ToolResult(call_id, _plain(blocks), failed)
+    blocks = [_read_block(inner, losses) for inner in record.inners("content")]
+    content = _plain(blocks)
+    return ToolResult(call_id, content, failed, mark or (isinstance(content, str) and blocks[0].cache))
 
 
-def _read_block(record: Fields) -> UserBlock:
-    kind = record.need_text("type")
+def _read_block(record: Fields, losses: _Losses) -> UserBlock:
+    kind, mark = record.need_text("type"), losses.mark(record)
     block: UserBlock
     if kind == "text":
-        block = Text(record.need_text("text"))
+        block = Text(record.need_text("text"), cache=mark)
     elif kind == "image":
         source, media_type = _read_source(record)
-        block = Image(source, media_type)
+        block = Image(source, media_type, cache=mark)
     elif kind == "document":
         source, media_type = _read_source(record)
-        block = Document(source, media_type or "application/pdf", record.text("title"))
+        block = Document(source, media_type or "application/pdf", record.text("title"), mark)
     else:
         raise UnsupportedContentError(f"{record.at('type')}: content of type {quote(kind)} is not supported")
     record.done()
@@ -258,20 +288,18 @@ def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
     return found
 
 
-def _read_assistant(content: str | list[Fields], losses: Losses) -> Assistant:
+def _read_assistant(content: str | list[Fields], losses: _Losses) -> Assistant:
     if isinstance(content, str):
         return Assistant(content)
-    blocks: list[AssistantBlock] = []
-    for record in content:
-        losses.drop_fields(record, _HINTS, _WHY)
-        blocks.append(_read_said(record))
-    return Assistant(blocks)
+    return Assistant([_read_said(record, losses) for record in content])
 
 
-def _read_said(record: Fields) -> AssistantBlock:
+def _read_said(record: Fields, losses: _Losses) -> AssistantBlock:
     kind = record.need_text("type")
     if kind == "text":
-        return Text(record.need_text("text"), _read_state(record))
+        mark = losses.mark(record)
+        return Text(record.need_text("text"), _read_state(record), mark)
+    losses.drop_mark(record)
     if kind == "thinking":
         text, signature = record.need_text("thinking"), record.text("signature")
         return Thinking(text, _read_state(record, signature))

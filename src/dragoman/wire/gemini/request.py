@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ...errors import InvalidRequestError
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
+from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
@@ -43,9 +44,25 @@ def write_request(
     schema = request.response_schema if path == "native" else None
     if config := _write_config(request.config, home, quirks, schema, notes):
         body["generationConfig"] = config
+    _write_cache(body, request, notes)
     _add_root(body, quirks.body)
     body["contents"] = write_contents(rest, len(request.messages) - len(rest), home, quirks, notes)
     return body
+
+
+def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
+    """Name cached contents by their handle; without one the cache is automatic, and there is nothing to send.
+
+    Cached contents have their own system prompt and tools, and the server refuses others beside them.
+    """
+    cache = read_cache(request)
+    note_unplaced(cache, ("handle",), notes)
+    if cache is None or cache.handle is None:
+        return
+    for name, path in (("systemInstruction", "messages[0]"), ("tools", "tools"), ("toolConfig", "tool_choice")):
+        if body.pop(name, None) is not None:
+            notes.drop(path, "cached_part_dropped", "the cached contents have their own")
+    body["cachedContent"] = cache.handle
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:

@@ -20,6 +20,7 @@ from ...messages import (
     Issuer,
     Message,
     Opaque,
+    PromptCache,
     Request,
     RuntimeConfig,
     System,
@@ -81,8 +82,14 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
         read_stops(inner, "stopSequences"),
         _read_thinking(inner),  # type: ignore[arg-type]
         inner.rest(),
+        _read_cache(fields),
     )
     return config, schema
+
+
+def _read_cache(fields: Fields) -> PromptCache | None:
+    handle = fields.text("cachedContent")
+    return None if handle is None else PromptCache(auto=False, handle=handle)
 
 
 def _read_thinking(inner: Fields) -> str | int | None:

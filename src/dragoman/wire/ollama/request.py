@@ -24,6 +24,7 @@ from ...messages import (
     UserBlock,
     join_system,
 )
+from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..continuity import note_state
 from ..json import merge_extras, ordered_json
@@ -49,6 +50,7 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | No
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
+    note_unplaced(read_cache(request), (), notes)
     if request.tools and request.tool_choice != "none":
         body["tools"] = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if request.tool_choice not in (None, "auto", "none"):

@@ -65,3 +65,11 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: ReasoningStyle | None = None
     """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
     name."""
+
+    cache_key: bool = False
+    """``cache="auto"`` sends the id of the session as ``prompt_cache_key``, which routes its calls to one cache. Hosted
+    OpenAI; others may refuse the field."""
+
+    cache_control: bool = False
+    """Marks for the prompt cache are sent, as ``cache_control`` of a part. OpenRouter passes them on to models whose
+    cache is not automatic."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedFeatureError
 from ...messages import (
@@ -29,6 +30,7 @@ from ...messages import (
     join_system,
 )
 from ...reasoning import merge_fields
+from ..caching import read_cache, write_key
 from ..codec import Notes
 from ..continuity import is_ours, note_state
 from ..ids import IdMap
@@ -38,6 +40,7 @@ from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..strict import choose_strict, strict_form
 from ..urls import media_url
+from .marks import mark_end, mark_message, mark_part, place_marks
 from .quirks import Quirks
 
 
@@ -54,11 +57,17 @@ def write_request(
         _write_structure(body, request, quirks, path, notes)
         messages = _add_directives(request, quirks, path)
     _write_config(body, request.config, home, quirks, notes)
+    cache = read_cache(request)
+    body |= write_key(cache, request, notes, auto_key=quirks.cache_key)
     if request.stream:
         body["stream"] = True
         if quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
+    if cache is None and quirks.cache_control:
+        quirks = replace(quirks, cache_control=False)
     written = _write_messages(messages, quirks, notes, home if quirks.reasoning_details else None)
+    if cache is not None and quirks.cache_control:
+        place_marks(written, notes, auto=cache.auto)
     if request.config.extras:
         body["messages"] = written  # compared with the caller's own, if the extras hold any
         _add_extras(body, request)
@@ -170,12 +179,14 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
     system, rest = join_system(messages)
     first = len(messages) - len(rest)
     written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
+    if quirks.cache_control and any(type(message) is System and message.cache for message in messages[:first]):
+        mark_end(written[0])
     links: _Links | None = None  # most conversations have no calls
     for at, message in enumerate(rest, first):
         if links is not None and links.media and type(message) is not ToolResult:
             written.append(links.take_media())
         content = message.content
-        if type(message) is User and type(content) is str:
+        if type(message) is User and type(content) is str and not message.cache:
             written.append(message)  # as JSON, it is already what this wire wants
             continue
         if type(message) is Assistant and len(content) == 1:  # nearly every turn of a long history
@@ -185,6 +196,8 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
                 continue
         links = links or _Links(messages, quirks, home)
         if (one := _write_message(message, f"messages[{at}]", quirks, links, notes)) is not None:
+            if quirks.cache_control:
+                mark_message(one, message)
             written.append(one)
     if links is not None and links.media:
         written.append(links.take_media())
@@ -217,7 +230,7 @@ class _Links:
 
 def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, notes: Notes) -> dict[str, Any] | None:
     if type(message) is User:
-        return _write_user(message, path, notes)
+        return _write_user(message, path, quirks, notes)
     if type(message) is Assistant:
         return _write_assistant(message, path, quirks, links, notes)
     if type(message) is ToolResult:
@@ -225,16 +238,17 @@ def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, n
     raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
 
 
-def _write_user(message: User, path: str, notes: Notes) -> dict[str, Any]:
+def _write_user(message: User, path: str, quirks: Quirks, notes: Notes) -> dict[str, Any]:
     blocks = message.content
-    assert not isinstance(blocks, str)
+    if isinstance(blocks, str):
+        return {"role": "user", "content": blocks}
     note_state(message, path, notes)
     if len(blocks) == 1 and type(blocks[0]) is Text:
         return {"role": "user", "content": blocks[0].text}
-    return {
-        "role": "user",
-        "content": [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)],
-    }
+    parts = [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)]
+    if quirks.cache_control:
+        parts = [mark_part(part, block) for part, block in zip(parts, blocks, strict=True)]
+    return {"role": "user", "content": parts}
 
 
 def _write_block(block: UserBlock, path: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from ...messages import EFFORTS, Effort, Image, Message, Request, RuntimeConfig,
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ...validate.fields import Fields
 from ..codec import HttpReply
-from ..fields import Losses, read_body, read_media_url, read_schema, read_stops
+from ..fields import Losses, read_body, read_key, read_media_url, read_schema, read_stops
 from ..server import (
     Asked,
     BodyEncoder,
@@ -164,7 +164,8 @@ def _read_config(fields: Fields) -> RuntimeConfig:
         fields.number("presence_penalty"),
         read_stops(fields, "stop"),
         _read_reasoning(fields),
-        fields.rest(),
+        cache=read_key(fields),
+        extras=fields.rest(),
     )
 
 

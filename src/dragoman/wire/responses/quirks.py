@@ -63,3 +63,6 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: ReasoningStyle | None = None
     """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
     name."""
+
+    cache_key: bool = True
+    """``cache="auto"`` sends the id of the session as ``prompt_cache_key``, which routes its calls to one cache."""

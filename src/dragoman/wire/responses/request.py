@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, join_system
 from ...reasoning import merge_fields
+from ..caching import read_cache, write_key
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
@@ -28,6 +29,7 @@ def write_request(
     body: dict[str, Any] = {"model": home.model, "store": False}
     _write_structure(body, request, quirks, path, system, notes)
     _write_config(body, request.config, home, quirks, notes)
+    body |= write_key(read_cache(request), request, notes, auto_key=quirks.cache_key)
     if request.stream:
         body["stream"] = True
     body["input"] = write_input(rest, len(request.messages) - len(rest), home, quirks, notes)

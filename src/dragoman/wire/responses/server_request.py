@@ -35,7 +35,7 @@ from ...messages import (
 )
 from ...validate import parse_tool_choice
 from ...validate.fields import Fields
-from ..fields import Losses, read_body, read_media_url, read_schema
+from ..fields import Losses, read_body, read_key, read_media_url, read_schema
 from ..seal import read_opaque
 from ..server import Asked
 
@@ -77,6 +77,7 @@ def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
         fields.whole("max_output_tokens"),
         fields.number("top_p"),
         reasoning=effort,
+        cache=read_key(fields),
         extras=fields.rest(),
     )
 

@@ -1,0 +1,80 @@
+"""Where the prompt cache of this wire ends its prefixes: ``cache_control`` on at most four blocks.
+
+A prefix is everything before a breakpoint: tools, then the system prompt, then the turns. The server looks for an
+earlier entry at the last 20 blocks before a breakpoint. A growing conversation therefore has one at its end, which
+this call writes, and one at the end of the previous turn of the user, which the call before wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...messages import Document, Image, PromptCache, System, Text, ToolResult, User
+from ..codec import Notes
+from .quirks import Quirks
+
+LIMIT = 4
+_KEY = "cache_control"
+_MARK = {"type": "ephemeral"}
+
+
+def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict[str, Any]:
+    """Return the field of a block that its caller marked."""
+    return {_KEY: _MARK} if value.cache else {}
+
+
+def place_breakpoints(body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes) -> None:
+    """Put breakpoints into a request that has the caller's marks: add those of its mode, or take all away."""
+    marked = [block for block in _blocks(body) if _KEY in block]
+    if cache is None:
+        for block in marked:
+            del block[_KEY]
+        return
+    for block in marked[:-LIMIT]:
+        del block[_KEY]
+        notes.drop("messages", "cache_mark_dropped", f"the wire takes {LIMIT} marks; the last ones are sent")
+    left = LIMIT - len(marked)
+    for block in [] if left <= 0 else _candidates(body, cache, quirks):
+        if left and _KEY not in block:
+            block[_KEY] = _MARK
+            left -= 1
+    if cache.ttl in ("1h", "24h"):
+        for block in _blocks(body):
+            if _KEY in block:
+                block[_KEY] = {**_MARK, "ttl": "1h"}
+        if cache.ttl == "24h":
+            notes.rewrite("config.cache.ttl", "cache_ttl_shortened", "the cache is kept for 1 hour at most", loss=True)
+
+
+def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every block that can have a mark, in the order of the prefix."""
+    system = body.get("system")
+    found = [*body.get("tools", ()), *(system if isinstance(system, list) else ())]
+    for turn in body["messages"]:
+        found += turn["content"] if isinstance(turn["content"], list) else ()
+    return found
+
+
+def take_mark(blocks: list[dict[str, Any]]) -> bool:
+    """Remove the marks of blocks inside another block, where the wire has no place for them; return if any was."""
+    return any(block.pop(_KEY, None) is not None for block in blocks)
+
+
+def _candidates(body: dict[str, Any], cache: PromptCache, quirks: Quirks) -> list[dict[str, Any]]:
+    """Return the blocks that end a prefix, the most useful first."""
+    found = []
+    if cache.auto:
+        turns = [turn for turn in body["messages"] if turn["role"] == "user"]
+        found += [_last_block(turn, "content") for turn in reversed(turns[-2:])]
+    if cache.auto or quirks.cache == "system+tools":
+        found += [_last_block(body, "system")] if body.get("system") else []
+        found += body.get("tools", ())[-1:]
+    return found
+
+
+def _last_block(holder: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the last block of a text or a list; a text becomes a block, which means the same to the server."""
+    if isinstance(holder[name], str):
+        holder[name] = [{"type": "text", "text": holder[name]}]
+    block: dict[str, Any] = holder[name][-1]
+    return block

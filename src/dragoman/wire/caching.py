@@ -1,0 +1,58 @@
+"""The provider's prompt cache: which of its settings a call uses, and which have no place on a wire."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from ..errors import UnsupportedFeatureError
+from ..messages import PromptCache, Request
+from .codec import Notes
+
+_MARKS_ALONE = PromptCache(auto=False)
+
+
+def read_cache(request: Request, *, default: bool = False) -> PromptCache | None:
+    """Return how a call uses the prompt cache; ``None`` if not at all, so that marks do not count either.
+
+    ``default`` is the endpoint's own setting, for calls that set nothing.
+    """
+    given = request.config.cache
+    if given is None:
+        return PromptCache() if default else _MARKS_ALONE
+    if isinstance(given, str):
+        return PromptCache() if given == "auto" else None
+    return given
+
+
+def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Notes) -> None:
+    """Report the settings that a wire has no place for; refuse a handle, without which the prompt is incomplete."""
+    if cache is None:
+        return
+    if cache.handle is not None and "handle" not in places:
+        raise UnsupportedFeatureError("config.cache.handle: this wire has no handles of cached contents")
+    for name in ("ttl", "key"):
+        if getattr(cache, name) is not None and name not in places:
+            notes.drop(
+                f"config.cache.{name}", f"cache_{name}_dropped", "the prompt cache of this wire has no such setting"
+            )
+
+
+def write_key(cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool) -> dict[str, str]:
+    """Return the fields of a wire that caches by itself: a key that routes calls to their cache, and the retention.
+
+    With ``auto_key`` the calls of a session share a key.
+    """
+    if cache is None:
+        return {}
+    note_unplaced(replace(cache, ttl=None), ("key",), notes)
+    key = cache.key or (request.session_id if auto_key and cache.auto else None)
+    fields = {} if key is None else {"prompt_cache_key": key}
+    if cache.ttl == "24h":
+        fields["prompt_cache_retention"] = cache.ttl
+    elif cache.ttl == "1h":
+        notes.rewrite(
+            "config.cache.ttl", "cache_ttl_shortened", "the cache is kept for some minutes, or 24 hours", loss=True
+        )
+    return fields

@@ -1,0 +1,63 @@
+"""Marks for a prompt cache that is not automatic: ``cache_control`` on parts of messages.
+
+Routers pass them on to a model whose own wire has them; four are taken there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...messages import Assistant, Message, User, UserBlock
+from ..codec import Notes
+
+LIMIT = 4
+_KEY = "cache_control"
+_MARK = {"type": "ephemeral"}
+
+
+def mark_message(written: dict[str, Any], message: Message) -> None:
+    """Mark the end of a message that its caller marked; a text that was one marked block counts as one."""
+    if isinstance(message, Assistant):
+        return
+    blocks = () if isinstance(message.content, str) else message.content
+    inside = isinstance(written["content"], str) and any(block.cache for block in blocks)
+    if message.cache or inside:
+        mark_end(written)
+
+
+def mark_part(part: dict[str, Any], block: UserBlock) -> dict[str, Any]:
+    """Return a part with the mark of its block."""
+    return {**part, _KEY: _MARK} if block.cache else part
+
+
+def mark_end(message: dict[str, Any]) -> None:
+    """Mark the end of a message; a text becomes a part."""
+    if isinstance(message["content"], str):
+        message["content"] = [{"type": "text", "text": message["content"]}]
+    message["content"][-1][_KEY] = _MARK
+
+
+def place_marks(written: list[Any], notes: Notes, *, auto: bool) -> None:
+    """Add the marks of a growing conversation to a caller's own: the system prompt and the last two turns."""
+    if auto:
+        asked = [at for at, message in enumerate(written) if _role_of(message) in ("user", "tool")]
+        system = [0] if _role_of(written[0]) not in ("user", "tool") else []
+        for at in [*reversed(asked[-2:]), *system]:
+            if isinstance(message := written[at], User):
+                message = written[at] = {"role": "user", "content": message.content}
+            if len(_marked(written)) < LIMIT:
+                mark_end(message)
+    for part in _marked(written)[:-LIMIT]:
+        del part[_KEY]
+        notes.drop("messages", "cache_mark_dropped", f"the wire takes {LIMIT} marks; the last ones are sent")
+
+
+def _role_of(message: Any) -> str:
+    if isinstance(message, dict):
+        return str(message["role"])
+    return str(message.__struct_config__.tag)
+
+
+def _marked(written: list[Any]) -> list[dict[str, Any]]:
+    contents = [message["content"] for message in written if isinstance(message, dict)]
+    return [part for content in contents if isinstance(content, list) for part in content if _KEY in part]

@@ -1,0 +1,377 @@
+"""The provider's prompt cache: breakpoints, keys and handles, and what has no place on a wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman import (
+    Assistant,
+    Capabilities,
+    Document,
+    Image,
+    Inline,
+    InvalidRequestError,
+    LossWarning,
+    Message,
+    Opaque,
+    PromptCache,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    UnsupportedFeatureError,
+    Url,
+    User,
+    parse_messages,
+)
+from dragoman.messages import Continuity, Issuer
+from dragoman.validate import build_request
+from dragoman.wire import CODECS, SERVER_CODECS
+
+MARK = {"type": "ephemeral"}
+HOUR = {**MARK, "ttl": "1h"}
+TOOLS = (Tool("a"), Tool("b"))
+LONG: list[Message] = [System("Be terse."), User("one"), Assistant("1"), User("two"), Assistant("2"), User("three")]
+
+
+def encode(
+    wire: str, messages: list[Message], cache: Any = None, tools: Any = (), session_id: str | None = None, **quirks: Any
+) -> tuple[dict[str, Any], tuple[LossWarning, ...]]:
+    codec = CODECS[wire].connect("m", "https://api.example.com", quirks or None, Capabilities())
+    config = RuntimeConfig(max_tokens=9, cache=cache)
+    encoded = codec.encode(Request(messages, tools, config, session_id=session_id))
+    return json.loads(encoded.http.body), encoded.warnings
+
+
+def marks(body: Any, path: str = "") -> list[str]:
+    """Return where a body has marks, in order."""
+    if isinstance(body, list):
+        return [found for at, item in enumerate(body) for found in marks(item, f"{path}[{at}]")]
+    if not isinstance(body, dict):
+        return []
+    inner = [found for name, value in body.items() for found in marks(value, f"{path}.{name}")]
+    return [*inner, *([path] if "cache_control" in body else [])]
+
+
+# --- breakpoints ----------------------------------------------------------------------------------
+
+
+def test_auto_marks_tools_the_system_prompt_and_the_last_two_turns() -> None:
+    body, warnings = encode("anthropic", LONG, "auto", TOOLS)
+    assert marks(body) == [".tools[1]", ".system[0]", ".messages[2].content[0]", ".messages[4].content[0]"]
+    assert body["messages"][0] == {"role": "user", "content": "one"}
+    assert body["messages"][4]["content"] == [{"type": "text", "text": "three", "cache_control": MARK}]
+    assert warnings == ()
+
+
+def test_auto_in_a_conversation_that_begins() -> None:
+    assert marks(encode("anthropic", [User("one")], "auto")[0]) == [".messages[0].content[0]"]
+
+
+@pytest.mark.parametrize("cache", [None, "off"])
+def test_nothing_is_marked_unless_asked_for(cache: Any) -> None:
+    body, _ = encode("anthropic", LONG, cache, TOOLS)
+    assert marks(body) == []
+    assert body == encode("anthropic", LONG, None, TOOLS)[0]
+
+
+def test_marks_are_sent_where_the_caller_put_them() -> None:
+    said: list[Message] = [
+        System("Be terse.", cache=True),
+        System("Be kind."),
+        User([Text("book", cache=True), Text("question")]),
+        Assistant([Text("Hm."), ToolCall("c", "a", {})]),
+        ToolResult("c", [Text("r", cache=True), Text("s")]),
+        User("go on", cache=True),
+    ]
+    body, warnings = encode("anthropic", said)
+    assert marks(body) == [
+        ".system[0]",
+        ".messages[0].content[0]",
+        ".messages[2].content[0]",
+        ".messages[2].content[1]",
+    ]
+    assert body["system"] == [
+        {"type": "text", "text": "Be terse.", "cache_control": MARK},
+        {"type": "text", "text": "Be kind."},
+    ]
+    assert marks(encode("anthropic", said, "off")[0]) == []
+    assert warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        (User("a", cache=True), ".messages[0].content[0]"),
+        (User([Text("a"), Text("b")], cache=True), ".messages[0].content[1]"),
+        (User([Image(Inline("aGk="), "image/png", cache=True), Text("b")]), ".messages[0].content[0]"),
+        (User([Document(Inline("aGk="), cache=True), Text("b")]), ".messages[0].content[0]"),
+    ],
+)
+def test_every_kind_of_mark(message: User, place: str) -> None:
+    assert marks(encode("anthropic", [message])[0]) == [place]
+    assert marks(encode("openai", [message], cache_control=True)[0]) == [place]
+    assert marks(encode("openai", [message])[0]) == []
+    assert "cache" not in json.dumps(encode("openai", [message])[0])
+
+
+def test_a_mark_of_the_model_and_a_result_count_too() -> None:
+    said: list[Message] = [
+        User("a"),
+        Assistant([Text("b", cache=True), ToolCall("c", "a", {})]),
+        ToolResult("c", "r", cache=True),
+    ]
+    assert marks(encode("anthropic", said)[0]) == [".messages[1].content[0]", ".messages[2].content[0]"]
+
+
+def test_four_marks_at_most_and_the_last_are_kept() -> None:
+    said: list[Message] = [User([Text(f"{at}", cache=True) for at in range(6)])]
+    for wire, quirks in (("anthropic", {}), ("openai", {"cache_control": True})):
+        body, warnings = encode(wire, said, "auto", TOOLS if wire == "anthropic" else (), **quirks)
+        assert marks(body) == [f".messages[0].content[{at}]" for at in range(2, 6)]
+        assert [warning.code for warning in warnings] == ["cache_mark_dropped"] * 2
+
+
+def test_marks_of_the_caller_leave_fewer_to_auto() -> None:
+    said = [System("s", cache=True), User([Text("a", cache=True), Text("b", cache=True), Text("c")]), *LONG[2:]]
+    body, _ = encode("anthropic", said, "auto", TOOLS)
+    assert len(marks(body)) == 4
+    assert ".messages[4].content[0]" in marks(body)
+
+
+@pytest.mark.parametrize(("ttl", "codes"), [("5m", []), ("1h", []), ("24h", ["cache_ttl_shortened"])])
+def test_how_long_the_cache_is_kept(ttl: Any, codes: list[str]) -> None:
+    body, warnings = encode("anthropic", LONG, PromptCache(ttl=ttl))
+    assert body["system"][0]["cache_control"] == (MARK if ttl == "5m" else HOUR)
+    assert [warning.code for warning in warnings] == codes
+
+
+def test_an_endpoint_may_cache_by_default() -> None:
+    codec = CODECS["anthropic"].connect("m", "https://a", {"cache": "auto"}, Capabilities())
+    config = RuntimeConfig(max_tokens=9)
+    assert len(marks(json.loads(codec.encode(Request(LONG, TOOLS, config)).http.body))) == 4
+    off = replace(config, cache="off")
+    assert marks(json.loads(codec.encode(Request(LONG, TOOLS, off)).http.body)) == []
+
+
+def test_a_directive_follows_the_marked_system_prompt() -> None:
+    codec = CODECS["anthropic"].connect("m", "https://a", {"structured": "prompt"}, Capabilities())
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    request = Request([System("s", cache=True), User("u")], (), RuntimeConfig(max_tokens=9), schema)
+    system = json.loads(codec.encode(request).http.body)["system"]
+    assert system[0] == {"type": "text", "text": "s", "cache_control": MARK}
+    assert system[1]["text"].startswith("Answer with one JSON value")
+
+
+def test_a_block_of_the_provider_itself_is_not_changed() -> None:
+    data = {"type": "server_tool_use", "id": "s", "cache_control": MARK}
+    result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    state = Continuity(issuer=Issuer("anthropic"))
+    said: list[Message] = [User("a"), Assistant([Opaque(data, state), Opaque(result, state), Text("b")]), User("c")]
+    assert marks(encode("anthropic", said, "off")[0]) == []
+    assert data["cache_control"] == MARK
+
+
+# --- a router -------------------------------------------------------------------------------------
+
+
+def test_a_router_takes_marks_on_parts() -> None:
+    body, _ = encode("openai", LONG, "auto", cache_control=True)
+    assert marks(body) == [".messages[0].content[0]", ".messages[3].content[0]", ".messages[5].content[0]"]
+    assert marks(encode("openai", LONG, "off", cache_control=True)[0]) == []
+    assert marks(encode("openai", LONG[1:2], "auto", cache_control=True)[0]) == [".messages[0].content[0]"]
+
+
+def test_a_router_takes_the_marks_of_the_caller() -> None:
+    said: list[Message] = [
+        System("s", cache=True),
+        User([Text("a", cache=True)]),
+        Assistant([Text("b"), ToolCall("c", "a", {})]),
+        ToolResult("c", [Text("r", cache=True), Text("s")]),
+    ]
+    body, _ = encode("openai", said, cache_control=True)
+    assert marks(body) == [".messages[0].content[0]", ".messages[1].content[0]", ".messages[3].content[0]"]
+
+
+# --- keys and handles -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cache", "session", "sent", "codes"),
+    [
+        (None, "s", {}, []),
+        ("off", "s", {}, []),
+        ("auto", None, {}, []),
+        ("auto", "s", {"prompt_cache_key": "s"}, []),
+        (PromptCache(key="k"), "s", {"prompt_cache_key": "k"}, []),
+        (PromptCache(auto=False), "s", {}, []),
+        (PromptCache(False, "24h", "k"), None, {"prompt_cache_key": "k", "prompt_cache_retention": "24h"}, []),
+        (PromptCache(ttl="5m"), None, {}, []),
+        (PromptCache(ttl="1h"), None, {}, ["cache_ttl_shortened"]),
+    ],
+)  # fmt: skip
+def test_an_automatic_cache_takes_a_key(cache: Any, session: Any, sent: dict[str, Any], codes: list[str]) -> None:
+    for wire, quirks in (("openai", {"cache_key": True}), ("responses", {})):
+        body, warnings = encode(wire, [User("u")], cache, session_id=session, **quirks)
+        assert {name: value for name, value in body.items() if name.startswith("prompt_cache")} == sent
+        assert [warning.code for warning in warnings] == codes
+
+
+def test_a_session_is_no_key_for_servers_that_may_refuse_it() -> None:
+    assert "prompt_cache_key" not in encode("openai", [User("u")], "auto", session_id="s")[0]
+
+
+def test_cached_contents_by_their_handle() -> None:
+    cache = PromptCache(handle="cachedContents/abc")
+    body, warnings = encode("gemini", [System("s"), User("u")], cache, TOOLS)
+    assert body["cachedContent"] == "cachedContents/abc"
+    assert not {"systemInstruction", "tools"} & body.keys()
+    assert [(warning.code, warning.path) for warning in warnings] == [
+        ("cached_part_dropped", "messages[0]"),
+        ("cached_part_dropped", "tools"),
+    ]
+    assert "cachedContent" not in encode("gemini", [User("u")], "auto")[0]
+    for wire in set(CODECS) - {"gemini"}:
+        with pytest.raises(UnsupportedFeatureError, match=r"config\.cache\.handle"):
+            encode(wire, [User("u")], cache)
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "gemini", "ollama"])
+def test_what_has_no_place_is_reported(wire: str) -> None:
+    _, warnings = encode(wire, [User("u")], PromptCache(key="k", ttl="1h"))
+    expected = {"config.cache.key", "config.cache.ttl"} - ({"config.cache.ttl"} if wire == "anthropic" else set())
+    assert {warning.path for warning in warnings} == expected
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_marks_in_records() -> None:
+    part, source = {"type": "text", "text": "a"}, {"type": "inline", "base64_data": "aGk="}
+    said = [
+        {"role": "system", "content": "s", "cache": True},
+        {"role": "user", "content": [{**part, "cache_control": MARK}, {**part, "text": "b"}]},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "name": "f", "arguments": {}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "r", "cache": True},
+        {"role": "user", "content": [
+            {"type": "image_url", "image_url": "https://a.test/b.png", "cache_control": MARK},
+            {"type": "image_url", "image_url": {"url": "https://a.test/b.png"}, "cache": True},
+            {"type": "image", "source": source, "media_type": "image/png", "cache": True},
+            {"type": "document", "source": source, "cache": True},
+            {"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk="}, "cache": True},
+        ], "cache": True},
+    ]  # fmt: skip
+    assert list(parse_messages(said)) == [
+        System("s", True),
+        User([Text("a", cache=True), Text("b")]),
+        Assistant([ToolCall("c", "f", {})]),
+        ToolResult("c", "r", cache=True),
+        User(
+            [
+                Image(Url("https://a.test/b.png"), cache=True),
+                Image(Url("https://a.test/b.png"), cache=True),
+                Image(Inline("aGk="), "image/png", cache=True),
+                Document(Inline("aGk="), cache=True),
+                Document(Inline("aGk="), cache=True),
+            ],
+            cache=True,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("mark", [{"type": "forever"}, {"type": "ephemeral", "ttl": "1h"}, {}])
+def test_marks_that_cannot_be_read_are_refused(mark: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="cache_control"):
+        parse_messages([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]}])
+
+
+def test_the_setting_of_a_call() -> None:
+    request = build_request("Hi", settings={"cache": "auto"})
+    assert request.config.cache == "auto"
+    request = build_request("Hi", config={"cache": {"ttl": "1h", "key": "k"}})
+    assert request.config.cache == PromptCache(ttl="1h", key="k")
+    with pytest.raises(InvalidRequestError, match="cache"):
+        build_request("Hi", config={"cache": "always"})
+
+
+# --- clients of the gateway -----------------------------------------------------------------------
+
+
+def test_marks_of_clients_are_kept() -> None:
+    for mark in (MARK, HOUR):
+        said = {
+            "model": "m",
+            "max_tokens": 9,
+            "system": [{"type": "text", "text": "s", "cache_control": mark}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "text", "text": "b", "cache_control": mark},
+                        {"type": "tool_use", "id": "c", "name": "f", "input": {}},
+                        {"type": "tool_use", "id": "d", "name": "f", "input": {}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "c", "content": "r", "cache_control": mark},
+                        {"type": "tool_result", "tool_use_id": "d", "content": [{"type": "text", "text": "r"}]},
+                    ],
+                },
+            ],
+        }
+        asked = SERVER_CODECS["anthropic"].decode(json.dumps(said).encode())
+        assert asked.warnings == ()
+        codec = CODECS["anthropic"].connect("m", "https://a", None, Capabilities())
+        body = json.loads(codec.encode(asked.request).http.body)
+        assert marks(body) == marks(said)
+        assert body["system"] == said["system"]
+
+
+def test_a_mark_at_the_root_asks_for_auto() -> None:
+    asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}], "cache_control": HOUR}
+    config = SERVER_CODECS["anthropic"].decode(json.dumps(asked).encode()).request.config
+    assert config.cache == PromptCache(ttl="1h")
+    with pytest.raises(InvalidRequestError, match=r"cache_control\.type"):
+        SERVER_CODECS["anthropic"].decode(json.dumps({**asked, "cache_control": {"type": "x"}}).encode())
+
+
+def test_a_mark_of_a_call_has_no_place() -> None:
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}, "cache_control": MARK}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "r"}
+    turns = [("user", "a"), ("assistant", [call]), ("user", [result])]
+    said = [{"role": role, "content": content} for role, content in turns]
+    body = {"model": "m", "max_tokens": 9, "messages": said}
+    (warning,) = SERVER_CODECS["anthropic"].decode(json.dumps(body).encode()).warnings
+    assert warning.path == "messages[1].content[0].cache_control"
+
+
+@pytest.mark.parametrize("wire", ["openai", "responses"])
+@pytest.mark.parametrize(
+    ("fields", "cache", "left"),
+    [
+        ({}, None, {}),
+        ({"prompt_cache_key": "k"}, PromptCache(auto=False, key="k"), {}),
+        ({"prompt_cache_retention": "24h"}, PromptCache(auto=False, ttl="24h"), {}),
+        ({"prompt_cache_retention": "in_memory"}, None, {"prompt_cache_retention": "in_memory"}),
+    ],
+)
+def test_keys_of_clients(wire: str, fields: dict[str, Any], cache: Any, left: dict[str, Any]) -> None:
+    content: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]} if wire == "openai" else {"input": "a"}
+    config = SERVER_CODECS[wire].decode(json.dumps({"model": "m", **content, **fields}).encode()).request.config
+    assert (config.cache, config.extras) == (cache, left)
+
+
+def test_a_handle_of_a_client() -> None:
+    body = {"contents": [{"parts": [{"text": "a"}]}], "cachedContent": "cachedContents/x"}
+    asked = SERVER_CODECS["gemini"].decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent")
+    assert asked.request.config.cache == PromptCache(auto=False, handle="cachedContents/x")
