@@ -1,10 +1,11 @@
 #!/bin/sh
-# What the tests need and no package index has: Chromium, for the trace viewer, and bubblewrap, which confines
-# what an agent's tools run. Does nothing when they are there.
+# What the tests need and no package index has: Chromium, for the trace viewer, bubblewrap, which confines
+# what an agent's tools run, and tinyproxy, a proxy for the transport. Does nothing when they are there.
 set -eu
 
 missing=""
 command -v bwrap >/dev/null 2>&1 || missing="bubblewrap"
+command -v tinyproxy >/dev/null 2>&1 || missing="$missing tinyproxy-bin"
 command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 ||
   command -v google-chrome >/dev/null 2>&1 || missing="$missing chromium"
 if [ -z "$missing" ]; then exit 0; fi

@@ -99,8 +99,7 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
                     server.in_flight -= 1
                     for each in (handling, gone):
                         each.cancel()
-                        with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                            await each
+                    await asyncio.gather(handling, gone, return_exceptions=True)  # passes on a cancellation of ours
                 if seen.headers.get("connection") == "close":
                     return
         except (ConnectionError, asyncio.CancelledError):

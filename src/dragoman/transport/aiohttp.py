@@ -270,7 +270,11 @@ class _Exchange(HttpStream):
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._close()
-            raise transport._translate(error, clock, request.url) from without_frames(error)
+            failed = transport._translate(error, clock, request.url)
+            # The refusal of a proxy repeats the URL of the proxy, with its password.
+            failed.__cause__ = None if isinstance(error, aiohttp.ClientResponseError) else without_frames(error)
+        if self._response is None:
+            raise failed
         self.status = self._response.status
         self.headers = self._response.headers
         self._content = self._response.content

@@ -171,6 +171,8 @@ class Dialer:
             raise NetworkError(f"TLS with {where} failed{via}: {why}") from without_frames(error)
         except socket.gaierror as error:
             raise NetworkError(f"the host name of {where} cannot be resolved") from without_frames(error)
+        except (ConnectionResetError, ConnectionAbortedError) as error:
+            raise NetworkError(f"{where} closed the connection{via} before TLS was set up") from without_frames(error)
         except OSError as error:
             unreached = NetworkError(f"the server at {where} cannot be reached{via}")
             unreached.is_unreached = True

@@ -74,10 +74,11 @@ class Connection(asyncio.BufferedProtocol):
     holds is parsed before the next read. ``transport`` is None once the socket is closed.
     """
 
-    __slots__ = ("_awaited", "_buffer", "_held", "_interim", "_loop", "_owner", "_parser", "_paused", "_timer",
-                 "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields",
-                 "is_reusable", "key", "limit", "pieces", "state", "status",
-                 "transport", "without_body")  # fmt: skip
+    __slots__ = (
+        "_awaited", "_buffer", "_head", "_held", "_interim", "_loop", "_owner", "_parser", "_paused", "_timer",
+        "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields", "is_reusable", "key",
+        "limit", "pieces", "state", "status", "transport", "without_body",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, key: str, buffer: memoryview) -> None:
         self.key = key
@@ -99,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awaited: State = "idle"
         self._timer: asyncio.TimerHandle | None = None
         self._held = 0  # bytes in pieces
+        self._head = 0  # bytes of the fields so far
         self._unframed = 0  # bytes since the last that were part of a body
         self._interim = False
         self._paused = False
@@ -261,6 +263,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.state == "head":  # else it is a trailer
+            self._head += len(name) + len(value) + 4
+            if self._head > MAX_HEAD:
+                raise FramingError("the head is too long")
             key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
             self.fields[key] = f"{self.fields[key]}, {text}" if key in self.fields else text
 
@@ -300,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         self.state = "head"
         self.status = 0
         self.fields = {}
-        self._unframed = 0
+        self._head = self._unframed = 0
         self._until_eof = False
 
     def _handle_invalid(self, error: BaseException) -> None:

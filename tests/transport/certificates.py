@@ -1,0 +1,83 @@
+"""Certificates made for a test: an authority, and what it signs."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+DAY = datetime.timedelta(days=1)
+
+
+class Authority:
+    """A certificate authority of its own; its certificate is at ``path``."""
+
+    def __init__(self, folder: Path, name: str = "test authority") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name(name)
+        made = _build(self._name, self._name, self._key, [], -DAY, DAY, authority=True).sign(self._key, hashes.SHA256())
+        self.path = str(folder / f"{name}.pem")
+        Path(self.path).write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, *hosts: str, expired: bool = False, itself: bool = False, password: str = "") -> tuple[str, str]:
+        """Sign a certificate for these hosts; return the files of certificate and key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(hosts[0])
+        ends = -DAY if expired else DAY
+        built = _build(name, name if itself else self._name, key, list(hosts), -2 * DAY, ends, authority=False)
+        made = built.sign(key if itself else self._key, hashes.SHA256())
+        files = [self._folder / f"{len(list(self._folder.iterdir()))}.{kind}" for kind in ("crt", "key")]
+        files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        hidden = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+        pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        files[1].write_bytes(key.private_bytes(pem, plain, hidden))
+        return str(files[0]), str(files[1])
+
+
+def server_context(files: tuple[str, str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    return context
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+def _build(
+    name: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    hosts: list[str],
+    begins: datetime.timedelta,
+    ends: datetime.timedelta,
+    *,
+    authority: bool,
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + begins)
+        .not_valid_after(now + ends)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    )
+    if hosts:
+        built = built.add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+    return built
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

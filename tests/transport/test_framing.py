@@ -1,0 +1,394 @@
+"""Which replies are accepted: a row for each rule of RFC 9112, and for each liberty that servers take."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import get_args
+
+import pytest
+
+from dragoman import HttpTransport, InvalidResponseError, NetworkError, StreamInterruptedError
+from dragoman.transport import Transport, connection
+from dragoman.transport.connection import MAX_HEAD
+
+from .raw import call, listen, read_request, replying
+
+OK = b"HTTP/1.1 200 OK\r\n"
+TWO = OK + b"content-length: 2\r\n"
+CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
+KEPT, CLOSED = True, False  # what becomes of the connection
+
+# name: (bytes, body, whether the connection serves again). The server closes after the bytes if it is not to.
+ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
+    "content-length": (TWO + b"\r\nhi", b"hi", KEPT),
+    "content-length 0": (OK + b"content-length: 0\r\n\r\n", b"", KEPT),
+    "content-length with spaces": (OK + b"content-length:  2 \r\n\r\nhi", b"hi", KEPT),
+    "chunks": (CHUNKED + b"1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", b"hi", KEPT),
+    "upper-case hexadecimal": (CHUNKED + b"0A\r\n0123456789\r\n0\r\n\r\n", b"0123456789", KEPT),
+    "chunk extension": (CHUNKED + b'2;a=b;c="d"\r\nhi\r\n0\r\n\r\n', b"hi", KEPT),
+    "trailers": (CHUNKED + b"2\r\nhi\r\n0\r\nx-checksum: 1\r\nserver-timing: x\r\n\r\n", b"hi", KEPT),
+    "coding in capitals": (OK + b"Transfer-Encoding: Chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", b"hi", KEPT),
+    "no reason phrase": (b"HTTP/1.1 200\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
+    "reason in another script": (b"HTTP/1.1 200 \xc3\xa9\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
+    "empty line before the head": (b"\r\n" + TWO + b"\r\nhi", b"hi", KEPT),
+    "empty header value": (TWO + b"x-empty:\r\n\r\nhi", b"hi", KEPT),
+    "latin-1 header value": (TWO + b"x-name: \xe9\r\n\r\nhi", b"hi", KEPT),
+    "100 before the reply": (b"HTTP/1.1 100 Continue\r\n\r\n" + TWO + b"\r\nhi", b"hi", KEPT),
+    "102 and 103 before the reply": (
+        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n" + TWO + b"\r\nhi", b"hi", KEPT,
+    ),
+    "upgrade that is not followed": (TWO + b"connection: upgrade\r\nupgrade: h2c\r\n\r\nhi", b"hi", KEPT),
+    "connection: close": (TWO + b"connection: close\r\n\r\nhi", b"hi", CLOSED),
+    "connection: close and more bytes": (TWO + b"connection: close\r\n\r\nhiHTTP/1.1", b"hi", CLOSED),
+    "a second reply": (TWO + b"\r\nhi" + TWO + b"\r\nho", b"hi", CLOSED),
+    "HTTP/1.0": (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", CLOSED),
+    "HTTP/1.0 with keep-alive": (
+        b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT,
+    ),
+    "HTTP/1.0 with chunks": (CHUNKED.replace(b"/1.1", b"/1.0") + b"2\r\nhi\r\n0\r\n\r\n", b"hi", CLOSED),
+    "HTTP/1.0 until the end of file": (b"HTTP/1.0 200 OK\r\n\r\nhi", b"hi", CLOSED),
+    "until the end of file": (OK + b"\r\nhi", b"hi", CLOSED),
+    "until the end of file, empty": (OK + b"\r\n", b"", CLOSED),
+    "keep-alive until the end of file": (OK + b"connection: keep-alive\r\n\r\nhi", b"hi", CLOSED),
+}  # fmt: skip
+
+# name: (bytes, what is raised). The connection is closed each time.
+REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
+    "content-length twice": (TWO + b"content-length: 2\r\n\r\nhi", InvalidResponseError),
+    "content-length twice, conflicting": (TWO + b"content-length: 3\r\n\r\nhi", InvalidResponseError),
+    "content-length as a list": (OK + b"content-length: 2, 2\r\n\r\nhi", InvalidResponseError),
+    "content-length negative": (OK + b"content-length: -2\r\n\r\nhi", InvalidResponseError),
+    "content-length with a plus": (OK + b"content-length: +2\r\n\r\nhi", InvalidResponseError),
+    "content-length in hexadecimal": (OK + b"content-length: 0x2\r\n\r\nhi", InvalidResponseError),
+    "content-length too large": (OK + b"content-length: 99999999999999999999\r\n\r\nhi", InvalidResponseError),
+    "content-length empty": (OK + b"content-length:\r\n\r\nhi", InvalidResponseError),
+    "chunks, content-length": (OK + b"transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n", InvalidResponseError),
+    "content-length and chunks": (TWO + b"transfer-encoding: chunked\r\n\r\n", InvalidResponseError),
+    "coding gzip, chunked": (OK + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", InvalidResponseError),
+    "coding identity": (OK + b"transfer-encoding: identity\r\n\r\nhi", InvalidResponseError),
+    "coding unknown": (OK + b"transfer-encoding: xchunked\r\n\r\nhi", InvalidResponseError),
+    "coding twice": (OK + b"transfer-encoding: chunked\r\n" * 2 + b"\r\n0\r\n\r\n", InvalidResponseError),
+    "folded header": (TWO + b"x-long: a\r\n b\r\n\r\nhi", InvalidResponseError),
+    "space before the first header": (OK + b" x: y\r\n\r\nhi", InvalidResponseError),
+    "space before the colon": (OK + b"content-length : 2\r\n\r\nhi", InvalidResponseError),
+    "header without a name": (OK + b": 2\r\n\r\nhi", InvalidResponseError),
+    "header without a colon": (OK + b"nonsense\r\n\r\nhi", InvalidResponseError),
+    "zero byte in a header": (TWO + b"x: a\0b\r\n\r\nhi", InvalidResponseError),
+    "line feed alone": (b"HTTP/1.1 200 OK\ncontent-length: 2\n\nhi", InvalidResponseError),
+    "line feed alone after a header": (TWO + b"x: y\nz: 1\r\n\r\nhi", InvalidResponseError),
+    "carriage return alone": (TWO + b"x: y\rz: 1\r\n\r\nhi", InvalidResponseError),
+    "HTTP/2.0": (b"HTTP/2.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
+    "HTTP/0.9": (b"HTTP/0.9 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
+    "HTTP/1.2": (b"HTTP/1.2 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
+    "no head at all": (b"<html>hi</html>", InvalidResponseError),
+    "another protocol": (b"SSH-2.0-OpenSSH_9.2\r\n", InvalidResponseError),
+    "protocol in small letters": (b"http/1.1 200 OK\r\n\r\n", InvalidResponseError),
+    "status of four digits": (b"HTTP/1.1 2000 OK\r\n\r\n", InvalidResponseError),
+    "status below 100": (b"HTTP/1.1 099 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
+    "101 with an upgrade": (b"HTTP/1.1 101 X\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", InvalidResponseError),
+    "101 without an upgrade": (b"HTTP/1.1 101 X\r\n\r\n", InvalidResponseError),
+    "head too long": (OK + b"x: y\r\n" * 20_000 + b"\r\n", InvalidResponseError),
+    "header too long": (OK + b"x: " + b"y" * 2 * MAX_HEAD, InvalidResponseError),
+    "reason too long": (b"HTTP/1.1 200 " + b"y" * 2 * MAX_HEAD, InvalidResponseError),
+    "1xx without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000, InvalidResponseError),
+    "end of file before a byte": (b"", NetworkError),
+    "end of file in the head": (OK + b"content-le", NetworkError),
+    "end of file after a 1xx": (b"HTTP/1.1 100 Continue\r\n\r\n", NetworkError),
+    "end of file before the body": (TWO + b"\r\n", StreamInterruptedError),
+    "end of file in the body": (TWO + b"\r\nh", StreamInterruptedError),
+    "end of file in a chunk": (CHUNKED + b"2\r\nh", StreamInterruptedError),
+    "end of file between chunks": (CHUNKED + b"2\r\nhi\r\n", StreamInterruptedError),
+    "end of file in the trailers": (CHUNKED + b"2\r\nhi\r\n0\r\nx: y", StreamInterruptedError),
+    "chunk size is not a number": (CHUNKED + b"zz\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "chunk size negative": (CHUNKED + b"-2\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "chunk size with a prefix": (CHUNKED + b"0x2\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "chunk size too large": (CHUNKED + b"f" * 17 + b"\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "chunk size empty": (CHUNKED + b"\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "chunk size and a space": (CHUNKED + b"2 \r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "line feed alone after a chunk size": (CHUNKED + b"2\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "chunk longer than its size": (CHUNKED + b"2\r\nhiho\r\n0\r\n\r\n", StreamInterruptedError),
+    "chunk extension too long": (CHUNKED + b"2;" + b"x" * 3 * MAX_HEAD, StreamInterruptedError),
+    "trailers too long": (CHUNKED + b"2\r\nhi\r\n0\r\n" + b"x: y\r\n" * 50_000, StreamInterruptedError),
+    "content-length in the trailers": (CHUNKED + b"2\r\nhi\r\n0\r\ncontent-length: 2\r\n\r\n", StreamInterruptedError),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pieces", [1, 0], ids=["at once", "byte by byte"])
+@pytest.mark.parametrize("name", ACCEPTED)
+async def test_accepted_replies(name: str, pieces: int) -> None:
+    data, body, kept = ACCEPTED[name]
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            for at in range(len(data)) if not pieces else [0]:
+                writer.write(data[at : at + 1] if not pieces else data)
+                await asyncio.sleep(0)
+            if not kept:
+                return
+
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        for number in (1, 2):
+            status, _, received = await call(transport, server.url)
+            assert (status, received) == (200, body)
+            assert server.connections == (1 if kept else number)
+        await transport.close()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", REFUSED)
+async def test_refused_replies(name: str, stream: bool) -> None:
+    data, kind = REFUSED[name]
+    ended = "end of file" in name
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(data)
+        if not ended:
+            await reader.read()  # until the client closes
+
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        with pytest.raises(kind) as caught:
+            await call(transport, server.url, stream=stream)
+        assert type(caught.value) is kind
+        assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
+        await asyncio.wait_for(server.closed.wait(), 10)
+        assert transport.open_pool().sizes == (0, 0)
+        await transport.close()
+
+
+@pytest.mark.parametrize(("status", "rest"), [(204, b""), (304, b""), (304, b"content-length: 5\r\n")])
+async def test_replies_without_a_body_by_their_status(status: int, rest: bytes) -> None:
+    reply = b"HTTP/1.1 %d X\r\n%b\r\n" % (status, rest)
+    transport = HttpTransport()
+    async with listen(replying(reply)) as server:
+        for _ in range(2):
+            assert (await call(transport, server.url))[::2] == (status, b"")
+        assert server.connections == 1
+        await transport.close()
+
+
+async def test_fields_are_joined_and_named_in_lower_case() -> None:
+    reply = TWO + b"X-A: 1\r\nx-a:  2 \r\nRetry-After: 7\r\n\r\nhi"
+    transport = HttpTransport()
+    async with listen(replying(reply)) as server:
+        _, fields, _ = await call(transport, server.url)
+        await transport.close()
+    assert fields == {"content-length": "2", "x-a": "1, 2", "retry-after": "7"}
+
+
+# --- replies at the wrong time ------------------------------------------------------------------------
+
+
+async def test_a_reply_before_the_request_is_read() -> None:
+    """A server that is full replies 503 as soon as a connection is open, and closes it."""
+
+    async def handler(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\nretry-after: 1\r\n\r\nno")
+        await writer.drain()
+
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        for _ in range(5):
+            status, fields, body = await call(transport, server.url)
+            assert (status, fields["retry-after"], body) == (503, "1", b"no")
+        await transport.close()
+
+
+async def test_a_reply_before_the_request_was_sent_ends_the_call_and_the_connection() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too large\r\ncontent-length: 2\r\n\r\nno")
+        await writer.drain()
+        await asyncio.Event().wait()  # the body stays unread
+
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        status, _, body = await call(transport, server.url, body=b"x" * 20_000_000)
+        assert (status, body) == (413, b"no")
+        assert transport.open_pool().sizes[1] == 0
+        await transport.close()
+
+
+async def test_bytes_on_an_idle_connection_end_it() -> None:
+    """nginx and HAProxy write 408 when they close a connection that was idle for too long."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(TWO + b"\r\nhi")
+        await writer.drain()
+        told.set()
+        await late.wait()
+        writer.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    told, late = asyncio.Event(), asyncio.Event()
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        assert (await call(transport, server.url))[2] == b"hi"
+        assert transport.open_pool().sizes == (1, 1)
+        late.set()
+        await asyncio.wait_for(server.closed.wait(), 10)
+        assert (await call(transport, server.url))[::2] == (200, b"hi")
+        assert server.connections == 2
+        await transport.close()
+
+
+async def test_a_server_that_closes_after_each_reply_loses_no_request() -> None:
+    """The end of file may be in the kernel already while the event loop has not read it."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(TWO + b"\r\nhi")  # keep-alive, and then it closes
+        await writer.drain()
+
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        for number in range(50):
+            assert (await call(transport, server.url))[2] == b"hi"
+            while server.open:  # until the server has closed; the client has not run since
+                await asyncio.sleep(0)
+            assert server.connections == number + 1
+        await transport.close()
+
+
+async def test_a_request_is_not_sent_again_when_its_connection_is_lost() -> None:
+    requests = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await read_request(reader)
+        requests += 1
+        if requests == 1:
+            writer.write(TWO + b"\r\nhi")
+            await read_request(reader)  # and the second one is dropped
+            requests += 1
+
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        await call(transport, server.url)
+        with pytest.raises(NetworkError, match="lost before the reply"):
+            await call(transport, server.url)
+        assert (requests, server.connections) == (2, 1)
+        await transport.close()
+
+
+# --- what follows the end mark of a stream ------------------------------------------------------------
+
+
+async def _leave_early(transport: Transport, handler: Callable[..., Awaitable[None]]) -> tuple[int, int]:
+    """Read the first bytes of a reply and leave; then send another. Return the connections and the idle ones."""
+    from dragoman.wire import HttpRequest
+
+    from .raw import PATIENT
+
+    async with listen(handler) as server:
+        request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
+        async with transport.send(request, {}, PATIENT) as reply:
+            assert await reply.receive()
+        await asyncio.sleep(0.2)
+        assert isinstance(transport, HttpTransport)
+        idle = transport.open_pool().sizes[1]
+        await call(transport, server.url)
+        count = server.connections
+        await transport.close()
+    return count, idle
+
+
+async def test_a_connection_is_drained_after_the_end_mark() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(CHUNKED + b"2\r\nhi\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.write(b"0\r\n\r\n")
+
+    assert await _leave_early(HttpTransport(), handler) == (1, 1)
+
+
+@pytest.mark.parametrize("much", [False, True], ids=["late", "much"])
+async def test_a_connection_is_closed_if_draining_takes_long_or_much(much: bool) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = True
+        while True:
+            await read_request(reader)
+            writer.write(CHUNKED + b"2\r\nhi\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            if not much and (first, first := False)[0]:
+                await asyncio.sleep(0.15)
+            writer.write(b"1000\r\n" + b"x" * 4096 + b"\r\n" if not much else b"")
+            for _ in range(100 if much else 0):
+                writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                await writer.drain()
+            writer.write(b"0\r\n\r\n")
+
+    count, idle = await _leave_early(HttpTransport(), handler)
+    assert (count, idle) == (2, 0)
+
+
+# --- compression ----------------------------------------------------------------------------------------
+
+
+def _pack(data: bytes, window: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, window)
+    return packer.compress(data) + packer.flush()
+
+
+TEXT = b"".join(b"%x " % (number * number) for number in range(20_000))
+GZIP = _pack(TEXT, 31)
+CODINGS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "gzip": (b"gzip", GZIP, TEXT),
+    "gzip in capitals": (b"GZip", GZIP, TEXT),
+    "x-gzip": (b"x-gzip", GZIP, TEXT),
+    "gzip of two members": (b"gzip", GZIP + GZIP, TEXT + TEXT),
+    "deflate": (b"deflate", _pack(TEXT, 15), TEXT),
+    "deflate without its container": (b"deflate", _pack(TEXT, -15), TEXT),
+    "identity": (b"identity", TEXT, TEXT),
+    "an empty body": (b"gzip", b"", b""),
+}
+DAMAGED: dict[str, tuple[bytes, bytes, str]] = {
+    "cut": (b"gzip", GZIP[:-20], "ends too early"),
+    "not compressed": (b"gzip", TEXT, "damaged"),
+    "wrong checksum": (b"gzip", GZIP[:-8] + b"\0" * 8, "damaged"),
+    "brotli": (b"br", b"\x0b\x00", "not asked for"),
+    "twice": (b"gzip, gzip", GZIP, "not asked for"),
+}
+
+
+@pytest.mark.parametrize("name", CODINGS)
+async def test_codings(name: str) -> None:
+    coding, data, text = CODINGS[name]
+    head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
+    transport = HttpTransport()
+    async with listen(replying(head + data)) as server:
+        for _ in range(2):
+            assert (await call(transport, server.url))[2] == text
+        assert server.connections == 1
+        await transport.close()
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+async def test_damaged_codings(name: str) -> None:
+    coding, data, complaint = DAMAGED[name]
+    head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
+    transport = HttpTransport()
+    async with listen(replying(head + data)) as server:
+        with pytest.raises(InvalidResponseError, match=complaint):
+            await call(transport, server.url)
+        await transport.close()
+
+
+def test_the_table_of_states_names_them_all() -> None:
+    rules = (connection.__doc__ or "").split("\n========  ")[2:3]
+    rows = [re.split(r"  +", line) for line in rules[0].splitlines()[1:]]
+    named = {state for row in rows for state in (row[0], row[2])}
+    assert named == {*get_args(connection.State), "any"}
+    assert len(rows) == 20

@@ -1,0 +1,408 @@
+"""Connections: which are used again, how many there are, how long they stay, and that none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import HttpTransport, NetworkError, TimedOutError, Timeouts, connect
+from dragoman.transport import Secret, Transport, pool
+from dragoman.transport.pool import share_ahead
+from dragoman.wire import HttpRequest
+
+from ..server import answering, serve
+from .raw import PATIENT, call, listen, read_request, replying
+
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+Make = Callable[..., Transport]
+
+
+async def test_the_connection_used_last_is_used_first() -> None:
+    waiting: list[asyncio.StreamWriter] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            waiting.append(writer)
+            used.append(writer)
+
+    used: list[asyncio.StreamWriter] = []
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        calls = [asyncio.ensure_future(call(transport, server.url)) for _ in range(3)]
+        while len(waiting) < 3:
+            await asyncio.sleep(0)
+        last = waiting[-1]
+        for writer in waiting:
+            writer.write(REPLY)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        await asyncio.gather(*calls)
+        assert transport.open_pool().sizes == (3, 3)
+        waiting.clear()
+        again = asyncio.ensure_future(call(transport, server.url))
+        while not waiting:
+            await asyncio.sleep(0)
+        assert waiting[0] is last
+        last.write(REPLY)
+        await again
+        await transport.close()
+
+
+async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "PLAIN_SECONDS", 0.1)
+    transport = HttpTransport()
+    async with listen(replying(REPLY)) as server:
+        await asyncio.gather(*[call(transport, server.url) for _ in range(3)])
+        assert transport.open_pool().sizes == (3, 3)
+        async with asyncio.timeout(10):
+            while server.open:
+                await asyncio.sleep(0.02)
+        assert transport.open_pool().sizes == (0, 0)
+        await call(transport, server.url)
+        assert server.connections == 4
+        await transport.close()
+
+
+async def test_no_more_idle_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MAX_IDLE", 2)
+    transport = HttpTransport()
+    async with listen(replying(REPLY)) as server:
+        await asyncio.gather(*[call(transport, server.url) for _ in range(5)])
+        assert transport.open_pool().sizes[1] == 2
+        await transport.close()
+
+
+async def test_a_bound_on_connections_makes_calls_wait() -> None:
+    most = now = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal most, now
+        while True:
+            await read_request(reader)
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0.002)
+            now -= 1
+            writer.write(REPLY)
+
+    transport = HttpTransport(connections=3)
+    async with listen(handler) as server:
+        calls = [asyncio.ensure_future(call(transport, server.url, stream=number % 3 == 0)) for number in range(30)]
+        for number in (5, 6, 20):
+            calls[number].cancel()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(isinstance(each, tuple) for each in results) == 27
+        assert most == 3
+        assert transport.open_pool().sizes[0] <= 3
+        await transport.close()
+    with pytest.raises(ValueError, match="connections"):
+        HttpTransport(connections=0)
+
+
+async def test_waiting_for_a_connection_ends_with_the_connect_deadline() -> None:
+    async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    transport = HttpTransport(connections=1)
+    async with listen(mute) as server:
+        first = asyncio.ensure_future(call(transport, server.url))
+        while not server.connections:
+            await asyncio.sleep(0)
+        with pytest.raises(TimedOutError) as caught:
+            await call(transport, server.url, timeouts=Timeouts(connect=0.1))
+        assert caught.value.which == "connect"
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await transport.close()
+
+
+# --- running ahead of the reader ----------------------------------------------------------------------
+
+
+def test_many_streams_run_ahead_less() -> None:
+    assert share_ahead(1) >= 4 * share_ahead(40)
+    assert share_ahead(100_000) >= 4096
+
+
+@pytest.mark.parametrize("way", ["close", "cancel", "drop"])
+async def test_streams_that_end_are_not_counted_any_more(way: str, make_transport: Make) -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b'19\r\ndata: {"choices":[{}]}\n\n\r\n')
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    transport: Any = make_transport()
+    async with listen(drip) as server:
+        model = connect("m", base_url=server.url, transport=transport)
+        streams = [model.stream("Hi") for _ in range(10)]
+        for stream in streams:
+            await anext(stream)
+        opened = transport.open_pool() if isinstance(transport, HttpTransport) else None
+        assert (opened.streams if opened else transport._streams) == 10
+        for stream in streams:
+            if way == "close":
+                await stream.aclose()
+            elif way == "cancel":
+                assert await stream.cancel()
+                await stream.aclose()
+        del stream, streams
+        gc.collect()
+        assert (opened.streams if opened else transport._streams) == 0
+        async with asyncio.timeout(10):
+            while server.open:
+                await asyncio.sleep(0.01)
+        if opened:
+            assert opened.sizes == (0, 0)
+        await model.close()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_reader_that_does_not_read_holds_the_server_back(
+    secure: bool, tmp_path: Path, make_transport: Make
+) -> None:
+    from .certificates import Authority, server_context
+
+    authority = Authority(tmp_path)
+    written = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await read_request(reader)
+        link: socket.socket = writer.get_extra_info("socket")
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        writer.transport.set_write_buffer_limits(65536)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+            await writer.drain()
+            written += 4096
+
+    settings: dict[str, Any] = {"ssl": server_context(authority.issue("127.0.0.1"))} if secure else {}
+    transport = make_transport(ca=authority.path)
+    async with listen(flood, **settings) as server:
+        request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
+        async with transport.send(request, {}, PATIENT, stream=True) as reply:
+            before = -1
+            while before != written:  # until the server is stuck
+                before = written
+                await asyncio.sleep(0.1)
+            assert written < 16 * 1024 * 1024  # what the kernel buffers, most of it
+            received = 0
+            while received < 3 * before:
+                received += len(await reply.receive())
+                reply.touch()
+        await asyncio.wait_for(server.closed.wait(), 10)
+        await transport.close()
+
+
+# --- addresses ----------------------------------------------------------------------------------------
+
+
+async def test_unix_sockets(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            heads.append((await read_request(reader))[0])
+            writer.write(REPLY)
+
+    path = str(tmp_path / "s")
+    transport = HttpTransport(uds=path)
+    with pytest.raises(NetworkError, match="cannot be reached"):
+        await call(transport, "http://llama")
+    async with listen(handler, path=path) as server:
+        for stream in (False, True, False):
+            assert (await call(transport, "http://llama", stream=stream))[2] == b"hi"
+        assert server.connections == 2
+    assert heads[0].startswith(b"POST /v1/chat HTTP/1.1\r\nhost: llama\r\n")
+    await transport.close()
+
+
+async def test_ipv6(make_transport: Make) -> None:
+    heads: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await read_request(reader))[0])
+        writer.write(REPLY)
+
+    transport = make_transport()
+    async with listen(handler, host="::1") as server:
+        assert (await call(transport, server.url))[2] == b"hi"
+        assert f"host: {server.url.removeprefix('http://')}".encode() in heads[0].replace(b"Host", b"host")
+    await transport.close()
+
+
+async def test_happy_eyeballs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with an address that does not answer and one that does: the second is tried after a moment."""
+    blackhole = socket.socket()
+    blackhole.bind(("127.0.0.1", 0))
+    blackhole.listen(0)
+    fillers = [socket.socket() for _ in range(4)]
+    for filler in fillers:
+        filler.setblocking(False)
+        filler.connect_ex(blackhole.getsockname())
+    async with listen(replying(REPLY), host="::1") as server:
+        port = int(server.url.rpartition(":")[2])
+
+        async def resolve(host: str, *_: object, **__: object) -> list[Any]:
+            stream = socket.SOCK_STREAM
+            return [
+                (socket.AF_INET, stream, 6, "", blackhole.getsockname()),
+                (socket.AF_INET6, stream, 6, "", ("::1", port, 0, 0)),
+            ]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        transport = HttpTransport(proxy=None)
+        assert (await call(transport, "http://two-addresses.test"))[2] == b"hi"
+        await transport.close()
+    for each in (blackhole, *fillers):
+        each.close()
+
+
+# --- what is sent -------------------------------------------------------------------------------------
+
+
+async def _sent(transport: Transport, url: str, headers: dict[str, str], **secrets: str) -> tuple[str, dict[str, str]]:
+    heads: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await read_request(reader))[0])
+        writer.write(REPLY)
+
+    async with listen(handler) as server:
+        request = HttpRequest("POST", server.url + url, headers, b"{}")
+        keys = {name: Secret(value) for name, value in secrets.items()}
+        async with transport.send(request, keys, PATIENT):
+            pass
+        await transport.close()
+    first, *lines = heads[0].decode().strip().split("\r\n")
+    fields = [line.split(": ", 1) for line in lines]
+    assert len({name.lower() for name, _ in fields}) == len(fields), "a field is sent twice"
+    return first, {name.lower(): value for name, value in fields}
+
+
+async def test_the_head_of_a_request() -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": "mine/1", "accept": "text/x"}
+    first, fields = await _sent(HttpTransport(), "/v1/a%20b?x=1&y=ü#part", headers, Authorization="Bearer k")
+    assert first == "POST /v1/a%20b?x=1&y=%C3%BC HTTP/1.1"
+    assert fields.pop("host").startswith("127.0.0.1:")
+    assert fields == {
+        "user-agent": "mine/1",
+        "accept": "text/x",
+        "accept-encoding": "gzip, deflate",
+        "content-type": "application/json",
+        "authorization": "Bearer k",
+        "content-length": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x": "a\r\nb"},
+        {"x": "a\0"},
+        {"x y": "1"},
+        {"x:": "1"},
+        {"": "1"},
+        {"x": "\ud800"},
+        {"Content-Length": "9"},
+        {"Transfer-Encoding": "chunked"},
+        {"connection": "keep-alive"},
+    ],
+)
+async def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
+    transport = HttpTransport()
+    async with listen(replying(REPLY)) as server:
+        with pytest.raises(NetworkError, match="malformed") as caught:
+            await call(transport, server.url, headers=headers)
+        assert not [value for value in headers.values() if value in repr(caught.value.__cause__) and len(value) > 1]
+        await transport.close()
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[::1", "http://a b", "http://x:99999", "http://\ud800"])
+async def test_addresses_that_are_none(url: str) -> None:
+    transport = HttpTransport(proxy=None)
+    with pytest.raises(NetworkError):
+        await call(transport, url)
+    await transport.close()
+
+
+# --- whose loop it is ---------------------------------------------------------------------------------
+
+
+def test_a_transport_belongs_to_one_loop(make_transport: Make) -> None:
+    transport = make_transport()
+
+    async def once() -> None:
+        async with serve(answering()) as server:
+            await connect("m", base_url=server.base_url, transport=transport).complete("Hi")
+
+    asyncio.run(once())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(once())
+    asyncio.run(transport.close())
+    with pytest.raises(RuntimeError, match="closed"):
+        asyncio.run(once())
+
+
+async def test_closing_while_a_connection_is_being_opened() -> None:
+    async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    transport = HttpTransport()
+    async with listen(mute) as server:
+        task = asyncio.ensure_future(call(transport, server.url))
+        await asyncio.sleep(0)
+        await transport.close()
+        with pytest.raises(NetworkError):
+            await asyncio.wait_for(task, 10)
+        async with asyncio.timeout(10):
+            while server.open:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_stream_dropped_in_another_thread_is_closed_in_its_loop() -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await reader.read()
+
+    transport = HttpTransport()
+    async with listen(mute) as server:
+        request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
+        held: list[Any] = [transport.send(request, {}, PATIENT, stream=True)]
+        await held[0].__aenter__()
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        await asyncio.wait_for(server.closed.wait(), 10)
+        await transport.close()
+
+
+async def test_a_transport_that_is_dropped_closes_its_sockets() -> None:
+    async with listen(replying(REPLY)) as server:
+        transport = HttpTransport()
+        await call(transport, server.url)
+        del transport
+        gc.collect()
+        await asyncio.wait_for(server.closed.wait(), 10)
+
+
+def test_the_default_settings_of_tls_are_shared() -> None:
+    from dragoman.transport.connect import _default_context
+
+    assert _default_context() is _default_context()
+    assert _default_context().verify_mode == ssl.CERT_REQUIRED
+    assert _default_context().check_hostname

@@ -1,0 +1,248 @@
+"""TLS with certificates made here: who is believed, what is negotiated, and how a connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman import HttpTransport, NetworkError, StreamInterruptedError
+from dragoman.transport import Transport
+from dragoman.transport.connect import make_context
+
+from .certificates import Authority, server_context
+from .raw import RawServer, call, listen, read_request, replying
+
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+Make = Callable[..., Transport]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"), "another authority")
+
+
+async def test_a_trusted_certificate_for_the_address(authority: Authority, make_transport: Make) -> None:
+    context = server_context(authority.issue("127.0.0.1"))
+    async with listen(replying(REPLY), ssl=context) as server:
+        for ca in (authority.path, ssl.create_default_context(cafile=authority.path)):
+            transport = make_transport(ca=ca)
+            for stream in (False, True, False):  # with TLS, streams share the connection
+                assert (await call(transport, server.url, stream=stream))[2] == b"hi"
+            await transport.close()
+        assert server.connections <= 4
+
+
+async def test_streams_over_tls_reuse_their_connection(authority: Authority) -> None:
+    transport = HttpTransport(ca=authority.path)
+    async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        for stream in (True, False, True):
+            await call(transport, server.url, stream=stream)
+        assert server.connections == 1
+        await transport.close()
+
+
+async def test_by_default_nothing_but_known_authorities_is_trusted(authority: Authority, make_transport: Make) -> None:
+    async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        transport = make_transport()
+        with pytest.raises(NetworkError, match="certificate"):
+            await call(transport, server.url)
+        await transport.close()
+
+
+REFUSED = {
+    "wrong host": ({"hosts": ("other.test",)}, "mismatch"),
+    "wrong address": ({"hosts": ("127.0.0.2",)}, "mismatch"),
+    "expired": ({"hosts": ("127.0.0.1",), "expired": True}, "expired"),
+    "self-signed": ({"hosts": ("127.0.0.1",), "itself": True}, "self-signed|self signed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_refused_certificates(name: str, authority: Authority, make_transport: Make) -> None:
+    settings, why = REFUSED[name]
+    files = authority.issue(*settings["hosts"], **{key: True for key in settings if key != "hosts"})  # type: ignore[misc]
+    transport = make_transport(ca=authority.path)
+    async with listen(replying(REPLY), ssl=server_context(files)) as server:
+        with pytest.raises(NetworkError, match="certificate") as caught:
+            await call(transport, server.url)
+        if isinstance(transport, HttpTransport):
+            assert caught.value.message.startswith(f"the certificate of {server.url} was refused: ")
+            assert _matches(why, caught.value.message)
+        assert caught.value.__cause__ is not None
+        assert caught.value.__cause__.__traceback__ is None
+        await transport.close()
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return any(each in text.lower() for each in pattern.split("|"))
+
+
+async def test_an_authority_that_is_not_in_the_file_any_more(
+    authority: Authority, stranger: Authority, make_transport: Make
+) -> None:
+    async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        transport = make_transport(ca=stranger.path)
+        with pytest.raises(NetworkError, match="certificate"):
+            await call(transport, server.url)
+        await transport.close()
+
+
+async def test_a_server_that_does_not_speak_tls(authority: Authority, make_transport: Make) -> None:
+    async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+
+    transport = make_transport(ca=authority.path)
+    async with listen(plain) as server:
+        with pytest.raises(NetworkError):
+            await call(transport, server.url.replace("http:", "https:"))
+        await transport.close()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
+    assert make_context(None, None).minimum_version == ssl.TLSVersion.TLSv1_2
+    context = server_context(authority.issue("127.0.0.1"))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    transport = HttpTransport(ca=authority.path)
+    async with listen(replying(REPLY), ssl=context) as server:
+        with pytest.raises(NetworkError, match=r"TLS with https://127\.0\.0\.1:\d+ failed|before TLS was set up"):
+            await call(transport, server.url)
+        await transport.close()
+
+
+async def test_the_name_and_the_protocol_are_negotiated(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str | None] = []
+    protocols: list[str | None] = []
+    context = server_context(authority.issue("rivers.test"))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.sni_callback = lambda link, name, _: names.append(name)
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
+        await read_request(reader)
+        writer.write(REPLY)
+        await reader.read()
+
+    loop = asyncio.get_running_loop()
+    look_up = loop.getaddrinfo
+
+    async def resolve(host: str, *args: object, **kwargs: object) -> object:
+        return await look_up("127.0.0.1" if host == "rivers.test" else host, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "getaddrinfo", resolve)
+    transport = HttpTransport(ca=authority.path, proxy=None)
+    async with listen(handler, ssl=context) as server:
+        port = server.url.rpartition(":")[2]
+        assert (await call(transport, f"https://rivers.test:{port}"))[2] == b"hi"
+        await transport.close()
+    assert (names, protocols) == (["rivers.test"], ["http/1.1"])
+
+
+@pytest.mark.parametrize("password", ["", "secret"])
+async def test_client_certificates(authority: Authority, password: str, tmp_path: Path) -> None:
+    context = server_context(authority.issue("127.0.0.1"))
+    context.load_verify_locations(authority.path)
+    context.verify_mode = ssl.CERT_REQUIRED
+    files = authority.issue("client", password=password)
+    together = tmp_path / "both.pem"
+    together.write_bytes(b"".join(Path(file).read_bytes() for file in files))
+    async with listen(replying(REPLY), ssl=context) as server:
+        transport = HttpTransport(ca=authority.path)
+        with pytest.raises(NetworkError):  # with TLS 1.3 the refusal arrives after the handshake
+            await call(transport, server.url)
+        await transport.close()
+        shown = [(*files, password)] if password else [files, str(together)]
+        for cert in shown:
+            transport = HttpTransport(ca=authority.path, cert=cert)  # type: ignore[arg-type]
+            assert (await call(transport, server.url))[2] == b"hi"
+            await transport.close()
+    with pytest.raises(ValueError, match="cert"):
+        HttpTransport(ca=make_context(None, None), cert=files)
+
+
+async def test_the_trust_store_of_the_system(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", authority.path)  # where OpenSSL is told what the system trusts
+    transport = HttpTransport(ca="system")
+    async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        assert (await call(transport, server.url))[2] == b"hi"
+        await transport.close()
+
+
+# --- the end of a connection --------------------------------------------------------------------------
+
+
+async def _read_until_eof(transport: HttpTransport, authority: Authority, *, notify: bool) -> bytes:
+    """Send a reply that the end of file ends, with ``close_notify`` or with a mere FIN."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhi")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        if notify:
+            writer.close()
+        else:
+            writer.transport.abort()
+
+    async with listen(handler, ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        try:
+            return (await call(transport, server.url))[2]
+        finally:
+            await transport.close()
+
+
+async def test_a_body_until_the_end_of_file_needs_close_notify(authority: Authority) -> None:
+    assert await _read_until_eof(HttpTransport(ca=authority.path), authority, notify=True) == b"hi"
+    with pytest.raises(StreamInterruptedError):
+        await _read_until_eof(HttpTransport(ca=authority.path), authority, notify=False)
+
+
+async def test_closing_sends_close_notify(authority: Authority) -> None:
+    ends: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(REPLY)
+        ends.append(await reader.read())
+        link: ssl.SSLObject = writer.get_extra_info("ssl_object")
+        try:
+            link.read(1)
+        except ssl.SSLZeroReturnError:
+            ends.append(b"close_notify")
+
+    server: RawServer
+    transport = HttpTransport(ca=authority.path)
+    async with listen(handler, ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        await call(transport, server.url)
+        await transport.close()
+        await asyncio.wait_for(server.closed.wait(), 10)
+    assert ends == [b"", b"close_notify"]
+
+
+async def test_cancelling_the_handshake_closes_the_socket() -> None:
+    async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    transport = HttpTransport()
+    async with listen(mute) as server:
+        task = asyncio.ensure_future(call(transport, server.url.replace("http:", "https:")))
+        while not server.connections:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.closed.wait(), 10)
+        assert transport.open_pool().sizes == (0, 0)
+        await transport.close()
