@@ -111,7 +111,7 @@ async def kill_often(folder: Path, order: str, kills: int, rows: int, seed: int)
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 # The order, the number of kills and of rows, and the seed.
 RUNS = (
-    [(order, 10, 400, seed) for order in ("input", "completed") for seed in range(5)]
+    [(order, 12, 600, seed) for order in ("input", "completed") for seed in range(5)]
     if WHOLE
     else [("input", 5, 100, 5)]
 )

@@ -8,6 +8,8 @@
 ``template``  prompts made of columns
 ``job``       a batch as data, and its state file
 ``runner``    the local runner
+``remote``    the runner for batch APIs of providers
+``apis``      those APIs
 ``output``    the output file, which is the checkpoint
 ``results``   a row of the output
 ``spending``  budgets

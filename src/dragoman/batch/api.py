@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,10 +14,12 @@ from msgspec import Struct
 from ..prices import EXACT
 from ..provider import Provider
 from ..validate import build_request
+from .apis import open_api
 from .job import Job, Limits, State, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
 from .output import Output, drop_failures
-from .rows import Defaults, RowParser, find_bad_rows, name_of, read_rows
+from .remote import RemoteRunner
+from .rows import BadRow, Defaults, Row, RowParser, Skipped, find_bad_rows, name_of, read_rows
 from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
 from .sources import Source, open_source
 from .spending import Spending, Spent, parse_budget
@@ -89,7 +91,7 @@ async def batch(
         if given.retry_failed:
             _drop(file, state)
         output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
-        return await _run(rows, parser, provider, output, limits, given, Decimal(state.dropped_usd))
+        return await _Run(rows, parser, provider, output, limits, given).run(file, state)
     finally:
         if isinstance(model, str):
             await provider.close()
@@ -111,48 +113,80 @@ def _make_job(model: str | Provider, given: Options) -> Job:
     )
 
 
-async def _run(
-    source: Source,
-    parser: RowParser,
-    provider: Provider,
-    output: Output,
-    limits: Mapping[str, Decimal],
-    given: Options,
-    dropped: Decimal,
-) -> BatchReport:
-    began, on_progress = time.monotonic(), given.on_progress
-    try:
-        earlier = output.open()
-        resumed = earlier.done.count
-        spent = Spent(resumed, earlier.failed, earlier.bad, 0, earlier.tokens, EXACT.add(earlier.cost, dropped))
-        total = source.count() if on_progress is not None else None
+class _Run:
+    """One run of a batch: what earlier runs left, the runner, and the report."""
 
-        def report() -> None:
-            if on_progress is not None:
-                on_progress(_measure(spent, total, resumed, output.saved, time.monotonic() - began))
+    def __init__(
+        self,
+        source: Source,
+        parser: RowParser,
+        provider: Provider,
+        output: Output,
+        limits: Mapping[str, Decimal],
+        given: Options,
+    ) -> None:
+        self._source = source
+        self._parser = parser
+        self._provider = provider
+        self._output = output
+        self._limits = limits
+        self._given = given
+        self._began = time.monotonic()
+        self._spent = Spent()
+        self._resumed = 0
+        self._total: int | None = None
 
-        rows = read_rows(source, parser, earlier.done)
-        caller = Caller(provider, needs_price="usd" in limits)
-        spending = Spending(limits, spent)
-        runner = Runner(rows, caller, output, spending, concurrency=given.concurrency, on_saved=report)
-        await runner.run()
-    finally:
-        output.release()
-    return BatchReport(
-        out=str(output.path),
-        rows=spent.rows,
-        failed=spent.failed,
-        bad=spent.bad,
-        resumed=resumed,
-        cached=spent.cached,
-        tokens=spent.tokens,
-        cost_usd=spent.cost,
-        unpriced=spent.unpriced,
-        unpriced_reason=spent.unpriced_reason,
-        problems=tuple(runner.problems),
-        stopped=runner.stopped,
-        seconds=round(time.monotonic() - began, 3),
-    )
+    async def run(self, file: StateFile, state: State) -> BatchReport:
+        output, given = self._output, self._given
+        try:
+            earlier = output.open()
+            self._resumed = earlier.done.count
+            cost = EXACT.add(earlier.cost, Decimal(state.dropped_usd))
+            self._spent = Spent(self._resumed, earlier.failed, earlier.bad, 0, earlier.tokens, cost)
+            self._total = self._source.count() if given.on_progress is not None else None
+            spending = Spending(self._limits, self._spent)
+
+            def rows() -> Iterator[Row | BadRow | Skipped]:
+                return read_rows(self._source, self._parser, earlier.done)
+
+            runner: Runner | RemoteRunner
+            if given.via == "provider":
+                api = open_api(self._provider)
+                runner = RemoteRunner(
+                    rows, api, output, spending, file, state, poll_seconds=given.poll_seconds, on_saved=self._report
+                )
+                await runner.run(cancel=given.cancel)
+            else:
+                caller = Caller(self._provider, needs_price="usd" in self._limits)
+                concurrency = given.concurrency
+                runner = Runner(rows(), caller, output, spending, concurrency=concurrency, on_saved=self._report)
+                await runner.run()
+        finally:
+            output.release()
+        return self._make_report(runner.problems, runner.stopped)
+
+    def _report(self) -> None:
+        if self._given.on_progress is not None:
+            seconds = time.monotonic() - self._began
+            self._given.on_progress(_measure(self._spent, self._total, self._resumed, self._output.saved, seconds))
+
+    def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:
+        spent = self._spent
+        return BatchReport(
+            out=str(self._output.path),
+            rows=spent.rows,
+            failed=spent.failed,
+            bad=spent.bad,
+            resumed=self._resumed,
+            cached=spent.cached,
+            tokens=spent.tokens,
+            cost_usd=spent.cost,
+            unpriced=spent.unpriced,
+            unpriced_reason=spent.unpriced_reason,
+            problems=tuple(problems),
+            stopped=stopped,
+            seconds=round(time.monotonic() - self._began, 3),
+        )
 
 
 def _measure(spent: Spent, total: int | None, resumed: int, saved: int, seconds: float) -> BatchProgress:

@@ -41,6 +41,8 @@ class BatchOptions(Settings, total=False):
 
     ``strict`` refuses an input with bad rows before anything is sent, ``retry_failed`` asks again for the failed rows
     of an earlier run, ``fresh`` deletes the output first, ``max_row_bytes`` bounds a row of the input.
+    ``via="provider"`` uses the provider's batch API, which costs half and takes up to a day; ``poll_seconds`` (10) is
+    the first pause between two questions for its state, and ``cancel`` stops its batches and fetches what is done.
     ``connection`` are the settings of ``connect``, if ``model`` is a name. ``on_progress`` is called after each sync.
     """
 
@@ -62,6 +64,9 @@ class BatchOptions(Settings, total=False):
     retry_failed: bool
     fresh: bool
     max_row_bytes: int
+    via: Literal["model", "provider"]
+    poll_seconds: float
+    cancel: bool
     connection: Mapping[str, Any] | None
     on_progress: Callable[[BatchProgress], None] | None
 
@@ -86,6 +91,9 @@ class Options(Struct, kw_only=True):
     retry_failed: bool = False
     fresh: bool = False
     max_row_bytes: int = MAX_ROW_BYTES
+    via: Literal["model", "provider"] = "model"
+    poll_seconds: float = 10.0
+    cancel: bool = False
     connection: Any = None
     on_progress: Callable[[BatchProgress], None] | None = None
     settings: dict[str, Any] = {}
@@ -103,4 +111,10 @@ def read_options(given: Mapping[str, Any]) -> Options:
             raise ValueError(f"{name}: must be a whole number of at least {least}, not {value!r}")
     if options.order not in ("input", "completed"):
         raise ValueError(f"order: must be input or completed, not {options.order!r}")
+    if options.via not in ("model", "provider"):
+        raise ValueError(f"via: must be model or provider, not {options.via!r}")
+    if options.via == "provider" and (options.budget is not None or options.cache is not None):
+        raise ValueError("via: a provider's batch API has no budget and no cache; leave them out")
+    if options.cancel and options.via != "provider":
+        raise ValueError('cancel: is for via="provider" only')
     return options

@@ -178,6 +178,12 @@ class Output:
         self._release()
         self._dirty.set()
 
+    def forget(self, line: int) -> None:
+        """Give up a line that was begun and gets no result in this run."""
+        if self.ordered and line in self._order:
+            self._order.remove(line)
+            self._release()
+
     async def run(self, on_saved: Callable[[], None]) -> None:
         """Write and sync results until ``close``."""
         loop = asyncio.get_running_loop()

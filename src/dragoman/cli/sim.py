@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,7 +32,8 @@ def command(script: Path, host: str, port: int, seed: int | None, *, check: bool
         told = {"rules": len(read.rules), "model": read.model, "seed": read.seed}
         click.echo(json.dumps(told) if as_json else f"{script}: {len(read.rules)} rules for {read.model}")
         return
-    server = serve(read, host=host, port=port, **({} if seed is None else {"seed": seed}))
+    settings: dict[str, Any] = {} if seed is None else {"seed": seed}
+    server = serve(read, host=host, port=port, **settings)
     with report_errors():
         _run(server, as_json=as_json)
 

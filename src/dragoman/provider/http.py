@@ -6,9 +6,10 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, NoReturn, final
+from urllib.parse import urlsplit
 
 from ..capabilities import Capabilities
 from ..errors import (
@@ -92,6 +93,23 @@ class HttpProvider(ReplyProvider):
 
     def plan(self, messages: Messages) -> SwapPlan:
         return self._plan(self.codec, messages)
+
+    async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
+        """Send a request that is not a call, such as to a batch API, and yield the body of the answer.
+
+        It goes out with this provider's key, so its URL must be of the same origin. A refusal is raised.
+        """
+        if urlsplit(question.url)[:2] != urlsplit(self._base_url)[:2]:
+            raise ValueError("fetch: the URL is of another origin than the provider's base_url")
+        codec = self.codec
+        try:
+            async with self._transport.send(question, self._credentials, self._timeouts) as http:
+                if http.status >= 300:
+                    raise codec.error(http.status, http.headers, await _read_error(http), time.time())
+                while chunk := await http.receive():
+                    yield chunk
+        except ProviderError as error:
+            raise self._annotate(error).with_traceback(None) from error.__cause__
 
     # inside
 

@@ -1,6 +1,7 @@
 """The simulator: a model that says what a script says, and fails as the script says, the same every time."""
 
 from ..config import ConfigError
+from .batches import BatchScript, SimBatches
 from .provider import ScriptedProvider
 from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 from .server import SimServer, serve
@@ -8,6 +9,7 @@ from .yaml import read_script
 
 __all__ = [
     "Answer",
+    "BatchScript",
     "Call",
     "ConfigError",
     "Fault",
@@ -16,6 +18,7 @@ __all__ = [
     "Script",
     "ScriptRule",
     "ScriptedProvider",
+    "SimBatches",
     "SimServer",
     "read_script",
     "serve",

@@ -17,6 +17,7 @@ from ..provider import Provider, connect
 from ..tokens import estimate_input_tokens
 from ..validate import check_request
 from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
+from .batches import BatchScript, SimBatches
 from .faults import Mangler
 from .provider import Scene, ScriptedProvider, read_batches
 from .script import Answer, Script, ScriptRule
@@ -51,9 +52,11 @@ class SimServer:
         models: tuple[str, ...] = (),
         host: str = "127.0.0.1",
         port: int = 0,
+        batches: BatchScript | None = None,
     ) -> None:
         self.provider = provider
         self.models = models
+        self.batches = SimBatches(provider, batches or BatchScript())
         self._host = host
         self._port = port
         self._url: str | None = None
@@ -132,6 +135,7 @@ class SimServer:
             raise ImportError("the simulator's server needs an extra: pip install 'dragoman[aiohttp]'") from error
 
         application = web.Application(client_max_size=MAX_BODY)
+        self.batches.add_routes(application.router)
         for wire, codec in SERVER_CODECS.items():
             application.router.add_post(_PATHS[wire], _Route(self, codec).handle)
         application.router.add_post("/v1/messages/count_tokens", self._count)
@@ -310,18 +314,24 @@ def serve(
     *script: str | Path | Script | ScriptedProvider | ScriptRule | Answer | ProviderError,
     host: str = "127.0.0.1",
     port: int = 0,
+    batches: BatchScript | None = None,
     **settings: Any,
 ) -> SimServer:
     """A server for a script: a file's path, a ``Script``, a provider, or the rules of one.
 
-    A text alone is an answer; a path is given as ``Path``. ``settings`` are those of ``ScriptedProvider``.
+    A text alone is an answer; a path is given as ``Path``. ``settings`` are those of ``ScriptedProvider``;
+    ``batches`` says how batches go.
     """
     if len(script) == 1 and isinstance(script[0], ScriptedProvider):
-        return SimServer(script[0], host=host, port=port)
+        return SimServer(script[0], host=host, port=port, batches=batches)
     if len(script) == 1 and isinstance(script[0], Path | Script):
         read = read_script(script[0]) if isinstance(script[0], Path) else script[0]
         return SimServer(
-            ScriptedProvider.from_script(read, **settings), models=tuple(read.models), host=host, port=port
-        )  # fmt: skip
+            ScriptedProvider.from_script(read, **settings),
+            models=tuple(read.models),
+            host=host,
+            port=port,
+            batches=batches,
+        )
     rules: Any = script
-    return SimServer(ScriptedProvider(*rules, **settings), host=host, port=port)
+    return SimServer(ScriptedProvider(*rules, **settings), host=host, port=port, batches=batches)

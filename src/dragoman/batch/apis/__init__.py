@@ -1,0 +1,28 @@
+"""The batch APIs of providers, by the wire that they belong to."""
+
+from ...errors import UnsupportedFeatureError
+from ...middleware import walk
+from ...provider import HttpProvider, Provider
+from .anthropic import AnthropicBatches
+from .contract import Answered, Asked, BatchApi, Progress
+from .gemini import GeminiBatches
+from .openai import OpenAIBatches
+
+__all__ = ["APIS", "Answered", "Asked", "BatchApi", "Progress", "open_api"]
+
+APIS: dict[str, type[BatchApi]] = {
+    "openai": OpenAIBatches,
+    "responses": OpenAIBatches,
+    "anthropic": AnthropicBatches,
+    "gemini": GeminiBatches,
+}
+
+
+def open_api(model: Provider) -> BatchApi:
+    """Return the batch API of a model's provider; a model without one, or with fallbacks, is refused."""
+    inside = [each for each in walk(model) if isinstance(each, HttpProvider)]
+    wires = [each.codec.wire for each in inside]
+    if len(inside) != 1 or wires[0] not in APIS:
+        known = ", ".join(APIS)
+        raise UnsupportedFeatureError(f"a provider's batch API needs one model over one of the wires {known}")
+    return APIS[wires[0]](inside[0])

@@ -1,0 +1,60 @@
+"""Anthropic's batch API: requests go in one body, answers are downloaded as JSON lines.
+
+https://docs.anthropic.com/en/api/creating-message-batches
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from .contract import Answered, Asked, BatchApi, Progress, read_text
+
+# An error in a batch has a type and no status; these are the statuses that the API documents for each type.
+_STATUS = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+class AnthropicBatches(BatchApi):
+    """Message batches."""
+
+    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+        body = {"requests": [{"custom_id": each.key, "params": each.body} for each in requests]}
+        return read_text(await self.post(f"{self.url}/batches", body), "id")
+
+    async def poll(self, batch_id: str) -> Progress:
+        record = await self.get(f"{self.url}/batches/{batch_id}")
+        state = read_text(record, "processing_status")
+        return Progress(state == "ended", state, None, record)
+
+    async def cancel(self, batch_id: str) -> None:
+        await self.post(f"{self.url}/batches/{batch_id}/cancel", {})
+
+    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+        async for line in self.lines(f"{self.url}/batches/{batch_id}/results"):
+            yield _read(line)
+
+
+def _read(line: dict[str, Any]) -> Answered:
+    key, kind = read_text(line, "custom_id"), read_text(line, "result", "type")
+    result = line["result"]
+    if kind == "succeeded":
+        return Answered(key, 0, 200, msgspec.json.encode(result.get("message")))
+    if kind in ("expired", "canceled"):
+        return Answered(key, lost="expired" if kind == "expired" else "cancelled")
+    error = result.get("error")
+    inner = error.get("error") if isinstance(error, dict) and "error" in error else error
+    name = inner.get("type") if isinstance(inner, dict) else None
+    return Answered(key, 0, _STATUS.get(str(name), 500), msgspec.json.encode({"type": "error", "error": inner}))

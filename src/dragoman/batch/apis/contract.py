@@ -1,0 +1,129 @@
+"""What a provider's batch API does: take requests, report its state, return answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError
+from ...messages import Request, RuntimeConfig, User
+from ...provider import HttpProvider
+from ...wire import Encoded, HttpRequest
+
+
+class Asked(Struct, frozen=True):
+    """One request of a batch: the key that its answer will have, and the request as the wire has it."""
+
+    key: str
+    encoded: Encoded
+
+    @property
+    def body(self) -> msgspec.Raw:
+        """The body of the request, as JSON."""
+        return msgspec.Raw(self.encoded.http.body)
+
+
+class Answered(Struct, frozen=True):
+    """The answer to one request: its key, or its place if the API leaves the key out; a status and a body.
+
+    ``lost`` is why there is no answer: the batch expired or was cancelled before.
+    """
+
+    key: str | None
+    place: int = 0
+    status: int = 200
+    body: bytes = b""
+    lost: Literal["expired", "cancelled"] | None = None
+
+
+class Progress(Struct, frozen=True):
+    """The state of a batch at its provider; ``refusal`` is why it was not taken, ``record`` what the API answered."""
+
+    is_over: bool
+    state: str
+    refusal: str | None = None
+    record: Any = None
+
+
+class BatchApi(ABC):
+    """One provider's batch API. The key and the address are those of the provider."""
+
+    max_rows: ClassVar[int] = 10_000
+    max_bytes: ClassVar[int] = 16_000_000
+    discount: ClassVar[Decimal] = Decimal("0.5")
+    """What a call costs in a batch, as a part of its price. All three providers state one half."""
+
+    def __init__(self, provider: HttpProvider) -> None:
+        self.provider = provider
+        sample = Request((User("x"),), config=RuntimeConfig(max_tokens=1), model=provider.model)
+        self.call = provider.codec.encode(sample).http
+        self.url = self.call.url
+
+    @abstractmethod
+    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+        """Send requests as one batch and return its id; ``tag`` names it at the provider."""
+
+    @abstractmethod
+    async def poll(self, batch_id: str) -> Progress:
+        """Return the state of a batch."""
+
+    @abstractmethod
+    async def cancel(self, batch_id: str) -> None:
+        """Ask the provider to stop a batch; what it has answered can still be downloaded."""
+
+    @abstractmethod
+    def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+        """Iterate over the answers of a batch that is over."""
+
+    # for subclasses
+
+    async def post(self, url: str, body: Any, content_type: str = "application/json") -> Any:
+        """Send JSON, or bytes, and return the JSON of the answer."""
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return await self._exchange(HttpRequest("POST", url, {**self.call.headers, "content-type": content_type}, data))
+
+    async def get(self, url: str) -> Any:
+        """Return the JSON of an address."""
+        return await self._exchange(HttpRequest("GET", url, self._headers()))
+
+    async def lines(self, url: str) -> AsyncIterator[Any]:
+        """Iterate over the JSON lines of an address as they arrive."""
+        rest = b""
+        async for chunk in self.provider.fetch(HttpRequest("GET", url, self._headers())):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                if line.strip():
+                    yield _decode(line)
+        if rest.strip():
+            yield _decode(rest)
+
+    def _headers(self) -> dict[str, str]:
+        return {name: value for name, value in self.call.headers.items() if name != "content-type"}
+
+    async def _exchange(self, question: HttpRequest) -> Any:
+        pieces = [chunk async for chunk in self.provider.fetch(question)]
+        return _decode(b"".join(pieces) or b"{}")
+
+
+def _decode(data: bytes) -> Any:
+    try:
+        found = msgspec.json.decode(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidResponseError("the batch API answered with something that is not a JSON object")
+    return found
+
+
+def read_text(record: Any, *names: str) -> str:
+    """Return a text of a record, by the names on the way to it; an error of ours if it is not there."""
+    for name in names:
+        record = record.get(name) if isinstance(record, dict) else None
+    if not isinstance(record, str) or not record:
+        raise InvalidResponseError(f"the batch API answered without {'.'.join(names)}")
+    return record

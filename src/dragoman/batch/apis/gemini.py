@@ -1,0 +1,68 @@
+"""Gemini's batch API: requests go in one body, and the state of the batch holds the answers at the end.
+
+https://ai.google.dev/api/batch-api
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from .contract import Answered, Asked, BatchApi, Progress, read_text
+
+_OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
+# The codes of google.rpc.Status, which an answer has instead of an HTTP status.
+_STATUS = {3: 400, 5: 404, 7: 403, 8: 429, 9: 400, 13: 500, 14: 503, 16: 401}
+
+
+class GeminiBatches(BatchApi):
+    """Batches of ``generateContent``."""
+
+    max_bytes = 15_000_000  # a batch with its requests inline may have 20 MB
+
+    def __init__(self, provider: Any) -> None:
+        super().__init__(provider)
+        self._root = self.url.partition("/models/")[0]
+
+    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+        listed = [{"request": each.body, "metadata": {"key": each.key}} for each in requests]
+        batch = {"display_name": tag, "input_config": {"requests": {"requests": listed}}}
+        url = self.url.partition("?")[0].replace(":generateContent", ":batchGenerateContent")
+        return read_text(await self.post(url, {"batch": batch}), "name")
+
+    async def poll(self, batch_id: str) -> Progress:
+        record = await self.get(f"{self._root}/{batch_id}")
+        # The name begins with JOB_STATE_ or BATCH_STATE_, by the version of the API.
+        state = read_text(record, "metadata", "state").rpartition("STATE_")[2]
+        error = record.get("error")
+        refusal = str(error.get("message")) if isinstance(error, dict) and state == "FAILED" else None
+        return Progress(state in _OVER or record.get("done") is True, state, refusal, record)
+
+    async def cancel(self, batch_id: str) -> None:
+        await self.post(f"{self._root}/{batch_id}:cancel", {})
+
+    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+        listed = (progress.record.get("response") or {}).get("inlinedResponses") or []
+        if isinstance(listed, dict):  # the list is in an object of the same name
+            listed = listed.get("inlinedResponses") or []
+        for place, each in enumerate(listed):
+            yield _read(each if isinstance(each, dict) else {}, place, progress.state)
+
+
+def _read(each: dict[str, Any], place: int, state: str) -> Answered:
+    metadata = each.get("metadata")  # some versions leave it out: the order is that of the requests
+    key = metadata.get("key") if isinstance(metadata, dict) else None
+    if "response" in each:
+        return Answered(key, place, 200, msgspec.json.encode(each["response"]))
+    error = each.get("error") if isinstance(each.get("error"), dict) else {}
+    assert isinstance(error, dict)
+    code = error.get("code")
+    if code == 1 or (not error and state == "CANCELLED"):
+        return Answered(key, place, lost="cancelled")
+    if code == 4 or (not error and state == "EXPIRED"):
+        return Answered(key, place, lost="expired")
+    code = code if isinstance(code, int) else 13
+    status = code if code >= 400 else _STATUS.get(code, 500)
+    return Answered(key, place, status, msgspec.json.encode({"error": {**error, "code": status}}))

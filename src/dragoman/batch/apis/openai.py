@@ -1,0 +1,75 @@
+"""OpenAI's batch API: a file of requests is uploaded, a batch made of it, and files of answers are downloaded.
+
+https://platform.openai.com/docs/guides/batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from .contract import Answered, Asked, BatchApi, Progress, read_text
+
+_BOUNDARY = "dragoman-batch-3b1f7c90"
+_OVER = ("completed", "failed", "expired", "cancelled")
+_LOST = {"batch_expired": "expired", "batch_cancelled": "cancelled"}
+
+
+class OpenAIBatches(BatchApi):
+    """Batches of Chat Completions and of Responses."""
+
+    def __init__(self, provider: Any) -> None:
+        super().__init__(provider)
+        suffix = "/responses" if self.url.endswith("/responses") else "/chat/completions"
+        self._root = self.url.removesuffix(suffix)
+        self._endpoint = f"/v1{suffix}"
+
+    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+        head = {"method": "POST", "url": self._endpoint}
+        lines = [msgspec.json.encode({"custom_id": each.key, **head, "body": each.body}) for each in requests]
+        form = _write_form({"purpose": b"batch"}, "file", f"{tag}.jsonl", b"\n".join(lines) + b"\n")
+        uploaded = await self.post(f"{self._root}/files", form, f"multipart/form-data; boundary={_BOUNDARY}")
+        batch = {
+            "input_file_id": read_text(uploaded, "id"),
+            "endpoint": self._endpoint,
+            "completion_window": "24h",
+            "metadata": {"dragoman": tag},
+        }
+        return read_text(await self.post(f"{self._root}/batches", batch), "id")
+
+    async def poll(self, batch_id: str) -> Progress:
+        record = await self.get(f"{self._root}/batches/{batch_id}")
+        state = read_text(record, "status")
+        refusal = None
+        if state == "failed":  # the file was not valid: no row was answered
+            errors = (record.get("errors") or {}).get("data") or []
+            refusal = "; ".join([str(each.get("message")) for each in errors if isinstance(each, dict)]) or "no reason"
+        return Progress(state in _OVER, state, refusal, record)
+
+    async def cancel(self, batch_id: str) -> None:
+        await self.post(f"{self._root}/batches/{batch_id}/cancel", {})
+
+    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+        for name in ("output_file_id", "error_file_id"):
+            file = progress.record.get(name)
+            if file:
+                async for line in self.lines(f"{self._root}/files/{file}/content"):
+                    yield _read(line)
+
+
+def _read(line: dict[str, Any]) -> Answered:
+    key, reply, error = read_text(line, "custom_id"), line.get("response"), line.get("error")
+    if isinstance(reply, dict) and reply.get("status_code"):
+        return Answered(key, 0, int(reply["status_code"]), msgspec.json.encode(reply.get("body")))
+    lost: Any = _LOST.get(str(error.get("code"))) if isinstance(error, dict) else None
+    return Answered(key, 0, 500, msgspec.json.encode({"error": error}), lost)
+
+
+def _write_form(fields: dict[str, bytes], name: str, file: str, content: bytes) -> bytes:
+    parts = [f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n'.encode() + value + b"\r\n"
+             for key, value in fields.items()]  # fmt: skip
+    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{file}"\r\n'
+    parts.append(head.encode() + b"Content-Type: application/jsonl\r\n\r\n" + content + b"\r\n")
+    return b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()

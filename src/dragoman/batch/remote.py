@@ -1,0 +1,257 @@
+"""The runner for batch APIs of providers: rows are submitted in chunks, and answers are fetched when they are done.
+
+The state file has the id of every batch, so a restart waits for them instead of submitting again. Keys of requests
+are made of line numbers, and the input is read again to decode the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import InvalidRequestError, InvalidResponseError, ProviderError, UnavailableError
+from ..events import Assembler, Response, Usage, fold
+from ..messages import Issuer, new_ulid
+from ..prices import EXACT, Cost, Unpriced
+from ..validate import Expectation, check_request
+from .apis import Answered, Asked, BatchApi
+from .job import State, StateFile
+from .output import Output
+from .results import Result, find_usage, write_bad, write_failure, write_reply
+from .rows import BadRow, Row, Skipped
+from .spending import Spending
+
+_SLOWEST = 60.0  # seconds between two polls, at most
+_GROWTH = 1.5
+
+Rows = Callable[[], Iterator[Row | BadRow | Skipped]]
+
+
+class Submitted(Struct):
+    """One batch at the provider: its id and the lines it covers; ``over`` once its answers are on disk."""
+
+    id: str
+    first: int
+    last: int
+    over: bool = False
+
+
+class RemoteRunner:
+    """Submits the rows of a batch, waits, and puts the answers into the output."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        api: BatchApi,
+        output: Output,
+        spending: Spending,
+        file: StateFile,
+        state: State,
+        *,
+        poll_seconds: float,
+        on_saved: Callable[[], None],
+    ) -> None:
+        self._rows = rows
+        self._api = api
+        self._output = output
+        self._spending = spending
+        self._file = file
+        self._state = state
+        self._poll_seconds = poll_seconds
+        self._on_saved = on_saved
+        self._batches = [Submitted(**each) for each in state.provider.get("batches", ())]
+        self.problems: list[str] = []
+        self.stopped: str | None = None
+
+    async def run(self, *, cancel: bool = False) -> None:
+        """Submit what was not submitted, wait for all batches, and write their answers."""
+        saving = asyncio.create_task(self._output.run(self._on_saved))
+        try:
+            if cancel:
+                self.stopped = "cancelled"
+                for batch in self._batches:
+                    if not batch.over:
+                        await self._api.cancel(batch.id)
+            else:
+                await self._submit_all()
+            await self._fetch_all()
+        finally:
+            self._output.close()
+            await saving
+        for batch in self._batches:  # the answers are on disk now
+            batch.over = True
+        self._save()
+
+    # --- submitting
+
+    async def _submit_all(self) -> None:
+        chunk: list[tuple[Row, Asked]] = []
+        size = 0
+        for row in self._rows():
+            if not isinstance(row, Row) or self._is_covered(row.line):
+                continue
+            asked = self._encode(row)
+            if asked is None:
+                continue
+            length = len(asked.encoded.http.body) + 200
+            if chunk and (len(chunk) >= self._api.max_rows or size + length > self._api.max_bytes):
+                await self._submit(chunk)
+                chunk, size = [], 0
+            chunk.append((row, asked))
+            size += length
+        if chunk:
+            await self._submit(chunk)
+
+    async def _submit(self, chunk: list[tuple[Row, Asked]]) -> None:
+        batch_id = await self._api.submit(f"dragoman-{new_ulid().lower()}", [asked for _, asked in chunk])
+        self._batches.append(Submitted(batch_id, chunk[0][0].line, chunk[-1][0].line))
+        self._save()
+
+    def _save(self) -> None:
+        listed = [{"id": each.id, "first": each.first, "last": each.last, "over": each.over} for each in self._batches]
+        self._state.provider = {"wire": self._api.provider.codec.wire, "batches": listed}
+        self._file.save(self._state)
+
+    def _is_covered(self, line: int) -> bool:
+        return any(each.first <= line <= each.last for each in self._batches if not each.over)
+
+    def _encode(self, row: Row) -> Asked | None:
+        """Return a row as the wire has it; ``None`` if it cannot be sent, which ``_fetch_all`` reports."""
+        try:
+            check_request(row.request)
+            return Asked(f"line-{row.line}", self._api.provider.codec.encode(row.request))
+        except ProviderError:
+            return None
+
+    # --- fetching
+
+    async def _fetch_all(self) -> None:
+        """Read the input once more, batch by batch, and write what became of each row."""
+        waiting = sorted([each for each in self._batches if not each.over], key=lambda each: each.first)
+        chunk: dict[int, Row] = {}
+        for row in self._rows():
+            while waiting and row.line > waiting[0].last:
+                await self._fetch(waiting.pop(0), chunk)
+                chunk = {}
+            if isinstance(row, Skipped):
+                self._output.skip(row.line)
+            elif isinstance(row, BadRow):
+                self.problems += [str(row)][: 20 - len(self.problems)]
+                self._put(write_bad(row), begin=True)
+            elif (asked := self._encode(row)) is None:
+                self._put(self._refuse(row), begin=True)
+            elif waiting and waiting[0].first <= row.line:
+                chunk[row.line] = row
+                self._output.begin(row.line)
+                del asked
+        while waiting:
+            await self._fetch(waiting.pop(0), chunk)
+            chunk = {}
+
+    async def _fetch(self, batch: Submitted, rows: dict[int, Row]) -> None:
+        """Wait for a batch and write its answers; a row without one failed, unless the batch was cancelled."""
+        progress = await self._wait(batch.id)
+        order = list(rows)
+        if progress.refusal is not None:
+            error = InvalidRequestError(f"the provider did not take the batch {batch.id}: {progress.refusal}")
+            for row in rows.values():
+                self._put(write_failure(row, error, None))
+            return
+        answers: AsyncIterator[Answered] = self._api.download(batch.id, progress)
+        async for answer in answers:
+            line = _read_line(answer, order)
+            found = rows.pop(line, None) if line is not None else None
+            if found is not None and not (answer.lost == "cancelled" and self.stopped):
+                self._put(self._decode(found, answer))
+            elif found is not None:
+                self._output.forget(found.line)
+        for row in rows.values():
+            if self.stopped or progress.state in ("cancelled", "CANCELLED"):
+                self._output.forget(row.line)  # the next run submits it again
+            else:
+                self._put(write_failure(row, _lost(progress.state), None))
+
+    async def _wait(self, batch_id: str) -> Any:
+        pause = self._poll_seconds
+        while not (progress := await self._api.poll(batch_id)).is_over:
+            await asyncio.sleep(pause)
+            pause = min(max(_SLOWEST, self._poll_seconds), pause * _GROWTH)
+        return progress
+
+    def _put(self, result: Result, *, begin: bool = False) -> None:
+        if begin:
+            self._output.begin(result.line)
+        self._spending.add(result)
+        self._output.put(result.line, result.data)
+
+    def _refuse(self, row: Row) -> Result:
+        try:
+            check_request(row.request)
+            self._api.provider.codec.encode(row.request)
+        except ProviderError as error:
+            return write_failure(row, error, None)
+        raise AssertionError("a row was refused and then taken")
+
+    # --- answers
+
+    def _decode(self, row: Row, answer: Answered) -> Result:
+        provider = self._api.provider
+        if answer.lost is not None:
+            return write_failure(row, _lost(answer.lost), None)
+        try:
+            response = self._read(row, answer)
+        except ProviderError as error:
+            error.provider, error.model = error.provider or provider.name, error.model or provider.model
+            usage = find_usage(error)
+            return write_failure(row, error, None if usage == Usage() else self._price(usage))
+        return write_reply(row, response, self._price(response.usage))
+
+    def _read(self, row: Row, answer: Answered) -> Response[Any]:
+        provider, request = self._api.provider, row.request
+        codec = provider.codec
+        if answer.status >= 300:
+            raise codec.error(answer.status, {}, answer.body)
+        encoded = codec.encode(request)
+        out = Assembler(
+            request_id=request.request_id,
+            model=provider.model,
+            provider=provider.name,
+            issuer=Issuer(codec.wire, codec.issuer_vendor, provider.model),
+            expected=Expectation(request),
+            warnings=encoded.warnings,
+            structured_path=encoded.structured_path,
+        )
+        decoder = codec.decoder(request, out)
+        events = [*decoder.feed(answer.body), *decoder.end()]
+        if decoder.error is not None:
+            raise decoder.error
+        return fold(events)
+
+    def _price(self, usage: Usage) -> Cost | Unpriced:
+        """Return what a call costs in a batch."""
+        bill = self._api.provider.priced_as.cost(usage)
+        if isinstance(bill, Unpriced):
+            return bill
+        part = self._api.discount
+        parts = {name: EXACT.multiply(value, part) for name, value in bill.parts.items()}
+        return replace(bill, total=EXACT.multiply(bill.total, part), parts=parts)
+
+
+def _read_line(answer: Answered, order: list[int]) -> int | None:
+    """Return the line that an answer belongs to, by its key or its place."""
+    if answer.key is None:
+        return order[answer.place] if answer.place < len(order) else None
+    number = answer.key.removeprefix("line-")
+    if not number.isdecimal():
+        raise InvalidResponseError(f"the batch has an answer to {answer.key!r}, which was not asked")
+    return int(number)
+
+
+def _lost(state: str) -> UnavailableError:
+    return UnavailableError(
+        f"the batch ended ({state.lower()}) before this row was answered", provider_code=state.lower()
+    )

@@ -1,0 +1,252 @@
+"""The batch APIs of three wires, simulated: files, states, partial failures and expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import InvalidRequestError, ProviderError
+from ..validate import check_request
+from ..wire import SERVER_CODECS, HttpReply, ServerCodec
+from .provider import ScriptedProvider, read_batches
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+class BatchScript(Struct, frozen=True):
+    """How simulated batches go: how often one is asked for its state before it is over, and how it ends.
+
+    After ``polls`` questions it is over. With ``expire_after`` only so many rows are answered and the batch expires;
+    with ``refuse`` it is not taken, for that reason (where the wire has such a state).
+    """
+
+    polls: int = 1
+    expire_after: int | None = None
+    refuse: str | None = None
+
+
+class _Batch(Struct):
+    id: str
+    wire: str
+    rows: Sequence[tuple[str, Any]]  # keys and bodies
+    path: str
+    asked: int = 0
+    is_cancelled: bool = False
+    answers: list[tuple[str, HttpReply | None]] | None = None  # None for a row without an answer
+
+    @property
+    def lost(self) -> str:
+        return "cancelled" if self.is_cancelled else "expired"
+
+
+class SimBatches:
+    """The batches of a simulated server. Rows are answered by the script when the batch is over."""
+
+    def __init__(self, provider: ScriptedProvider, script: BatchScript) -> None:
+        self._provider = provider
+        self.script = script
+        self.batches: dict[str, _Batch] = {}
+        self._files: dict[str, bytes] = {}
+
+    def add_routes(self, router: Any) -> None:
+        """Add the routes of all three APIs."""
+        router.add_post("/v1/files", self._upload)
+        router.add_get("/v1/files/{id}/content", self._content)
+        router.add_post("/v1/batches", self._create_openai)
+        router.add_get("/v1/batches/{id}", self._show_openai)
+        router.add_post("/v1/batches/{id}/cancel", self._cancel)
+        router.add_post("/v1/messages/batches", self._create_anthropic)
+        router.add_get("/v1/messages/batches/{id}", self._show_anthropic)
+        router.add_post("/v1/messages/batches/{id}/cancel", self._cancel)
+        router.add_get("/v1/messages/batches/{id}/results", self._results)
+        router.add_post("/v1beta/models/{model}:batchGenerateContent", self._create_gemini)
+        router.add_post("/v1beta/batches/{id}:cancel", self._cancel)
+        router.add_get("/v1beta/batches/{id}", self._show_gemini)
+
+    # --- the three APIs
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        file: Any = form.get("file")
+        if form.get("purpose") != "batch" or file is None:
+            return _refuse("openai", "purpose must be batch, and file a file")
+        name = f"file-{len(self._files) + 1}"
+        self._files[name] = file.file.read()
+        return _show({"id": name, "object": "file", "bytes": len(self._files[name]), "purpose": "batch"})
+
+    async def _content(self, request: web.Request) -> web.Response:
+        content = self._files.get(request.match_info["id"])
+        if content is None:
+            return _refuse("openai", "no such file", 404)
+        return _send(HttpReply(200, {"content-type": "application/octet-stream"}, content))
+
+    async def _create_openai(self, request: web.Request) -> web.Response:
+        body = msgspec.json.decode(await request.read())
+        content = self._files.get(body.get("input_file_id"))
+        if content is None or body.get("completion_window") != "24h":
+            return _refuse("openai", "input_file_id or completion_window is wrong")
+        rows = [msgspec.json.decode(line) for line in content.splitlines()]
+        if any(row["url"] != body.get("endpoint") or row["method"] != "POST" for row in rows):
+            return _refuse("openai", "a row has another url or method than the batch")
+        wire = "responses" if str(body["endpoint"]).endswith("/responses") else "openai"
+        return _show(self._openai(self._add(wire, [(row["custom_id"], row["body"]) for row in rows])))
+
+    async def _create_anthropic(self, request: web.Request) -> web.Response:
+        rows = msgspec.json.decode(await request.read())["requests"]
+        return _show(self._anthropic(self._add("anthropic", [(row["custom_id"], row["params"]) for row in rows])))
+
+    async def _create_gemini(self, request: web.Request) -> web.Response:
+        rows = msgspec.json.decode(await request.read())["batch"]["input_config"]["requests"]["requests"]
+        path = f"/v1beta/models/{request.match_info['model']}:generateContent"
+        batch = self._add("gemini", [(row["metadata"]["key"], row["request"]) for row in rows], path)
+        return _show(self._gemini(batch))
+
+    async def _show_openai(self, request: web.Request) -> web.Response:
+        batch = await self._ask(request)
+        return _show(self._openai(batch)) if batch is not None else _refuse("openai", "no such batch", 404)
+
+    async def _show_anthropic(self, request: web.Request) -> web.Response:
+        batch = await self._ask(request)
+        return _show(self._anthropic(batch)) if batch is not None else _refuse("anthropic", "no such batch", 404)
+
+    async def _show_gemini(self, request: web.Request) -> web.Response:
+        batch = await self._ask(request)
+        return _show(self._gemini(batch)) if batch is not None else _refuse("gemini", "no such batch", 404)
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        batch = self.batches.get(request.match_info["id"])
+        if batch is None:
+            return _refuse("openai", "no such batch", 404)
+        if batch.answers is None:
+            batch.is_cancelled = True
+            await self._end(batch)
+        return _show({"id": batch.id})
+
+    async def _results(self, request: web.Request) -> web.Response:
+        batch = self.batches.get(request.match_info["id"])
+        if batch is None or batch.answers is None:
+            return _refuse("anthropic", "there are no results yet", 404)
+        lines: list[bytes] = []
+        for key, reply in reversed(batch.answers):  # in any order, as the documents warn
+            result: dict[str, Any] = {"type": "canceled" if batch.is_cancelled else "expired"}
+            if reply is not None:
+                body = msgspec.Raw(reply.body)
+                is_sound = reply.status == 200
+                result = {"type": "succeeded", "message": body} if is_sound else {"type": "errored", "error": body}
+            lines.append(msgspec.json.encode({"custom_id": key, "result": result}))
+        return _send(HttpReply(200, {"content-type": "application/x-jsonl"}, b"\n".join(lines)))
+
+    # --- how a batch looks on each wire
+
+    def _openai(self, batch: _Batch) -> dict[str, Any]:
+        record: dict[str, Any] = {"id": batch.id, "object": "batch", "status": "in_progress"}
+        if batch.answers is None:
+            return record
+        if self.script.refuse is not None:
+            return {**record, "status": "failed", "errors": {"data": [{"message": self.script.refuse}]}}
+        sound = [(key, reply) for key, reply in batch.answers if reply is not None and reply.status == 200]
+        failed = [(key, reply) for key, reply in batch.answers if reply is None or reply.status != 200]
+        over = batch.lost if any(reply is None for _, reply in batch.answers) else "completed"
+        return {
+            **record,
+            "status": over,
+            "output_file_id": self._keep([_openai_line(key, reply, batch) for key, reply in sound]),
+            "error_file_id": self._keep([_openai_line(key, reply, batch) for key, reply in failed]),
+        }
+
+    def _anthropic(self, batch: _Batch) -> dict[str, Any]:
+        state = "in_progress" if batch.answers is None else "ended"
+        return {"id": batch.id, "type": "message_batch", "processing_status": state}
+
+    def _gemini(self, batch: _Batch) -> dict[str, Any]:
+        record: dict[str, Any] = {"name": f"batches/{batch.id}", "metadata": {"state": "BATCH_STATE_RUNNING"}}
+        if batch.answers is None:
+            return record
+        lost = any(reply is None for _, reply in batch.answers)
+        state = batch.lost.upper() if lost else "SUCCEEDED"
+        if self.script.refuse is not None:
+            failed = {"metadata": {"state": "BATCH_STATE_FAILED"}, "error": {"message": self.script.refuse}}
+            return {**record, **failed, "done": True}
+        answers = [_gemini_answer(key, reply, batch) for key, reply in batch.answers]
+        response = {"inlinedResponses": {"inlinedResponses": answers}}
+        return {**record, "metadata": {"state": f"BATCH_STATE_{state}"}, "done": True, "response": response}
+
+    # --- what they share
+
+    def _add(self, wire: str, rows: Sequence[tuple[str, Any]], path: str = "") -> _Batch:
+        batch = _Batch(f"batch_{len(self.batches) + 1}", wire, rows, path)
+        self.batches[batch.id] = batch
+        return batch
+
+    async def _ask(self, request: web.Request) -> _Batch | None:
+        batch = self.batches.get(request.match_info["id"])
+        if batch is not None:
+            batch.asked += 1
+            if batch.answers is None and batch.asked > self.script.polls:
+                await self._end(batch)
+        return batch
+
+    async def _end(self, batch: _Batch) -> None:
+        limit = self.script.expire_after
+        if batch.is_cancelled:
+            limit = len(batch.rows) // 2
+        codec = SERVER_CODECS[batch.wire]
+        answers: list[tuple[str, HttpReply | None]] = []
+        for at, (key, body) in enumerate(batch.rows if self.script.refuse is None else ()):
+            is_lost = limit is not None and at >= limit
+            answers.append((key, None if is_lost else await self._answer(codec, body, batch.path)))
+        batch.answers = answers
+
+    async def _answer(self, codec: ServerCodec, body: Any, path: str) -> HttpReply:
+        try:
+            asked = codec.decode(msgspec.json.encode(body), path)
+            check_request(asked.request)
+            encoder = codec.encoder(asked)
+            async for event in read_batches(self._provider.begin(asked.request).batches):
+                encoder.feed(event)
+            return HttpReply(200, {}, encoder.end())
+        except ProviderError as error:
+            return codec.error(error)
+
+    def _keep(self, lines: list[bytes]) -> str | None:
+        if not lines:
+            return None
+        name = f"file-{len(self._files) + 1}"
+        self._files[name] = b"\n".join(lines) + b"\n"
+        return name
+
+
+def _openai_line(key: str, reply: HttpReply | None, batch: _Batch) -> bytes:
+    line: dict[str, Any] = {"id": f"batch_req_{key}", "custom_id": key, "response": None, "error": None}
+    if reply is None:
+        line["error"] = {"code": f"batch_{batch.lost}", "message": f"the batch was {batch.lost}"}
+    else:
+        line["response"] = {"status_code": reply.status, "request_id": key, "body": msgspec.Raw(reply.body)}
+    return msgspec.json.encode(line)
+
+
+def _gemini_answer(key: str, reply: HttpReply | None, batch: _Batch) -> dict[str, Any]:
+    metadata = {"metadata": {"key": key}}
+    if reply is None:
+        return {"error": {"code": 1 if batch.is_cancelled else 4, "message": batch.lost}, **metadata}
+    if reply.status == 200:
+        return {"response": msgspec.Raw(reply.body), **metadata}
+    return {"error": msgspec.json.decode(reply.body)["error"], **metadata}
+
+
+def _refuse(wire: str, message: str, status: int = 400) -> web.Response:
+    return _send(SERVER_CODECS[wire].error(InvalidRequestError(message, status=status)))
+
+
+def _show(record: Any) -> web.Response:
+    return _send(HttpReply(200, {"content-type": "application/json"}, msgspec.json.encode(record)))
+
+
+def _send(reply: HttpReply) -> web.Response:
+    from aiohttp import web  # the server side of a package that only a call needs otherwise
+
+    return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)

@@ -1,0 +1,229 @@
+"""``via="provider"``: the batch APIs of three wires, played by the simulator over a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import BatchReport, batch, errors
+from dragoman.batch.apis import APIS, BatchApi, open_api
+from dragoman.events import Usage
+from dragoman.sim import Answer, BatchScript, Call, RequestMatch, ScriptRule, SimServer, serve
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+WIRES = sorted(APIS)
+PRICE = {
+    "openai": "openai:gpt-5",
+    "responses": "openai:gpt-5",
+    "anthropic": "anthropic:claude-opus-4-1",
+    "gemini": "gemini:gemini-2.5-pro",
+}
+
+
+def echo(request: Any) -> str:
+    return f"{request.messages[-1].text}!"
+
+
+RULES = (
+    ScriptRule(lambda _: _refuse(), match=RequestMatch(text="limit")),
+    ScriptRule(Answer(tool_calls=[Call("add", {"n": 1}, "c1")]), match=RequestMatch(text="tool")),
+    ScriptRule('{"n": 7}', match=RequestMatch(schema=True)),
+    ScriptRule(lambda request: Answer(echo(request), usage=Usage(1000, 10))),
+)
+
+
+def _refuse() -> str:
+    raise errors.RateLimitError("slow down", status=429)
+
+
+@pytest.fixture(params=WIRES)
+def wire(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server() -> Iterator[SimServer]:
+    with serve(*RULES) as found:
+        yield found
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(server: SimServer, wire: str, out: Path) -> Run:
+    async def start(rows: Any, **settings: Any) -> BatchReport:
+        connection = {"base_url": server.base_urls[wire], "wire": wire, "priced_as": "openai:gpt-5"}
+        given = {"via": "provider", "poll_seconds": 0.01, "max_tokens": 50, **settings}
+        return await batch(rows, out, "sim", connection=connection, **given)
+
+    return start
+
+
+def prompts(*texts: str) -> list[dict[str, Any]]:
+    return [{"id": f"r{number}", "prompt": text} for number, text in enumerate(texts)]
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+async def test_answers_errors_and_bad_rows_come_back_to_their_rows(run: Run, out: Path, server: SimServer) -> None:
+    rows = [*prompts("a", "limit", "b", "tool"), {"no": 1}, {"messages": []}, {"prompt": "c"}]
+    report = await run(rows, tools=[{"name": "add", "parameters": {"type": "object", "properties": {}}}])
+    found = results(out)
+    assert [row["line"] for row in found] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row.get("text") for row in found] == ["a!", None, "b!", "", None, None, "c!"]
+    assert (found[1]["error"]["category"], found[1]["error"]["status"]) == ("provider_rate_limit", 429)
+    assert (found[3]["tool_calls"][0]["name"], found[3]["tool_calls"][0]["arguments"]) == ("add", {"n": 1})
+    assert found[4]["error"]["category"] == "batch_invalid_row"
+    assert found[5]["error"]["category"] == "provider_invalid_request"
+    assert (report.rows, report.failed, report.bad) == (7, 3, 1)
+    assert len(server.batches.batches) == 1
+
+
+async def test_a_batch_costs_half(run: Run, out: Path) -> None:
+    report = await run(prompts("a", "b"))
+    one = dragoman.cost(Usage(1000, 10), "openai:gpt-5").total
+    assert one is not None
+    assert report.cost_usd == one
+    assert Decimal(results(out)[0]["cost_usd"]) == one / 2
+
+
+async def test_structured_output(run: Run, out: Path) -> None:
+    await run(prompts("a"), response_schema=SCHEMA)
+    assert results(out)[0]["parsed"] == {"n": 7}
+
+
+async def test_rows_of_a_batch_that_expired_failed(run: Run, out: Path, server: SimServer) -> None:
+    server.batches.script = BatchScript(expire_after=2)
+    report = await run(prompts("a", "b", "c", "d"))
+    found = results(out)
+    assert [row.get("text") for row in found] == ["a!", "b!", None, None]
+    assert "expired" in found[3]["error"]["message"]
+    assert (report.rows, report.failed) == (4, 2)
+    server.batches.script = BatchScript()
+    again = await run(prompts("a", "b", "c", "d"), retry_failed=True)
+    assert (again.rows, again.failed, again.resumed) == (4, 0, 2)
+    assert len(server.batches.batches["batch_2"].rows) == 2
+
+
+class Interrupted(Exception):
+    pass
+
+
+async def test_a_restart_waits_for_the_batch_instead_of_submitting_again(
+    run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.batches.script = BatchScript(polls=5)
+    kinds = set(APIS.values())
+    kept = {kind: kind.poll for kind in kinds}
+
+    async def interrupt(self: BatchApi, batch_id: str) -> Any:
+        raise Interrupted
+
+    for kind in kinds:
+        monkeypatch.setattr(kind, "poll", interrupt)
+    with pytest.raises(Interrupted):
+        await run(prompts("a", "b"))
+    state = json.loads(out.with_name("out.jsonl.state").read_text())
+    assert [(each["first"], each["last"]) for each in state["provider"]["batches"]] == [(1, 2)]
+    for kind in kinds:
+        monkeypatch.setattr(kind, "poll", kept[kind])
+    report = await run(prompts("a", "b"))
+    assert (report.rows, len(server.batches.batches)) == (2, 1)
+    assert server.batches.batches["batch_1"].asked == 6
+    assert (await run(prompts("a", "b"))).resumed == 2
+    assert len(server.batches.batches) == 1
+
+
+async def test_cancelling_fetches_what_is_done_and_a_later_run_the_rest(
+    run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.batches.script = BatchScript(polls=1000)
+    for kind in set(APIS.values()):
+        monkeypatch.setattr(kind, "max_rows", 4)
+
+    async def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("dragoman.batch.remote.asyncio.sleep", interrupt)
+    with pytest.raises(Interrupted):
+        await run(prompts(*"abcdef"))
+    monkeypatch.undo()
+    report = await run(prompts(*"abcdef"), cancel=True)
+    assert (report.rows, report.stopped) == (3, "cancelled")  # half of each batch
+    assert [row["text"] for row in results(out)] == ["a!", "b!", "e!"]
+    server.batches.script = BatchScript()
+    last = await run(prompts(*"abcdef"))
+    assert (last.rows, last.stopped) == (6, None)
+    assert sorted(row["text"] for row in results(out)) == ["a!", "b!", "c!", "d!", "e!", "f!"]
+
+
+async def test_many_rows_are_many_batches(
+    run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in set(APIS.values()):
+        monkeypatch.setattr(kind, "max_rows", 10)
+    report = await run(prompts(*[f"p{number}" for number in range(35)]), order="completed")
+    assert (report.rows, len(server.batches.batches)) == (35, 4)
+    assert sorted(row["line"] for row in results(out)) == list(range(1, 36))
+
+
+@pytest.mark.parametrize("wire", ["openai", "gemini"])
+async def test_a_batch_that_the_provider_does_not_take(run: Run, out: Path, server: SimServer) -> None:
+    server.batches.script = BatchScript(refuse="the file is too strange")
+    report = await run(prompts("a", "b"))
+    assert (report.rows, report.failed) == (2, 2)
+    assert "the file is too strange" in results(out)[0]["error"]["message"]
+
+
+async def test_gemini_answers_without_keys_belong_to_rows_by_their_place(
+    server: SimServer, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "dragoman.sim.batches._gemini_answer", lambda key, reply, batch: {"response": json.loads(reply.body)}
+    )
+    connection = {"base_url": server.base_urls["gemini"], "wire": "gemini"}
+    await batch(prompts("a", "b"), out, "sim", connection=connection, via="provider", poll_seconds=0.01)
+    assert [(row["line"], row["text"]) for row in results(out)] == [(1, "a!"), (2, "b!")]
+
+
+async def test_models_without_a_batch_api_are_refused(server: SimServer, out: Path) -> None:
+    connection = {"base_url": server.base_urls["ollama"], "wire": "ollama"}
+    with pytest.raises(errors.UnsupportedFeatureError, match="batch API"):
+        await batch(prompts("a"), out, "sim", connection=connection, via="provider")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"budget": "usd=1"}, {"cache": "x.db"}, {"via": "post"}, {"via": "model", "cancel": True}]
+)
+async def test_settings_that_do_not_go_together(out: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="via"):
+        await batch(
+            prompts("a"), out, "x", **{"via": "provider", "connection": {"base_url": "http://127.0.0.1:1"}, **settings}
+        )  # type: ignore[arg-type]
+
+
+async def test_the_key_goes_to_the_providers_origin_only(server: SimServer) -> None:
+    from dragoman.wire import HttpRequest
+
+    model = server.connect(api_key="secret-key-123")
+    api = open_api(model)
+    with pytest.raises(ValueError, match="another origin"):
+        [chunk async for chunk in api.provider.fetch(HttpRequest("GET", "http://127.0.0.1:1/x", {}))]
+    with pytest.raises(errors.ProviderError) as caught:
+        await api.get(f"{server.url}/v1/batches/none")
+    assert "no such batch" in str(caught.value)
+    await model.close()
