@@ -29,6 +29,7 @@ from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, Registry, config_path, load_vendor, read_file, vendor_names
 from dragoman.registry import vendors as vendors_module
 from dragoman.tokens import FAMILIES, estimate_input_tokens
+from dragoman.validate import build_request
 from dragoman.wire import CODECS
 
 from .server import Connection, serve
@@ -667,3 +668,91 @@ def test_an_unknown_type_lists_the_types(file: Path) -> None:
     file.write_text("adapters: {work: {type: zzz}}\n")
     with pytest.raises(ConfigError, match=r"one of .*openai-compatible"):
         Registry.load(file)
+
+
+# --- a vendor and another wire ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("adapter", "wire", "url"),
+    [
+        ("{type: openai, wire: responses}", "responses", "https://api.openai.com/v1/responses"),
+        ("{type: openai}", "openai", "https://api.openai.com/v1/chat/completions"),
+        ("{type: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
+        ("{type: ollama, wire: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
+        ("{type: ollama, wire: openai}", "openai", "http://127.0.0.1:11434/v1/chat/completions"),
+        ("{type: vllm, wire: anthropic, base_url: 'http://box:8000'}", "anthropic", "http://box:8000/v1/messages"),
+    ],
+)
+def test_a_vendor_speaks_another_wire(
+    adapter: str, wire: str, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    file.write_text(f"adapters: {{a: {adapter}}}\n")
+    registry = Registry.load(file)
+    provider: Any = registry.provider("a:gpt-5")
+    assert provider.codec.wire == wire
+    asked = provider.codec.encode(build_request("Hi", config={"max_tokens": 9}, model="gpt-5"))
+    assert asked.http.url == url
+    if "openai" in adapter and "ollama" not in adapter:  # what is known of the model stays
+        entry = registry.find("a:gpt-5")
+        assert entry.priced_as.model == "openai:gpt-5"
+        assert entry.priced_as.find_problem() is None
+        assert (entry.tokens, entry.capabilities.known("max_context_tokens")) == ("o200k", 400_000)
+
+
+def test_a_wire_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OLLAMA_HOST", "box:7")
+    model: Any = connect("openai:gpt-5", wire="responses")
+    assert (model.codec.wire, model.priced_as.model) == ("responses", "openai:gpt-5")
+    model = connect("ollama:llama3", wire="openai")
+    assert model.codec.encode(build_request("Hi")).http.url == "http://box:7/v1/chat/completions"
+    model = connect("ollama:llama3")
+    assert model.codec.encode(build_request("Hi")).http.url == "http://box:7/api/chat"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "problem"),
+    [
+        ("{type: openai, wire: respones}", "no such wire 'respones'; did you mean responses?"),
+        ("{type: anthropic, wire: gemini}", "no such wire 'gemini'; Anthropic speaks anthropic"),
+        ("{type: openai-compatible, wire: x, base_url: 'http://a'}", "no such wire 'x'; one of"),
+    ],
+)
+def test_a_wire_that_a_vendor_does_not_speak(adapter: str, problem: str, file: Path) -> None:
+    file.write_text(f"adapters: {{a: {adapter}}}\n")
+    with pytest.raises(ConfigError, match=problem):
+        Registry.load(file)
+
+
+CONTRACT = Capabilities.__struct_fields__[:13]
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-5", "anthropic:claude-sonnet-4-6", "google:gemini-2.5-pro"])
+def test_all_facts_of_the_contract_are_known(name: str) -> None:
+    known = Registry().find(name).capabilities
+    for fact in CONTRACT:
+        found = getattr(known, fact)
+        assert (found.value is not None, found.source) == (True, "catalogue"), fact
+        assert found.at
+        assert found.by
+
+
+def test_facts_that_differ_within_a_vendor() -> None:
+    def known(name: str, fact: str) -> Any:
+        return Registry().find(name).capabilities.known(fact)
+
+    assert known("anthropic:claude-3-sonnet-20240229", "supports_prompt_caching") is False
+    assert known("anthropic:claude-opus-4-0", "supports_structured_output") is False
+    assert known("openai:gpt-4", "supports_prompt_caching") is False
+    assert known("openai:o3-mini", "supports_parallel_tool_calls") is None
+    listed = [name for vendor in vendor_names() for name in load_vendor(vendor).models]
+    documented = [
+        name
+        for vendor in vendor_names()
+        for name, facts in load_vendor(vendor).models.items()
+        if facts.known("supports_streaming") is not None
+    ]
+    assert len(documented) > 0.8 * len(listed)

@@ -57,7 +57,8 @@ def test_every_fact_has_a_source(run: Any) -> None:
     assert facts["supports_tools"] == {
         "value": True, "source": "catalogue", "at": "2026-05-21", "by": "catalog/openai.yaml",
     }  # fmt: skip
-    assert facts["supports_streaming"] == {"value": None, "source": "unknown"}
+    assert (facts["supports_streaming"]["value"], facts["supports_streaming"]["source"]) == (True, "catalogue")
+    assert facts["supports_embeddings"] == {"value": None, "source": "unknown"}
     assert (five["status"], five["tier"], five["aliases"], five["tokens"]) == ("configured", "deep", ["five"], "o200k")
     assert (five["price"]["input"], five["price"]["output"]) == ("1.25", "10")
     assert five["price"]["pricing_version"] == PriceTable.bundled().version
@@ -82,7 +83,8 @@ def test_one_model(run: Any) -> None:
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
     assert lines["supports_images"][:2] == ["no", "declared"]
     assert lines["supports_tools"][:3] == ["yes", "catalogue", "catalog/openai.yaml"]
-    assert lines["supports_streaming"] == ["?", "unknown"]
+    assert lines["supports_streaming"][:2] == ["yes", "catalogue"]
+    assert "supports_embeddings" not in lines
     assert "input 1.25, output 10" in shown
     assert "price unknown" in run("groq:unheard-of").stdout
     assert "free" in run("box:tiny").stdout

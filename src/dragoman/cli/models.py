@@ -40,6 +40,8 @@ _HEADS = (
     "OUTPUT",
     "ALIASES",
 )
+# Facts that only matter for embedding and reranking models.
+_RETRIEVAL = ("supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions", "max_batch_size")
 _RIGHT = ("CONTEXT", "OUTPUT", "$ IN", "$ OUT")
 _SECONDS = 1.0  # how long a local server may take to list its models
 
@@ -327,7 +329,7 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
     if missing and missing == variable:
         missing = f"set {variable}, or: dragoman keys set {variable}"
     click.echo(f"{entry.id}: {entry.status.replace('_', ' ')}{f'; {missing}' if missing else ''}")
-    facts = {
+    labels = {
         "adapter": entry.adapter,
         "sent as": entry.wire_name,
         "key": variable,
@@ -337,10 +339,11 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
         "chats": "" if catalogue.chats(entry) else "no; it embeds or transcribes",
         "vocabulary": entry.tokens,
     }
-    for label, value in facts.items():
+    for label, value in labels.items():
         if value:
             click.echo(f"  {label}: {value}")
-    known = [(name, getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__]
+    facts = [(name, getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__]
+    known = [(name, fact) for name, fact in facts if name not in _RETRIEVAL or fact.value is not None]
     rows = [[name, _write(fact.value), fact.source, fact.by or "", fact.at or ""] for name, fact in known]
     show_table(["FACT", "VALUE", "SOURCE", "BY", "AT"], rows)
     price = catalogue.price(entry)

@@ -58,6 +58,7 @@ class Adapter(Struct, frozen=True):
     rate_limit: RateLimits | None = None
     timeouts: Timeouts | None = None
     connection: Connection = Connection()
+    own_wire: str | None = None
 
     def __repr__(self) -> str:
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
@@ -102,7 +103,20 @@ class Adapter(Struct, frozen=True):
     @property
     def wire(self) -> str:
         """The wire it speaks."""
-        return self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type)
+        return self.own_wire or (self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type))
+
+    def with_wire(self, wire: str) -> Adapter:
+        """Return the adapter with another wire, at the vendor's address for it unless it has one of its own."""
+        vendor = self.vendor
+        base_url = self.base_url
+        if vendor is not None and base_url == vendor.address(self.wire):
+            base_url = vendor.address(wire)
+        return replace(self, own_wire=wire, base_url=base_url)
+
+    @property
+    def all_quirks(self) -> dict[str, Any]:
+        """How its servers differ: the vendor's quirks on this wire, under its own."""
+        return {**(self.vendor.quirks_of(self.wire) if self.vendor else {}), **self.quirks}
 
     @property
     def is_configured(self) -> bool:
@@ -132,7 +146,7 @@ class Adapter(Struct, frozen=True):
             "wire": self.wire,
             "base_url": self.base_url or "https://not-configured.invalid",
             "api_key": self.key(),
-            "quirks": {**(vendor.quirks if vendor else {}), **self.quirks} or None,
+            "quirks": self.all_quirks or None,
             "timeouts": self.timeouts or Timeouts(total=self.timeout_seconds),
             "name": self.name,
             "vendor": vendor.id if vendor else None,
@@ -262,8 +276,8 @@ def _read_prices(root: Section) -> PriceTable | None:
 
 def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
     section.allow(
-        "type", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries", "rate_limit", "timeouts",
-        "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
+        "type", "wire", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries", "rate_limit",
+        "timeouts", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
     )  # fmt: skip
     kind = section.get("type", str, name)
     kinds = {*CODECS, *_WIRES, *vendor_names()}
@@ -273,7 +287,8 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         kind = "openai"
     vendor = load_vendor(kind) if kind in vendor_names() else None
     key = section.get("api_key", str)
-    base_url = section.get("base_url", str, vendor.address() if vendor else None)
+    wire = _read_wire(section, vendor)
+    base_url = section.get("base_url", str, vendor.address(wire) if vendor else None)
     # The vendor's key goes to the vendor's own address only: an adapter that points elsewhere names its own.
     inherits = vendor is not None and key is None and _same_origin(base_url, vendor.base_url)
     variables = _read_variables(section) or ((vendor.api_key_env,) if vendor and inherits else ())
@@ -293,10 +308,25 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         read_rate_limit(section),
         read_timeouts(section),
         read_connection(section),
+        wire,
     )
     _check_options(adapter, section.section("options"), remarks)
     _check_dialect(adapter, section)
     return adapter
+
+
+def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
+    """Read ``wire``: one that the vendor speaks, or any at an address of the user's own."""
+    wire: str | None = section.get("wire", str)
+    if wire is None:
+        return None
+    spoken = list(vendor.wires) if vendor is not None and "base_url" not in section.data else list(CODECS)
+    if wire not in spoken:
+        who = f"{vendor.name} speaks" if vendor is not None and len(spoken) < len(CODECS) else "one of"
+        near = _nearest(wire, spoken) or f"; {who} {', '.join(spoken)}"
+        section.complain(f"no such wire {wire!r}{near}", "wire")
+        return None
+    return wire
 
 
 def _same_origin(url: str | None, other: str | None) -> bool:
@@ -363,9 +393,10 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 
 def _check_dialect(adapter: Adapter, section: Section) -> None:
     """An address or a dialect that the wire cannot take is an error of the file, not of the first call."""
-    quirks = {**(adapter.vendor.quirks if adapter.vendor else {}), **adapter.quirks} or None
     try:
-        CODECS[adapter.wire].connect("m", adapter.base_url or "https://not-configured.invalid", quirks, Capabilities())
+        CODECS[adapter.wire].connect(
+            "m", adapter.base_url or "https://not-configured.invalid", adapter.all_quirks or None, Capabilities()
+        )
     except ValueError as error:
         said = str(error)
         section.complain(said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks")

@@ -39,10 +39,9 @@ async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list
 async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Served:
     base_url = adapter.base_url or ""
     try:
-        if adapter.wire == "ollama":
-            url = f"{root_of(base_url)}/api/tags"
-        else:
-            url = join_url(base_url, "/models", default="/v1")
+        # Servers of the ollama wire list their models at both addresses, and others than Ollama at this one only.
+        at = root_of(base_url) if adapter.wire == "ollama" else base_url
+        url = join_url(at, "/models", default="/v1")
         key, codec = adapter.key(), CODECS[adapter.wire].connect("m", base_url, None, Capabilities())
         credentials = {name: Secret(value) for name, value in codec.authorise(key).items()} if key else {}
         request = HttpRequest("GET", url, {"accept": "application/json"})

@@ -32,6 +32,7 @@ from ..middleware import (
     Thresholds,
 )
 from ..provider import Provider, bind, open_scheme
+from ..wire import CODECS
 from .entries import Adapter, ModelEntry, config_path
 from .groups import Candidate, Group
 from .limits import RateLimits
@@ -150,6 +151,8 @@ class Stacks:
 
     def _build_model(self, names: Names, entry: ModelEntry, order: Order, limiters: Sequence[Limiter] = ()) -> Provider:
         adapter = names.adapter(entry.adapter)
+        if order.settings.get("wire") in CODECS:
+            adapter = adapter.with_wire(order.settings["wire"])
         given = {**_describe(entry, adapter), **order.settings}
         is_usable = entry.status == "configured" or order.planning
         if not is_usable and not ("api_key" in order.settings and adapter.base_url):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -28,7 +29,21 @@ _FACTS = {
     "tools": "supports_tools",
     "thinking": "supports_thinking",
     "structured": "supports_structured_output",
+    "system": "supports_system_prompt",
+    "streaming": "supports_streaming",
+    "streaming_tools": "supports_streaming_tool_calls",
+    "parallel_tools": "supports_parallel_tool_calls",
+    "caching": "supports_prompt_caching",
+    "image_types": "accepted_image_media_types",
 }
+_KINDS: dict[str, type] = {"context": int, "output": int, "image_types": list}
+
+
+class WireForm(Struct, frozen=True):
+    """How a vendor speaks one wire."""
+
+    base_url: str | None
+    quirks: dict[str, Any] = field(default_factory=dict)
 
 
 class Vendor(Struct, frozen=True):
@@ -37,6 +52,7 @@ class Vendor(Struct, frozen=True):
     ``tokens`` is the family of vocabularies of its models, ``families`` names the models of another.
     ``base_url_env`` is the environment variable in which users of the server have its address, ``hint`` the advice
     when no server answers there. ``not_chat`` has the models that embed or transcribe, and do not take messages.
+    ``wire`` is the one that is spoken unless the user names another of ``wires``.
     """
 
     id: str
@@ -54,11 +70,19 @@ class Vendor(Struct, frozen=True):
     base_url_env: str | None = None
     hint: str | None = None
     not_chat: frozenset[str] = frozenset()
+    wires: dict[str, WireForm] = field(default_factory=dict)
 
-    def address(self) -> str | None:
-        """Return the base URL, with host and port from the environment variable ``base_url_env`` if it is set."""
+    def address(self, wire: str | None = None) -> str | None:
+        """Return the base URL of a wire, with host and port from the variable ``base_url_env`` if it is set."""
+        form = self.wires.get(wire or self.wire)
+        base_url = form.base_url if form is not None else self.base_url
         given = os.environ.get(self.base_url_env, "").strip() if self.base_url_env else ""
-        return _complete_url(given, self.base_url or "") if given else self.base_url
+        return _complete_url(given, base_url or "") if given else base_url
+
+    def quirks_of(self, wire: str) -> dict[str, Any]:
+        """Return how the vendor differs on a wire."""
+        form = self.wires.get(wire)
+        return form.quirks if form is not None else {}
 
     def token_family(self, model: str) -> str:
         """The vocabulary a model's tokens are estimated by."""
@@ -108,38 +132,69 @@ def _folder() -> Any:
 def _build(vendor: str, root: Section) -> Vendor:
     root.allow(
         "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens", "local", "quirks",
-        "proofs", "as_of", "models",
+        "proofs", "as_of", "models", "wires", "facts",
     )  # fmt: skip
     as_of = root.get("as_of", str)
     models = dict(root.section("models").sections())
+    rules = [_read_rule(section) for _, section in root.section("facts").sections()]
+    wire, base_url, quirks = root.get("wire", str, "openai"), root.get("base_url", str), root.section("quirks").plain()
     families = {name: section.choice("tokens", FAMILIES) for name, section in models.items()}
     return Vendor(
         vendor,
         root.get("name", str, vendor),
-        root.get("wire", str, "openai"),
-        root.get("base_url", str),
+        wire,
+        base_url,
         root.get("api_key_env", str),
         root.get("docs", str, ""),
         root.choice("tokens", FAMILIES) or "default",
         root.get("local", bool, False),
-        root.section("quirks").plain(),
+        quirks,
         root.section("proofs").plain(),
-        {name: _facts(section, vendor, as_of) for name, section in models.items()},
+        {name: _read_facts(name, section, vendor, as_of, rules) for name, section in models.items()},
         {name: family for name, family in families.items() if family is not None},
         root.get("base_url_env", str),
         root.get("hint", str),
         frozenset({name for name, section in models.items() if not section.get("chat", bool, True)}),
+        {wire: WireForm(base_url, quirks), **_read_wires(root.section("wires"), base_url)},
     )
 
 
-def _facts(section: Section, vendor: str, as_of: str | None) -> Capabilities:
+def _read_wires(section: Section, base_url: str | None) -> dict[str, WireForm]:
+    found = {}
+    for wire, form in section.sections():
+        form.allow("base_url", "quirks")
+        found[wire] = WireForm(form.get("base_url", str, base_url), form.section("quirks").plain())
+    return found
+
+
+class _Rule(Struct, frozen=True):
+    """Facts that a vendor documents for all its models, or for those whose name a pattern finds."""
+
+    match: re.Pattern[str]
+    facts: Capabilities
+
+
+def _read_rule(section: Section) -> _Rule:
+    section.allow(*_FACTS, "match", "source", "as_of")
+    facts = Capabilities.of(
+        _read_values(section), "catalogue", at=section.get("as_of", str), by=section.get("source", str)
+    )
+    return _Rule(re.compile(section.get("match", str, "")), facts)
+
+
+def _read_facts(name: str, section: Section, vendor: str, as_of: str | None, rules: list[_Rule]) -> Capabilities:
+    """Read the facts of a model: its own row, and over it what the vendor documents; the last rule wins."""
     section.allow(*_FACTS, "tokens", "chat")
-    values = {
-        _FACTS[key]: section.get(key, int if key in ("context", "output") else bool)
-        for key in section.data
-        if key in _FACTS
-    }
-    return Capabilities.of(values, "catalogue", at=as_of, by=f"catalog/{vendor}.yaml")
+    known = Capabilities.of(_read_values(section), "catalogue", at=as_of, by=f"catalog/{vendor}.yaml")
+    if section.get("chat", bool, True):
+        for rule in rules:
+            if rule.match.search(name):
+                known = known.merged(rule.facts)
+    return known
+
+
+def _read_values(section: Section) -> dict[str, Any]:
+    return {fact: section.get(key, _KINDS.get(key, bool)) for key, fact in _FACTS.items() if key in section.data}
 
 
 # --- compiled ---------------------------------------------------------------------------------------

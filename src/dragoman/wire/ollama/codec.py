@@ -14,7 +14,7 @@ from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_pos
 from ..errors import build_error, read_failure
 from ..openai.errors import ROWS
 from ..readiness import entries_of, get_json, read_success
-from ..urls import root_of
+from ..urls import join_url, root_of
 from .quirks import Quirks
 from .reply import OllamaDecoder
 from .request import write_request
@@ -30,6 +30,7 @@ class OllamaCodec(Endpoint[Quirks]):
 
     def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
         super().__init__(model, base_url, quirks, **settings)
+        join_url(base_url, "")  # raises for what is not an address
         self._root = root_of(base_url).removesuffix("/api")
 
     def encode(self, request: Request) -> Encoded:
