@@ -29,7 +29,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ConfigDict, Field, SecretStr
 
-from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseInputDelta, ToolUseStart
+from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
 from ..messages import ForceTool, Tool
 from ..provider import Provider, connect
 from ..sync import SyncProvider
@@ -262,12 +262,9 @@ def _make_chunks(event: Event) -> Iterator[ChatGenerationChunk]:
     elif type(event) is ThinkingDelta:
         message = AIMessageChunk(content="", additional_kwargs={"reasoning_content": event.text})
     elif type(event) is ToolUseStart:
-        message = _make_call(event.content_block_index, name=event.tool_name, args="")
+        message = _make_call(event.content_block_index, name=event.tool_name, args="", id=event.tool_use_id)
     elif type(event) is ToolUseInputDelta:
         message = _make_call(event.content_block_index, args=event.partial_json)
-    elif type(event) is ToolUseEnd and event.intent is not None:
-        # Only here is it known which id the provider gave the call: some send it last.
-        message = _make_call(event.content_block_index, args="", id=event.intent.provider_call_id)
     if message is not None:
         yield ChatGenerationChunk(message=message)
 

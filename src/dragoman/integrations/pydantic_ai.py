@@ -1,0 +1,297 @@
+"""``DragomanModel``: every model that Dragoman connects to, as a model of Pydantic AI.
+
+::
+
+    agent = Agent(DragomanModel("anthropic:claude-sonnet-4-6"), output_type=Invoice)
+
+What the wire cannot carry is a ``LossWarning`` in ``provider_details["warnings"]`` of the response.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+from pydantic_ai.messages import (
+    FinishReason,
+    ModelMessage,
+    ModelResponse,
+    ModelResponsePart,
+    ModelResponseStreamEvent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, check_allow_model_requests
+from pydantic_ai.profiles import ModelProfile, ModelProfileSpec
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
+
+from ..errors import ProviderError
+from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart, Usage
+from ..messages import Tool
+from ..provider import EventStream, Provider, connect
+from .loops import PerLoop
+from .pydantic_ai_messages import KEPT, read_choice, read_messages
+
+_FINISH: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_call",
+    "content_filter": "content_filter",
+    "error": "error",
+}
+_SETTINGS = {
+    "temperature": "temperature",
+    "max_tokens": "max_tokens",
+    "top_p": "top_p",
+    "seed": "seed",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "stop_sequences": "stop_sequences",
+    "extra_body": "extras",
+}
+_PROFILE = ModelProfile(supports_json_schema_output=True, supports_json_object_output=True, supports_thinking=True)
+
+
+class DragomanLossWarning(UserWarning):
+    """A part of a request was sent in a lesser form, or not at all."""
+
+
+class DragomanModel(Model[Provider]):
+    """A model of Pydantic AI that calls ``dragoman.connect(model)``, or a provider that you opened.
+
+    With a name, each event loop gets connections of its own, which are closed when the loop shuts down.
+    ``connection`` are further arguments of ``connect``, such as ``base_url`` and ``wire``.
+    """
+
+    def __init__(
+        self,
+        model: str | Provider,
+        *,
+        profile: ModelProfileSpec | None = None,
+        settings: ModelSettings | None = None,
+        **connection: Any,
+    ) -> None:
+        self._opened = model if isinstance(model, Provider) else None
+        self._name = model.model if isinstance(model, Provider) else model
+        self._loops = PerLoop(lambda: connect(self._name, **connection))
+        self._base_url = connection.get("base_url")
+        super().__init__(settings=settings, profile=profile or _PROFILE)
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model."""
+        return self._name
+
+    @property
+    def system(self) -> str:
+        """The vendor before the colon of the name, else "dragoman"."""
+        vendor, colon, _ = self._name.partition(":")
+        return vendor if colon else "dragoman"
+
+    @property
+    def base_url(self) -> str | None:
+        """The address, if one was given."""
+        return self._base_url
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Call the model once."""
+        check_allow_model_requests()
+        provider, arguments, _ = await self._prepare(messages, model_settings, model_request_parameters)
+        with _translated_errors(self._name):
+            return make_response(await provider.complete(**arguments), self.system)
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Call the model and yield its reply as it arrives."""
+        check_allow_model_requests()
+        provider, arguments, parameters = await self._prepare(messages, model_settings, model_request_parameters)
+        with _translated_errors(self._name):
+            stream = provider.stream(**arguments)
+            first = await anext(stream)  # so that a refusal is raised here
+        async with stream:
+            yield DragomanStreamedResponse(parameters, stream, first, self._name, self.system)
+
+    async def count_tokens(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> RequestUsage:
+        """Estimate the tokens of a request, without a call."""
+        provider, arguments, _ = await self._prepare(messages, model_settings, model_request_parameters)
+        return RequestUsage(input_tokens=provider.estimate_input_tokens(arguments["messages"], arguments.get("tools")))
+
+    async def _prepare(
+        self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    ) -> tuple[Provider, dict[str, Any], ModelRequestParameters]:
+        """Return the provider and the arguments of a call."""
+        settings, parameters = self.prepare_request(settings, parameters)
+        given: dict[str, Any] = dict(settings or {})
+        instructions = self._get_instruction_parts(messages, parameters) or []
+        arguments: dict[str, Any] = {
+            "messages": read_messages(messages, [part.content for part in instructions]),
+            "check_calls": False,  # the framework validates arguments, and asks the model again
+        }
+        mode, definitions = read_choice(settings, parameters)
+        if definitions:
+            arguments["tools"] = [
+                Tool(tool.name, tool.description or "", tool.parameters_json_schema) for tool in definitions
+            ]
+            arguments["tool_choice"] = mode
+        if parameters.output_mode == "native" and parameters.output_object is not None:
+            arguments["response_schema"] = parameters.output_object.json_schema
+        arguments |= {ours: given[theirs] for theirs, ours in _SETTINGS.items() if given.get(theirs) is not None}
+        if parameters.thinking is not None:
+            arguments["reasoning"] = _read_thinking(parameters.thinking)
+        return self._opened or await self._loops.get(), arguments, parameters
+
+
+def _read_thinking(thinking: bool | str) -> str:
+    if isinstance(thinking, bool):
+        return "medium" if thinking else "off"
+    return "xhigh" if thinking == "max" else thinking
+
+
+# --- replies ----------------------------------------------------------------------------------------
+
+
+def make_response(response: Response[Any], system: str) -> ModelResponse:
+    """Return a complete reply as a response of Pydantic AI."""
+    parts: list[ModelResponsePart] = []
+    if response.thinking:
+        parts.append(ThinkingPart(response.thinking))
+    if response.text:
+        parts.append(TextPart(response.text))
+    for call in response.tool_calls:
+        parts.append(ToolCallPart(call.name, call.arguments or {}, call.id))
+    return ModelResponse(
+        parts=parts,
+        usage=make_usage(response.usage),
+        model_name=response.model,
+        provider_name=system,
+        provider_response_id=response.request_id,
+        provider_details=make_details(response),
+        finish_reason=_FINISH.get(response.finish_reason),
+    )
+
+
+def make_details(response: Response[Any]) -> dict[str, Any]:
+    """Return what a response carries for the next turn and for its reader, and warn of losses."""
+    for warning in response.warnings:
+        warnings.warn(str(warning), DragomanLossWarning, stacklevel=3)
+    return {
+        KEPT: msgspec.to_builtins(response.message),
+        "finish_reason": response.finish_raw or response.finish_reason,
+        "warnings": [str(warning) for warning in response.warnings],
+    }
+
+
+def make_usage(usage: Usage) -> RequestUsage:
+    """Return the usage in Pydantic AI's form; a reply without one is counted as unmeasured."""
+    if usage.input_tokens is None and usage.output_tokens is None:
+        return RequestUsage(unmeasured_requests=1)
+    details = {"reasoning_tokens": usage.reasoning_tokens} if usage.reasoning_tokens is not None else {}
+    return RequestUsage(
+        input_tokens=usage.input_tokens or 0,
+        output_tokens=usage.output_tokens or 0,
+        cache_read_tokens=usage.cached_input_tokens or 0,
+        cache_write_tokens=usage.cache_creation_input_tokens or 0,
+        details=details,
+    )
+
+
+@dataclass
+class DragomanStreamedResponse(StreamedResponse):
+    """A reply as it arrives."""
+
+    _stream: EventStream[Any]
+    _first: Event
+    _model_name: str
+    _system: str
+    _timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    async def close_stream(self) -> None:
+        """Cancel the call and close its connection."""
+        await self._stream.cancel()
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        with _translated_errors(self._model_name, in_stream=True):
+            for part in self._translate(self._first):
+                yield part
+            async for event in self._stream:
+                for part in self._translate(event):
+                    yield part
+            self._end(self._stream.response)
+
+    def _translate(self, event: Event) -> Iterator[ModelResponseStreamEvent]:
+        manager = self._parts_manager
+        if type(event) is TextDelta:
+            yield from manager.handle_text_delta(vendor_part_id=event.content_block_index, content=event.text)
+        elif type(event) is ThinkingDelta and event.text:
+            yield from manager.handle_thinking_delta(vendor_part_id=event.content_block_index, content=event.text)
+        elif type(event) is ToolUseStart:
+            call = manager.handle_tool_call_delta(
+                vendor_part_id=event.content_block_index, tool_name=event.tool_name, tool_call_id=event.tool_use_id
+            )
+            yield from [call] if call is not None else []
+        elif type(event) is ToolUseInputDelta:
+            call = manager.handle_tool_call_delta(vendor_part_id=event.content_block_index, args=event.partial_json)
+            yield from [call] if call is not None else []
+
+    def _end(self, response: Response[Any]) -> None:
+        self._usage = make_usage(response.usage)
+        self.finish_reason = _FINISH.get(response.finish_reason)
+        self.provider_details = make_details(response)
+        self.provider_response_id = response.request_id
+        self._model_name = response.model or self._model_name
+
+    @property
+    def model_name(self) -> str:
+        """The model that answers."""
+        return self._model_name
+
+    @property
+    def provider_name(self) -> str | None:
+        """The vendor."""
+        return self._system
+
+    @property
+    def provider_url(self) -> str | None:
+        """Not reported: the address may hold a secret."""
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the call began."""
+        return self._timestamp
+
+
+@contextmanager
+def _translated_errors(model: str, *, in_stream: bool = False) -> Iterator[None]:
+    """Raise errors of a provider as those that Pydantic AI's ``FallbackModel`` and callers expect."""
+    try:
+        yield
+    except ProviderError as error:
+        if error.status is not None and error.status >= 400:
+            raise ModelHTTPError(error.status, model, str(error)) from error
+        raise ModelAPIError(model, str(error)) from error

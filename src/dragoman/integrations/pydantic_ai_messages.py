@@ -1,0 +1,142 @@
+"""Messages between Pydantic AI and Dragoman."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import (
+    BinaryContent,
+    CachePoint,
+    DocumentUrl,
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models._tool_choice import resolve_tool_choice  # every model of the framework uses it
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from ..messages import (
+    Assistant,
+    AssistantBlock,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Message,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Url,
+    User,
+    UserBlock,
+)
+
+KEPT = "dragoman_message"
+"""The key of ``provider_details`` under which a response keeps the message as Dragoman received it."""
+
+
+def read_messages(messages: Sequence[ModelMessage], instructions: Sequence[str]) -> list[Message]:
+    """Return a history of Pydantic AI as Dragoman's messages, with the instructions after its system prompts."""
+    read: list[Message] = []
+    for message in messages:
+        if isinstance(message, ModelRequest):
+            read += _read_request(message)
+        elif (reply := _read_reply(message)).content:  # the framework keeps empty replies, which no wire takes back
+            read.append(reply)
+    leading = next((at for at, message in enumerate(read) if type(message) is not System), len(read))
+    # A system prompt that an agent adds later goes to the front, where every wire has a place for it.
+    late = [message for message in read[leading:] if type(message) is System]
+    rest = [message for message in read[leading:] if type(message) is not System]
+    return [*read[:leading], *late, *[System(text) for text in instructions], *rest]
+
+
+def _read_request(message: ModelRequest) -> Iterator[Message]:
+    for part in message.parts:
+        if isinstance(part, SystemPromptPart):
+            yield System(part.content)
+        elif isinstance(part, UserPromptPart):
+            yield User(_read_content(part))
+        elif isinstance(part, ToolReturnPart):
+            failed = part.outcome != "success"
+            files = [_read_item(each) for each in part.files]
+            text = part.model_response_str()
+            yield ToolResult(part.tool_call_id, [Text(text), *files] if files else text, failed)
+        else:
+            raise UserError(f"a request part of kind {part.part_kind!r} cannot be sent")
+
+
+def _read_content(part: UserPromptPart) -> str | list[UserBlock]:
+    if isinstance(part.content, str):
+        return part.content
+    return [_read_item(each) for each in part.content if not isinstance(each, CachePoint)]
+
+
+def _read_item(item: Any) -> UserBlock:
+    if isinstance(item, str):
+        return Text(item)
+    if isinstance(item, TextContent):
+        return Text(item.content)
+    if isinstance(item, ImageUrl):
+        return Image(Url(item.url))
+    if isinstance(item, DocumentUrl):
+        return Document(Url(item.url), item.media_type)
+    if isinstance(item, BinaryContent):
+        source = Inline(base64.b64encode(item.data).decode("ascii"))
+        if item.is_image:
+            return Image(source, item.media_type)
+        if item.is_document:
+            return Document(source, item.media_type)
+    raise UserError(f"content of type {type(item).__name__} is not supported by Dragoman")
+
+
+def _read_reply(message: ModelResponse) -> Assistant:
+    rebuilt = Assistant([*_rebuild_reply(message)])
+    kept = (message.provider_details or {}).get(KEPT)
+    if kept is None:
+        return rebuilt
+    exact = msgspec.convert(kept, Assistant)
+    calls = [[(call.id, call.name, call.arguments) for call in each.tool_calls] for each in (exact, rebuilt)]
+    is_edited = exact.text != rebuilt.text or calls[0] != calls[1]
+    return rebuilt if is_edited else exact
+
+
+def _rebuild_reply(message: ModelResponse) -> Iterator[AssistantBlock]:
+    for part in message.parts:
+        if isinstance(part, TextPart) and part.content:
+            yield Text(part.content)
+        elif isinstance(part, ThinkingPart) and part.content:
+            yield Thinking(part.content)
+        elif isinstance(part, ToolCallPart):
+            yield ToolCall(part.tool_call_id, part.tool_name, part.args_as_dict())
+
+
+def read_choice(
+    settings: ModelSettings | None, parameters: ModelRequestParameters
+) -> tuple[ToolChoice, list[ToolDefinition]]:
+    """Return the tool choice, and the tools that it allows."""
+    resolved = resolve_tool_choice(settings, parameters)
+    definitions = parameters.declared_tool_defs
+    if isinstance(resolved, tuple):
+        mode, names = resolved
+        definitions = {name: tool for name, tool in definitions.items() if name in names}
+        if mode == "required" and len(definitions) == 1:
+            return ForceTool(next(iter(definitions))), [*definitions.values()]
+        return mode, [*definitions.values()]
+    return resolved, [*definitions.values()]
