@@ -196,7 +196,7 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
         ("default: allow", ":1: default: must be ask or deny"),
         ("rulez: []", ":1: rulez: unknown key"),
         ("rules: 3", ":1: rules: must be a list"),
-        ("rules:\n  - allow", r":1: rules\[0\]: must be a mapping, not a string"),
+        ("rules:\n  - allow", r":2: rules\[0\]: must be a mapping, not a string"),
         ("rules:\n  - {tool: bash}", r":2: rules\[0\].action: is missing"),
         ("rules:\n  - {action: allow}\n  - {action: permit}", r":3: rules\[1\].action: must be allow, ask or deny"),
         ("rules:\n  - {action: allow, tol: bash}", r":2: rules\[0\].tol: unknown key"),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .prices import Cost, PriceTable, Unpriced, cost, reprice
     from .provider import EventStream, Gathered, Provider, connect, gather, plan
     from .registry import Registry
-    from .replay import ReplayProvider
+    from .replay import ReplayProvider, recorded_tools
     from .retrieval import (
         Embedder, Embeddings, EmbedRequest, Ranked, Ranking, Reranker, RerankRequest, Vectors, connect_embedder,
         connect_reranker,
@@ -76,7 +76,7 @@ _NAMES = {
     "prices": "Cost PriceTable Unpriced cost reprice",
     "provider": "EventStream Gathered Provider connect gather plan",
     "registry": "Registry",
-    "replay": "ReplayProvider",
+    "replay": "ReplayProvider recorded_tools",
     "retrieval": (
         "EmbedRequest Embedder Embeddings Ranked Ranking RerankRequest Reranker Vectors connect_embedder "
         "connect_reranker"
@@ -104,7 +104,7 @@ __all__ = [
     "Unpriced", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors",
     "Window",
     "batch", "check_events", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event", "describe",
-    "encode_event", "fold", "gather", "parse_messages", "plan", "reprice", "to_model_events",
+    "encode_event", "fold", "gather", "parse_messages", "plan", "recorded_tools", "reprice", "to_model_events",
 ]
 # isort: on
 # fmt: on

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from itertools import takewhile
+from typing import Any
 
 import click
 import msgspec
 
 from ..log import ChainReport, EventLog
+from ..provider import Provider
 from ..replay import Change, ReplayStep, Totals, compare_runs, count_totals, make_printable, read_steps
 from .console import working
-from .errors import EXIT_CODES
+from .errors import EXIT_CODES, report_errors
 from .log import log_option, open_log_at
+from .options import model_options, open_model
+from .rerun import Rerun, rerun, show_rerun
 from .sessions import find_session
 
 _COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, "worker": "blue"}
@@ -24,6 +29,8 @@ _COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, 
 @log_option
 @click.option("--diff", "other", metavar="SESSION", help="Compare with this run instead of showing one.")
 @click.option("--diff-log", metavar="PLACE", help="Where the other run is, if it is in another log.")
+@click.option("--rerun", "model", metavar="MODEL", help="Ask another model over the recorded run; no tool runs.")
+@model_options
 @click.option("--full", is_flag=True, help="Print the payload of each step, too.")
 @click.option("--pause", is_flag=True, help="Wait for a key after each step; q leaves.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line: each step, or each difference.")
@@ -32,20 +39,28 @@ def command(
     where: str | None,
     other: str | None,
     diff_log: str | None,
+    model: str | None,
     *,
     full: bool,
     pause: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Show SESSION again, step by step, from its log. Nothing is executed and nobody is asked.
 
     The chain is verified first. Of a broken one the steps before the break are shown. A line that begins with !
     says what does not follow from the evidence, such as a tool that ran without a decision.
+
+    With --rerun, MODEL gets the goals and the recorded observations, and the first turn in which it does something
+    else is shown; no tool runs, and the model is asked and billed. Exit codes: 0 the same, 22 a difference.
     """
     with open_log_at(where) as log:
         session = find_session(log, session)
         if other is not None:
             _compare(log, session, diff_log or where, other, as_json=as_json)
+            return
+        if model is not None:
+            _rerun(log, session, model, options, as_json=as_json)
             return
         with working("verifying the chain"):
             report = log.verify(session)
@@ -56,6 +71,23 @@ def command(
         elif _show(steps, full=full, pause=pause) and report.ok:
             _show_totals(count_totals(log, session))
     _judge(report)
+
+
+def _rerun(log: EventLog, session: str, model: str, options: dict[str, Any], *, as_json: bool) -> None:
+    async def ask(provider: Provider) -> Rerun:
+        async with provider:
+            return await rerun(log, session, provider)
+
+    _judge(log.verify(session))
+    with report_errors():
+        names = ("base_url", "wire", "api_key_env", "timeout")
+        found = asyncio.run(ask(open_model(model, *[options[name] for name in names]).provider))
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+    else:
+        show_rerun(found)
+    if found.differs:
+        raise SystemExit(EXIT_CODES["runs_differ"])
 
 
 def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[ReplayStep]:

@@ -26,6 +26,7 @@ from ..calls import (
     StopReason,
 )
 from .chain import Break, ChainReport
+from .conversation import Conversation, Sent
 from .errors import (
     InvalidRecordError,
     LogClosedError,
@@ -50,6 +51,7 @@ from .payloads import (
     ContextProjected,
     ContextSummarised,
     Entry,
+    ForkedFrom,
     LeftOut,
     LlmExchangeKept,
     LogPruned,
@@ -93,9 +95,11 @@ __all__ = [
     "ChainReport",
     "ContextProjected",
     "ContextSummarised",
+    "Conversation",
     "Entry",
     "EventLog",
     "ExportedLog",
+    "ForkedFrom",
     "InvalidRecordError",
     "LeftOut",
     "LlmExchangeKept",
@@ -125,6 +129,7 @@ __all__ = [
     "Routing",
     "RoutingSwitched",
     "Sensitivity",
+    "Sent",
     "SessionEntry",
     "SessionFinished",
     "SessionResumed",

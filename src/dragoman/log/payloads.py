@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from ..calls import CallCompleted, CallFailed, CallStarted, ProviderRecovered, ProviderUnavailable, RoutingSwitched
 from ..errors import quote
 from ..events import FinishReason, ToolIntent, Usage
-from ..messages import Assistant, LossWarning, Message, System, ToolResult, User, UserBlock
+from ..messages import Assistant, LossWarning, Message, System, Tool, ToolResult, User, UserBlock
 from .errors import InvalidRecordError, LogCorruptError, UnknownTypeError
 
 Actor: TypeAlias = Literal["user", "agent", "system", "tool", "worker"]
@@ -33,12 +33,21 @@ SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 # --- sessions and turns -----------------------------------------------------------------------------
 
 
+class ForkedFrom(Struct, frozen=True):
+    """A record of another session: its session and number, and its hash, which proves all records before it."""
+
+    session: str
+    seq: int
+    hash: str
+
+
 class SessionStarted(Struct, frozen=True, omit_defaults=True):
     """A session began.
 
     ``kind`` is what wrote it: an agent session, the commands ``chat`` and ``ask``, or a gateway.
     ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool, so that a
-    tool that changed between two runs, such as one of an MCP server, can be noticed.
+    tool that changed between two runs, such as one of an MCP server, can be noticed; ``definitions`` are what
+    the model is offered. ``forked_from`` is the place in another session that this one continues.
     """
 
     goal: str | None = None
@@ -48,6 +57,8 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, Any] = field(default_factory=dict)
     tool_digests: dict[str, str] = field(default_factory=dict)
     kind: Literal["agent", "chat", "ask", "gateway"] = "agent"
+    definitions: tuple[Tool, ...] = ()
+    forked_from: ForkedFrom | None = None
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True):
@@ -56,8 +67,9 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
     ``epoch`` counts the times a session was started or resumed: the records from here to the next
     ``session.resumed`` are of one runner. ``takeover`` is true when the caller asked to resume the
     session even if it still ran elsewhere. ``changed_tools`` has the new digest of each tool whose
-    definition is not the one the session had before. ``at`` is the record after which the conversation
-    goes on, if it is not the last one; the messages since then stay in the log and are not sent.
+    definition is not the one the session had before, ``definitions`` those definitions. ``at`` is the
+    record after which the conversation goes on, if it is not the last one; the messages since then stay
+    in the log and are not sent.
     """
 
     after: int
@@ -66,6 +78,7 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
     epoch: int | None = None
     takeover: bool = False
     changed_tools: dict[str, str] = field(default_factory=dict)
+    definitions: tuple[Tool, ...] = ()
     at: int | None = None
 
 
@@ -223,11 +236,15 @@ class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
-    """An intent will never run: it was open when the session stopped, or was given up."""
+    """An intent has no other end: it was open when the session stopped, or was given up.
+
+    ``started`` says whether it had begun to run, so that what it did is not known; ``None`` in older records.
+    """
 
     intent_id: str
     reason: str
     tool_name: str | None = None
+    started: bool | None = None
 
 
 class PermissionRequested(Struct, frozen=True, omit_defaults=True):

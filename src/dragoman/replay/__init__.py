@@ -5,6 +5,7 @@ Replaying never touches the outside world: nothing here can reach a tool, a sock
 
 from .diff import Change, Difference, compare_runs, find_differences
 from .provider import ReplayMismatch, ReplayProvider
+from .recorded import recorded_tools
 from .steps import Evidence, ReplayStep, Totals, count_totals, read_steps, to_steps
 from .summary import describe, make_printable, shorten
 
@@ -22,6 +23,7 @@ __all__ = [
     "find_differences",
     "make_printable",
     "read_steps",
+    "recorded_tools",
     "shorten",
     "to_steps",
 ]

@@ -31,6 +31,7 @@ from ..log import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    Conversation,
     EventLog,
     LogRecord,
     MessageRecorded,
@@ -65,13 +66,25 @@ class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is anoth
 
 
 class _Call:
-    """One call of the recorded run: what was said before it, and how it ended."""
+    """One call of the recorded run: the conversation on record, what was sent of it, and how the call ended."""
 
-    def __init__(self, context: int) -> None:
-        self.context = context
+    def __init__(self, conversation: Conversation) -> None:
+        # These lists only grow, and are replaced by others when the conversation changes otherwise.
+        self._messages, self._count = conversation.messages, len(conversation.messages)
+        self._entries, self._sent = conversation.entries, len(conversation.entries)
         self.reply: MessageRecorded | None = None
         self.completed: CallCompleted | None = None
         self.failure: CallFailed | None = None
+
+    @property
+    def complete(self) -> list[Message]:
+        """The conversation on record."""
+        return [said.message for said in self._messages[: self._count]]
+
+    @property
+    def sent(self) -> list[Message]:
+        """What was sent of it."""
+        return [entry.message for entry in self._entries[: self._sent]]
 
 
 class ReplayProvider(ReplyProvider):
@@ -96,7 +109,8 @@ class ReplayProvider(ReplyProvider):
     def _read(self, records: Iterable[LogRecord]) -> None:
         calls: dict[str, _Call] = {}
         interrupted = False
-        self._messages: list[Message] = []
+        workers: set[str] = set()  # calls that the session made for itself, such as for a summary
+        self._conversation = Conversation()
         self._intents: dict[str, ToolIntent] = {}
         self._tools: tuple[str, ...] = ()
         for record in records:
@@ -113,7 +127,11 @@ class ReplayProvider(ReplyProvider):
             elif isinstance(payload, CallFailed) and (interrupted or payload.error_class == "cancelled"):
                 calls.pop(payload.request_id or "", None)  # it was cut off from outside, and was no answer
             elif isinstance(payload, MessageRecorded | CallStarted | CallCompleted | CallFailed):
-                self._read_call(payload, calls)
+                if isinstance(payload, CallStarted) and payload.is_worker:
+                    workers.add(payload.request_id or "")
+                if payload.request_id not in workers:
+                    self._read_call(payload, calls)
+            self._conversation.apply(record, payload)
         # A call that was started and neither answered nor failed is one the process did not survive.
         self._recorded = [call for call in calls.values() if call.reply is not None or call.failure is not None]
 
@@ -122,15 +140,14 @@ class ReplayProvider(ReplyProvider):
     ) -> None:
         is_reply = isinstance(payload, MessageRecorded) and isinstance(payload.message, Assistant)
         if payload.request_id and (is_reply or not isinstance(payload, MessageRecorded)):
-            call = calls.setdefault(payload.request_id, _Call(len(self._messages)))
+            call = calls.get(payload.request_id) or _Call(self._conversation)
+            calls[payload.request_id] = call
             if isinstance(payload, MessageRecorded):
                 call.reply = payload
             elif isinstance(payload, CallCompleted):
                 call.completed, call.failure = payload, None
             elif isinstance(payload, CallFailed):
                 call.failure = payload
-        if isinstance(payload, MessageRecorded) and payload.in_context:
-            self._messages.append(payload.message)
 
     def open(self, request: Request) -> Reply:
         return _RecordedReply(self, request)
@@ -150,8 +167,11 @@ class ReplayProvider(ReplyProvider):
                 self.session, number, f"the log holds {made} call{'s' * (made != 1)} and this is one more"
             )
         call = self._recorded[self._asked]
-        recorded: dict[str, Any] = {"messages": _to_plain(self._messages[: call.context])}
         asked: dict[str, Any] = {"messages": _to_plain(request.messages)}
+        # A run that is made again may send the complete conversation where the recorded one was shortened.
+        complete = _to_plain(call.complete)
+        sent = complete if asked["messages"] == complete else _to_plain(call.sent)
+        recorded: dict[str, Any] = {"messages": sent}
         if self._tools:
             recorded["tools"], asked["tools"] = sorted(self._tools), sorted([tool.name for tool in request.tools])
         difference = next(find_differences(recorded, asked), None)

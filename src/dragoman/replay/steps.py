@@ -62,9 +62,9 @@ def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
     evidence = Evidence()
     for record in records:
         intent, notes = evidence.hear(record)
+        title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
         yield ReplayStep(
-            record.seq, record.timestamp, record.type, record.actor, describe(record), record.turn, intent, notes,
-            record.data,
+            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent, notes, record.data
         )  # fmt: skip
 
 
@@ -103,6 +103,10 @@ class Evidence:
             return None, self._check_session(payload)
         notes = [] if intent in self._proposed else ["no such intent was proposed"]
         return intent, (*notes, *self._check_step(intent, payload))
+
+    def has_run(self, intent: str) -> bool:
+        """Return whether an intent had begun to run so far."""
+        return intent in self._ran
 
     def _check_step(self, intent: str, payload: Any) -> Iterator[str]:
         if isinstance(payload, PermissionGranted | PermissionDenied):

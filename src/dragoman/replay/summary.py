@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..events import ToolIntent
 from ..log import (
@@ -43,9 +44,14 @@ from ..messages import Assistant, Text
 _LONGEST = 160
 
 
-def describe(record: LogRecord) -> str:
-    """Say in one line what a record says; of an unknown type, what it holds."""
+def describe(record: LogRecord, *, started: bool | None = None) -> str:
+    """Return a record in one line; of an unknown type, what it holds.
+
+    ``started`` is whether the intent of the record had begun to run, for records that do not say so themselves.
+    """
     payload = record.payload
+    if isinstance(payload, ToolIntentClosed) and payload.started is None:
+        payload = replace(payload, started=started)
     words = _WORDS.get(type(payload))
     return shorten(words(payload) if words is not None else _write(payload))
 
@@ -150,6 +156,11 @@ def _proposed(it: ToolIntent) -> str:
     return f"proposed {it.tool_name}({_write(it.input)[: 8 * _LONGEST]})"
 
 
+def _closed(it: ToolIntentClosed) -> str:
+    how = {True: "closed after it had begun to run, and what it did is not known", False: "closed without running"}
+    return f"{it.tool_name or it.intent_id} {'closed' if it.started is None else how[it.started]}: {it.reason}"
+
+
 def _projected(it: ContextProjected) -> str:
     count = len(it.left_out)
     why = " because the model refused it" if it.reason == "overflow" else ""
@@ -216,7 +227,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     ToolIntent: _proposed,
     ToolIntentValidated: lambda it: f"{it.tool_name} checked: {_join(it.side_effect, *it.paths)}",
     ToolIntentRejected: lambda it: _join(f"{it.tool_name} rejected: {it.problem}", it.detail, by=": "),
-    ToolIntentClosed: lambda it: f"{it.tool_name or it.intent_id} closed without running: {it.reason}",
+    ToolIntentClosed: _closed,
     PermissionRequested: lambda it: _join(f"asked whether {it.tool_name} may run", it.reason, by=": "),
     PermissionGranted: _decided("allowed"),
     PermissionDenied: _decided("denied"),

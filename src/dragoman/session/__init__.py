@@ -24,7 +24,6 @@ from .context import (
     Summarise,
     Window,
 )
-from .conversation import Conversation, Entry
 from .hooks import HookError, hook
 from .ids import ToolIds
 from .outcome import Outcome, SessionError, Step
@@ -35,9 +34,7 @@ __all__ = [
     "Budget",
     "ContextPolicy",
     "ContextView",
-    "Conversation",
     "DropOldToolResults",
-    "Entry",
     "HookError",
     "IntentState",
     "KeepAll",

@@ -22,7 +22,7 @@ async def close_intents(journal: Journal, reason: str) -> tuple[str, ...]:
     """Record that every open intent will not run, and return their ids."""
     found = journal.state.open_intents
     for kept in found:
-        closed = ToolIntentClosed(kept.intent.id, reason, kept.intent.tool_name)
+        closed = ToolIntentClosed(kept.intent.id, reason, kept.intent.tool_name, kept.started)
         await journal.write(closed, parent=kept.record, turn=kept.turn)
     return tuple([kept.intent.id for kept in found])
 

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 from ..calls import IS_WORKER, TURN, CallStarted
 from ..errors import InvalidResponseError, ProviderError
-from ..log import ContextProjected, ContextSummarised
+from ..log import ContextProjected, ContextSummarised, Sent
 from ..messages import Assistant, Message, RuntimeConfig, System, Tool, ToolCall, ToolResult, User, new_ulid
 from ..provider import EventStream, Provider
 from .context import ContextPolicy, ContextView, KeepAll, Part, Projection
-from .conversation import Entry
 from .journal import Journal
 from .records import Price, make_worker_message, price_reply, record_completed, record_failed
 
@@ -65,7 +64,7 @@ class Projector:
         sizes = [self._estimate(entry, provider) for entry in self._journal.state.conversation.entries]
         return self._journal.state.project(provider.name), self._frame(provider, tools) + sum(sizes)
 
-    def _estimate(self, entry: Entry, provider: Provider) -> int:
+    def _estimate(self, entry: Sent, provider: Provider) -> int:
         model = f"{provider.name}:{provider.model}"
         if entry.measured is None or entry.measured[0] != model:
             alone = provider.estimate_input_tokens([entry.message])

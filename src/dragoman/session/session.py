@@ -346,7 +346,8 @@ class Session(Generic[Parsed]):
         metadata = {"budget": to_builtins(self.budget, enc_hook=str), "policy": repr(self.policy), **self._metadata}
         digests = {tool.name: tool.digest for tool in self.tools}
         started = SessionStarted(
-            message.text, self.provider.model, self.provider.name, tuple(digests), metadata, digests
+            message.text, self.provider.model, self.provider.name, tuple(digests), metadata, digests,
+            definitions=self.tools.describe(),
         )  # fmt: skip
         await self._journal.write(started)
 
@@ -367,7 +368,11 @@ class Session(Generic[Parsed]):
         reason = f"{why}; it was {ended}"
         digests = {tool.name: tool.digest for tool in self.tools}
         changed = {name: new for name, new in digests.items() if state.tool_digests.get(name, new) != new}
-        resumed = SessionResumed(state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed)
+        known = state.tool_digests
+        definitions = tuple([tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]])
+        resumed = SessionResumed(
+            state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed, definitions
+        )  # fmt: skip
         await self._journal.write(resumed)
         self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")

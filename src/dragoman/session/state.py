@@ -14,12 +14,13 @@ from ..log import (
     CallCompleted,
     CallFailed,
     CallStarted,
-    ContextProjected,
+    Conversation,
     LogRecord,
     MessageRecorded,
     ModelSwapped,
     PermissionDenied,
     PermissionGranted,
+    Sent,
     SessionFinished,
     SessionResumed,
     SessionStarted,
@@ -32,9 +33,8 @@ from ..log import (
     ToolStarted,
     TurnStarted,
 )
-from ..messages import Assistant, Message, ToolCall, ToolResult, User
+from ..messages import Assistant, Message, ToolCall, ToolResult
 from .budget import Spending
-from .conversation import Conversation, Entry
 from .ids import ToolIds
 
 Stage: TypeAlias = Literal[
@@ -98,8 +98,9 @@ class State:
         """Take one more record into account. A type that means nothing here changes nothing."""
         self.last_seq = record.seq
         payload = record.payload
+        self.conversation.apply(record, payload)
         if isinstance(payload, MessageRecorded):
-            self._hear(record, payload)
+            self._hear(payload)
         elif isinstance(payload, ToolIntent):
             kept = IntentState(payload, record.id, record.turn)
             self.intents[payload.id] = self._open[payload.id] = kept
@@ -113,20 +114,14 @@ class State:
         elif isinstance(payload, SessionResumed):
             self.finished, self.epoch = None, self.epoch + 1
             self.tool_digests |= payload.changed_tools
-            if payload.at is not None:
-                self.conversation.rewind(record.seq, payload.at)
         elif isinstance(payload, SessionFinished):
             self.finished = payload
         elif isinstance(payload, ModelSwapped):
             self.model = payload.to
-        elif isinstance(payload, ContextProjected):
-            self.conversation.project(record.seq, payload)
         else:
             self._follow_intent(record, payload)
 
-    def _hear(self, record: LogRecord, said: MessageRecorded) -> None:
-        if said.in_context:
-            self.conversation.add(record.seq, said, is_goal=isinstance(said.message, User) and record.actor == "user")
+    def _hear(self, said: MessageRecorded) -> None:
         if isinstance(said.message, Assistant):
             if self.call is not None and said.request_id == self.call.started.request_id:
                 self.call.reply = said
@@ -190,7 +185,7 @@ class State:
         """Return what is sent of the conversation, every call under the name that the provider knows."""
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
-    def _rename(self, entry: Entry, provider: str) -> Message:
+    def _rename(self, entry: Sent, provider: str) -> Message:
         said, message = entry.said, entry.message
         if not said.tool_ids:
             return message

@@ -22,6 +22,7 @@ from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
 from .process import ProcessTool, clean_environment
 from .protection import Protection, hide_memory, list_protections
+from .recorded import RecordedRun, RecordedTool
 from .runtime import (
     DEFAULT_OUTPUT_LIMIT,
     DEFAULT_TIMEOUT,
@@ -48,6 +49,8 @@ __all__ = [
     "PathError",
     "ProcessTool",
     "Protection",
+    "RecordedRun",
+    "RecordedTool",
     "Sandbox",
     "ToolFailure",
     "Toolbox",

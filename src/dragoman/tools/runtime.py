@@ -25,7 +25,7 @@ from ..validate.schema import compile_schema, first_error
 DEFAULT_TIMEOUT = 120.0
 DEFAULT_OUTPUT_LIMIT = 30_000  # characters; about 8,000 tokens, which a few results may cost without ruin
 
-FailureKind: TypeAlias = Literal["timeout", "cancelled", "not_started", "crashed", "lost", "unreadable"]
+FailureKind: TypeAlias = Literal["timeout", "cancelled", "not_started", "crashed", "lost", "unreadable", "not_recorded"]
 # Returns whether a path of the workspace must not be shown in the call that is running: a tool that walks a
 # folder leaves such paths out and reports how many. The session sets it from the rules of its policy.
 WITHHELD: ContextVar[Callable[[str], bool] | None] = ContextVar("withheld", default=None)

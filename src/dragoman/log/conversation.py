@@ -11,13 +11,14 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..log import ContextProjected, MessageRecorded
 from ..messages import Message, ToolResult, User
+from .payloads import ContextProjected, MessageRecorded, SessionResumed
+from .record import LogRecord
 
 _Change: TypeAlias = MessageRecorded | ContextProjected | int  # a number: back to that record
 
 
-class Entry(Struct):
+class Sent(Struct):
     """A message that is sent. ``instead`` replaces the content of a tool's result; a note is a message of ours."""
 
     seq: int
@@ -41,8 +42,23 @@ class Conversation:
 
     def __init__(self) -> None:
         self.messages: list[MessageRecorded] = []
-        self.entries: list[Entry] = []
+        self.entries: list[Sent] = []
         self._history: list[tuple[int, _Change, bool]] = []
+
+    def apply(self, record: LogRecord, payload: object) -> bool:
+        """Take a record into account; return whether it changes the conversation."""
+        if isinstance(payload, MessageRecorded):
+            if payload.in_context:
+                is_goal = isinstance(payload.message, User) and record.actor == "user"
+                self.add(record.seq, payload, is_goal=is_goal)
+            return payload.in_context
+        if isinstance(payload, ContextProjected):
+            self.project(record.seq, payload)
+            return True
+        if isinstance(payload, SessionResumed) and payload.at is not None:
+            self.rewind(record.seq, payload.at)
+            return True
+        return False
 
     def add(self, seq: int, said: MessageRecorded, *, is_goal: bool) -> None:
         """Add a message; a goal is one that the user wrote."""
@@ -68,13 +84,13 @@ class Conversation:
                 self._take(*each)
         elif isinstance(change, MessageRecorded):
             self.messages.append(change)
-            self.entries.append(Entry(seq, change, is_goal))
+            self.entries.append(Sent(seq, change, is_goal))
         else:
             self._leave_out(seq, change)
 
     def _leave_out(self, seq: int, projected: ContextProjected) -> None:
         gone = {each.seq: each for each in projected.left_out}
-        kept: list[Entry] = []
+        kept: list[Sent] = []
         place: int | None = None  # of the first message that is not sent
         for entry in self.entries:
             found = gone.get(entry.seq)
@@ -85,5 +101,5 @@ class Conversation:
             elif place is None:
                 place = len(kept)
         if projected.note is not None and place is not None:
-            kept.insert(place, Entry(seq, MessageRecorded(User(projected.note)), is_note=True))
+            kept.insert(place, Sent(seq, MessageRecorded(User(projected.note)), is_note=True))
         self.entries = kept

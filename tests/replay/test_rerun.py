@@ -1,0 +1,222 @@
+"""Making a recorded run again: with recorded tools nothing runs, whoever proposes it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman import DropOldToolResults, Policy, Rule, Session
+from dragoman.cli import main
+from dragoman.cli.errors import EXIT_CODES
+from dragoman.log import MemoryLog, SessionStarted, SqliteLog, ToolIntentClosed, ToolStarted
+from dragoman.permission import Decision
+from dragoman.replay import ReplayProvider, compare_runs, describe, read_steps, recorded_tools, to_steps
+from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
+from dragoman.tools import ToolFailure, tool
+
+from ..listed import Listed
+from ..session.playing import call, check_evidence, of, propose
+from ..story import LEFT_OPEN, tell
+
+POLICY = Policy([Rule("deny", tool="erase", reason="no"), Rule("allow")])
+ran: list[str] = []
+
+
+@tool(side_effect="read")
+def look(word: str) -> str:
+    """Look."""
+    ran.append(word)
+    return f"{word}: {len(ran)}"
+
+
+@tool(side_effect="write")
+def write(word: str) -> str:
+    """Write."""
+    ran.append(word)
+    return f"written {len(ran)}"
+
+
+@tool(side_effect="execute")
+def erase(word: str) -> str:
+    """Erase."""
+    raise AssertionError("it was denied")
+
+
+@tool(side_effect="execute")
+async def crash(word: str) -> str:
+    """Crash."""
+    ran.append(word)
+    raise ToolFailure("lost", "gone")
+
+
+TOOLS = [look, write, erase, crash]
+
+
+@pytest.fixture(autouse=True)
+def clear() -> None:
+    ran.clear()
+
+
+def script() -> list[Any]:
+    return [
+        propose(call("look", call_id="1", word="ox"), call("look", call_id="2", word="ox")),
+        propose(call("write", call_id="1", word="a"), call("erase", call_id="2", word="b")),
+        propose(call("crash", call_id="1", word="c")),
+        "Done.",
+    ]
+
+
+async def record(log: Any, **settings: Any) -> str:
+    session = Session(Listed(*script()), TOOLS, POLICY, log, session_id="first", system="Be brief.", **settings)
+    assert (await session.run("Go.")).outcome == "completed"
+    return session.id
+
+
+async def test_recorded_tools_return_what_was_observed_and_run_nothing() -> None:
+    log = MemoryLog()
+    await record(log)
+    before = list(ran)
+    tools = recorded_tools(log, "first")
+    assert [each.name for each in tools] == ["look", "write", "erase", "crash"]
+    assert [each.description for each in tools] == [each.description for each in TOOLS]
+    assert {each.side_effect for each in tools} == {"none"}
+    look_again, write_again, erase_again, crash_again = tools
+    seen = [(await look_again.execute({"word": "ox"})).content for _ in range(4)]
+    assert seen == ["ox: 1", "ox: 2", "ox: 2", "ox: 2"]  # a read may be repeated
+    assert (await write_again.execute({"word": "a"})).content == "written 3"
+    for each, word, why in (
+        (write_again, "a", "never ran"),  # a write may not
+        (write_again, "z", "never ran"),
+        (erase_again, "b", "never ran"),  # denied
+        (crash_again, "c", "gone"),
+    ):
+        with pytest.raises(ToolFailure, match=why):
+            await each.execute({"word": word})
+    assert ran == before
+
+
+async def test_a_run_made_again_with_recorded_tools_is_the_same_run() -> None:
+    log = MemoryLog()
+    await record(log)
+    before = list(ran)
+    session = Session(
+        ReplayProvider(log, "first"), recorded_tools(log, "first"), POLICY, log, session_id="second", system="Be brief."
+    )
+    assert (await session.run("Go.")).outcome == "completed"
+    assert ran == before
+    check_evidence(list(log.read("second")))
+    changed = compare_runs(read_steps(log, "first"), read_steps(log, "second"))
+    places = {where.path.partition(".")[0].partition("[")[0] for change in changed for where in change.where}
+    assert places <= {"side_effect", "context", "definitions", "tool_digests"}  # what a recorded tool is
+
+
+async def test_an_edited_call_is_found_by_what_was_proposed_and_by_what_ran() -> None:
+    log = MemoryLog()
+    asking = Policy()
+    provider = Listed(propose(call("write", word="a")), "Done.")
+    edited = Decision(True, "ann", input={"word": "b"})
+    await Session(provider, TOOLS, asking, log, session_id="first", approve=lambda p, v: edited).run("Go.")
+    again = {each.name: each for each in recorded_tools(log, "first")}
+    assert (await again["write"].execute({"word": "a"})).content == "written 1"
+    assert (await again["write"].execute({"word": "b"})).content == "written 1"
+
+
+async def test_a_run_without_definitions_has_tools_that_take_anything() -> None:
+    log = MemoryLog()
+    tell(log, "fix")
+    again = {each.name: each for each in recorded_tools(log, "fix")}
+    assert (await again["bash"].execute({"command": "make test"})).exit_code == 1
+    with pytest.raises(ToolFailure, match="never ran"):
+        await again["bash"].execute({"command": "rm -rf /"})
+
+
+async def test_a_shortened_run_is_replayed_by_a_session_that_sends_everything() -> None:
+    log = MemoryLog()
+    context = DropOldToolResults(window=1_500, keep=1, share=0.5, target=0.3)
+
+    @tool(side_effect="read")
+    def read(n: int) -> str:
+        """Read."""
+        return "many words " * 120
+
+    answers = [propose(call("read", call_id=f"c{n}", n=n)) for n in range(6)]
+    session = Session(Listed(*answers, "Done."), [read], Policy([Rule("allow")]), log, session_id="a", context=context)
+    await session.run("Go.")
+    assert of(list(log.read("a")), "context.projected")
+    for number, again in enumerate((context, None)):
+        name = f"b{number}"
+        session = Session(ReplayProvider(log, "a"), recorded_tools(log, "a"), None, log, session_id=name, context=again)
+        assert (await session.run("Go.")).text == "Done."
+
+
+# --- another model ----------------------------------------------------------------------------------
+
+
+def same(*, last: str = "Done.", word: str = "a") -> ScriptedProvider:
+    return ScriptedProvider(
+        Answer(tool_calls=[Call("look", {"word": "ox"}), Call("look", {"word": "ox"})]),
+        Answer("Hm.", tool_calls=[Call("write", {"word": word}), Call("erase", {"word": "b"})]),
+        Answer(tool_calls=[Call("crash", {"word": "c"})]),
+        last,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "turn", "shown"),
+    [
+        (same(), None, "does the same in all 4 turns"),
+        (same(last="Ready."), 4, "+ answers: Ready."),
+        (same(word="z"), 2, '+ write {"word": "z"}, erase {"word": "b"}'),
+        (ScriptedProvider("Nothing to do."), 1, "+ answers: Nothing to do."),
+    ],
+)
+async def test_another_model_is_asked_over_a_recorded_run(
+    model: ScriptedProvider, turn: int | None, shown: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "log.db"
+    with SqliteLog(place) as log:
+        await record(log)
+    before = list(ran)
+    model = ScriptedProvider(*model.rules)  # a script remembers what it has said
+    with SimServer(model) as server:
+        address = ["--base-url", server.base_urls["openai"]]
+        words = ["replay", "first", "--log", str(place), "--rerun", "sim", *address]
+        result = await asyncio.to_thread(CliRunner().invoke, main, words)
+        assert result.exit_code == (EXIT_CODES["runs_differ"] if turn else 0), result.output
+        assert shown in result.stdout
+    if turn:
+        assert f"differs in turn {turn}" in result.stdout
+    assert ran == before
+
+
+def test_a_rerun_needs_a_goal(tmp_path: Path) -> None:
+    place = tmp_path / "log.db"
+    with SqliteLog(place) as log:
+        log.append_sync("empty", SessionStarted("Go"))
+    result = CliRunner().invoke(
+        main, ["replay", "empty", "--log", str(place), "--rerun", "m", "--base-url", "http://x"]
+    )
+    assert result.exit_code == 2
+    assert "has no goal" in result.stderr
+
+
+# --- words ------------------------------------------------------------------------------------------
+
+
+def test_what_had_begun_to_run_is_not_said_to_have_been_closed_without_running() -> None:
+    log = MemoryLog()
+    begun = [*LEFT_OPEN[:-1], ToolStarted("tu_1", "bash", {"command": "make test"}), LEFT_OPEN[-1]]
+    tell(log, "begun", begun)
+    tell(log, "look", LEFT_OPEN)
+    assert list(to_steps(log.read("begun")))[-1].title == (
+        "bash closed after it had begun to run, and what it did is not known: the session was killed"
+    )
+    assert list(to_steps(log.read("look")))[-1].title == "bash closed without running: the session was killed"
+    alone = log.append_sync("x", ToolIntentClosed("tu_1", "killed", "bash"))
+    assert describe(alone) == "bash closed: killed"
+    told = log.append_sync("x", ToolIntentClosed("tu_1", "killed", "bash", True))
+    assert "begun to run" in describe(told)
