@@ -128,13 +128,15 @@ async def test_shapes_reach_their_own_wire_as_they_are_and_are_reported_on_other
 
 
 async def test_a_tool_keeps_what_only_its_own_wire_knows() -> None:
-    strict: Any = [{"type": "function", "function": {**TOOLS["openai"][0]["function"], "strict": True}}]
+    closed = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
+    function = {"name": "f", "description": "d", "parameters": closed, "strict": True}
+    strict: Any = [{"type": "function", "function": function}]
     marked: Any = [{**TOOLS["anthropic"][0], "cache_control": {"type": "ephemeral"}}]
     async with bench() as gateway:
         await gateway.ask("openai", "openai", {"tools": strict})
         assert gateway.seen[0]["tools"] == strict
         _, headers, _ = await gateway.ask("openai", "gemini", {"tools": strict})
-        assert "strict_dropped tools[0].function.strict" in headers["x-dragoman-warnings"]
+        assert "strict_dropped tools[0].strict" in headers["x-dragoman-warnings"]
         await gateway.ask("anthropic", "anthropic", {"tools": marked})
         assert gateway.seen[0]["tools"] == marked
 

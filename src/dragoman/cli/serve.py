@@ -46,6 +46,8 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--log-content", is_flag=True, help="With --log: record the messages, too.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let web pages of this origin (https://app.example) call the gateway from a browser. Again for more; '*' needs --auth.")  # fmt: skip # noqa: E501
 @click.option("--url-keys/--no-url-keys", default=None, help="Take the key of a Gemini client from the URL (?key=). Unless given, only from this machine: URLs are written to the logs of proxies.")  # fmt: skip # noqa: E501
+@click.option("--store", metavar="PLACE", help="Keep responses in this SQLite file or postgresql:// database, each for its key alone: previous_response_id, item references, conversations and background mode need it.")  # fmt: skip # noqa: E501
+@click.option("--store-days", default=30.0, show_default=True, type=click.FloatRange(min=0.001), metavar="DAYS", help="How long responses are kept.")  # fmt: skip # noqa: E501
 @click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
 def command(
     models: tuple[str, ...],
@@ -64,6 +66,8 @@ def command(
     where: str | None,
     cors: tuple[str, ...],
     url_keys: bool | None,
+    store: str | None,
+    store_days: float,
     *,
     media_urls: bool,
     access_log: bool,
@@ -101,6 +105,8 @@ def command(
             "bounds": bounds,
             "cors": cors,
             "url_keys": url_keys,
+            "store": store,
+            "store_days": store_days,
         }
         _run(told, host, port, workers, drain)
 

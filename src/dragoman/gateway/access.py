@@ -13,11 +13,13 @@ from ..errors import AuthenticationError, InvalidRequestError, OverloadedError, 
 from ..messages import Document, Image, Message, Request, Url
 from ..wire import ServerCodec
 from ..wire.urls import is_loopback
+from .background import Background
 from .evidence import CallLog
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
 from .metrics import Metrics
 from .models import Models
+from .store import ResponseStore
 
 
 class Bounds(Struct, frozen=True):
@@ -98,6 +100,8 @@ class Service:
         self.metrics = Metrics()
         self.draining = False
         self.held_bytes = 0  # of bodies that are being received or decoded
+        self.store: ResponseStore | None = None
+        self.background: Background | None = None
         self.origins: frozenset[str] = frozenset()  # whose web pages may call from a browser
         self.url_keys: bool | None = None
         self._check_host = check_host

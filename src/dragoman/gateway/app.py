@@ -34,14 +34,17 @@ from ..registry import Registry
 from ..wire import SERVER_CODECS
 from ..wire.ollama.generate import OllamaGenerateServer, to_chat
 from .access import Bounds, Service
+from .background import Background
 from .cors import Cors
 from .evidence import CallLog
 from .exchange import RouteHandler, read_headers
+from .kept_pages import kept_routes
 from .keys import Key, KeyRing
 from .ledger import Ledger
 from .listings import list_models, show_gemini_model, show_model, show_ollama_running, show_ollama_tag
 from .models import Models
 from .openapi import document
+from .store import DAY, ResponseStore
 from .unserved import explain, find_codec
 
 SETTINGS = "DRAGOMAN_SERVE"
@@ -60,6 +63,7 @@ def create_app(
     log_content: bool = False,
     cors: Sequence[str] = (),
     url_keys: bool | None = None,
+    store: ResponseStore | None = None,
 ) -> Starlette:
     """An ASGI application in front of these models.
 
@@ -69,7 +73,8 @@ def create_app(
     ``log`` receives the records of every call, as one session for each run; it stays open at the end. With
     ``log_content`` it receives the messages, too. ``cors`` are origins whose web pages may call the gateway from
     a browser. ``url_keys`` tells whether clients of the Gemini wire may give their key in the URL (``?key=``);
-    unless it is set, those on this machine may.
+    unless it is set, those on this machine may. ``store`` keeps responses, so that clients of the Responses wire can
+    refer to them; it stays open at the end.
     """
     if "*" in cors and keys is None:
         raise ValueError("cors: every web page could use a gateway without keys; name the origins, or give keys")
@@ -80,12 +85,16 @@ def create_app(
     calls = CallLog(log, include_content=log_content) if log is not None else None
     service = Service(Models(models), keys, ledger, bounds or Bounds(), calls, counts=counts, check_host=check_host)
     service.origins, service.url_keys = frozenset(cors), url_keys
+    if store is not None:
+        service.store, service.background = store, Background(store)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         service.draining = False  # an application may be run again
         yield {"bounds": service.bounds}  # for ``BoundedHttpProtocol``, which keeps those of connections
         service.draining = True
+        if service.background is not None:
+            await service.background.close()
         await service.models.close()
         await service.ledger.close()
         if calls is not None:
@@ -127,6 +136,7 @@ def _routes(service: Service) -> list[Route]:
         *posts,
         Route("/v1/messages/count_tokens", counting, methods=["POST"]),
         Route("/v1/responses/input_tokens", counting_input, methods=["POST"]),
+        *kept_routes(service),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
         Route("/v1beta/models", pages.gemini_models, methods=["GET"]),
@@ -277,6 +287,10 @@ def create_app_from_environment() -> Starlette:
     log = open_log(told["log"]) if told["log"] else None
     if log is not None:
         atexit.register(log.close)
+    store = None
+    if told["store"]:
+        store = ResponseStore(told["store"], keep_seconds=told["store_days"] * DAY)
+        atexit.register(store.close)
     return create_app(
         models,
         keys=KeyRing.load(told["keys"]) if told["keys"] else None,
@@ -288,4 +302,5 @@ def create_app_from_environment() -> Starlette:
         log_content=told["log_content"],
         cors=told["cors"],
         url_keys=told["url_keys"],
+        store=store,
     )

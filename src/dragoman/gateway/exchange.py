@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import Inbound
 from ..errors import (
     InvalidModelError,
     InvalidRequestError,
@@ -32,18 +31,19 @@ from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
 from ..wire.ollama.generate import find_load, write_load
 from ..wire.seal import holds_sealed
-from .access import Service
+from .access import Bounds, Service
+from .accounts import account
 from .arrays import ArrayEncoder, is_sse
-from .evidence import LARGE, CallEnd, GatewayCall, add_up, hide_messages
+from .evidence import LARGE
+from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .listings import show_ollama_model
 from .models import find_losses, issuer_of, refuses_losses, wires_of
 from .policy import NAMES, Prepared, Target, prepare, refuse_losses, settle_shape, translate, unwrap_count, write_echo
-from .routing import find_switches, show_route
+from .routing import show_route
 from .stops import StopCutter
 
 log = logging.getLogger("dragoman")
-access = logging.getLogger("dragoman.access")
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -54,7 +54,6 @@ _COUNT_TOKENS = ":countTokens"
 
 # Headers that decide who is asking. Twice the same, and two parts of a chain may each believe another.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"content-length", b"content-type", b"host"})
-_MAX_WARNINGS = 50  # of one request, in the access log
 _LENGTH = re.compile("[0-9]{1,19}")
 _SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
 
@@ -115,12 +114,14 @@ class Exchange:
         "key",
         "lease",
         "length",
+        "memory",
         "model",
         "prepared",
         "provider",
         "receive",
         "reply",
         "request",
+        "response_id",
         "rewrite",
         "scope",
         "send",
@@ -141,6 +142,8 @@ class Exchange:
         self.send = send
         self.id = new_ulid()
         self.rewrite: Rewrite | None = None
+        self.memory: Memory | None = None  # what the client may refer to, if the gateway keeps responses
+        self.response_id: str | None = None  # that a response in the background was given
         self.began = time.perf_counter()
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
@@ -189,7 +192,7 @@ class Exchange:
             self.service.metrics.in_flight -= 1
             self.service.release(self.held)
             self.held = 0
-            self._account()
+            account(self)
 
     async def _run(self, action: Action) -> None:
         self._identify()
@@ -202,8 +205,16 @@ class Exchange:
             self._find(loaded)
             await self._reply(HttpReply(200, _JSON, write_load(loaded, self.scope["path"], int(time.time()))))
             return
-        asked = await self._work(self._read, body)
-        del body  # the reply may take minutes
+        fields = await self._work(_parse, self.service.bounds, body)
+        if self.codec.wire == "responses" and self.service.store is not None:
+            if action == "answer" and fields.get("background") is True and fields.get("stream") is not True:
+                await self._start_background(fields)
+                return
+            self.memory = Memory(self.service.store, self.owner)
+            self.memory.response_id = self.response_id
+            fields = await self.memory.recall(fields)
+        asked = await self._work(self._read, body, fields)
+        del body, fields  # the reply may take minutes
         self.service.release(self.held)
         self.held = 0
         provider = await self._admit(asked)
@@ -269,21 +280,41 @@ class Exchange:
         except TimeoutError:
             raise InvalidRequestError(f"no whole body within {bounds.body_seconds:g} seconds", status=408) from None
 
-    def _read(self, body: bytes) -> Asked:
-        self.service.bounds.check_body(body)
+    def _read(self, body: bytes, fields: Mapping[str, Any]) -> Asked:
         wire = self.codec.wire
-        fields = read_body(body).data
         prepared = prepare(wire, dict(fields if self.rewrite is None else self.rewrite(fields)))
         path = self.scope["path"].replace(_COUNT_TOKENS, ":generateContent")
         asked = self.codec.decode(prepared.body, path)
         messages, self.prepared = settle_shape(wire, asked.request.messages, prepared)
         request = replace(asked.request, messages=messages, request_id=self.id)
-        asked = replace(asked, request=request, custom=prepared.custom, echo=write_echo(wire, prepared.client))
+        asked = replace(asked, request=request, custom=prepared.custom, echo=self._echo(prepared))
         self.is_native = not holds_sealed(body)
         self.service.bounds.check_request(asked.request)
         self.request = asked.request
         self.warnings = asked.warnings
         return asked
+
+    def _echo(self, prepared: Prepared) -> dict[str, Any]:
+        if self.memory is None:
+            return write_echo(self.codec.wire, prepared.client)
+        return {**write_echo(self.codec.wire, self.memory.fields), **self.memory.echo()}
+
+    async def _start_background(self, fields: Mapping[str, Any]) -> None:
+        background = self.service.background
+        assert background is not None
+
+        async def serve(scope: Scope, receive: Receive, send: Send, response_id: str) -> None:
+            exchange = Exchange(self.service, self.codec, scope, receive, send)
+            exchange.response_id = response_id
+            await exchange.run()
+
+        made = await background.start(self.scope, fields, self.owner, serve)
+        await self._reply(HttpReply(200, _JSON, msgspec.json.encode(made)))
+
+    @property
+    def owner(self) -> str:
+        """The id of the key, to which what is kept belongs."""
+        return "" if self.key is None else self.key.id
 
     # what is asked, and whether it may be
 
@@ -332,6 +363,8 @@ class Exchange:
         encoder = self.codec.encoder(asked, created=int(time.time()))
         if self.codec.wire == "gemini" and asked.request.stream and not is_sse(self.scope):
             encoder = ArrayEncoder(encoder)
+        if self.memory is not None:
+            encoder = KeepingEncoder(encoder)
         self.encoder = encoder
         self.task = asyncio.current_task()
         reply = self.reply = provider.open(self.request)
@@ -351,6 +384,8 @@ class Exchange:
         finally:
             watcher.cancel()
             await reply.aclose()
+        if isinstance(encoder, KeepingEncoder) and self.memory is not None:
+            await keep(self.memory, encoder.response)
         await self._finish(encoder, last)
 
     async def _pass_all(self, encoder: ReplyEncoder, reply: Reply) -> None:
@@ -445,65 +480,13 @@ class Exchange:
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **own}.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
 
-    # accounts
-
-    def _account(self) -> None:
-        service, seconds = self.service, time.perf_counter() - self.began
-        service.metrics.count(self.codec.wire, self.model, self.status)
-        service.metrics.warn(self.codec.wire, self.warnings)
-        service.metrics.time("request", seconds)
-        if self.first is not None:
-            service.metrics.time("first_event", self.first)
-        switches = find_switches(self.reply)
-        service.metrics.switch(self.model, switches)
-        records = self._record_call(seconds)
-        usage, money = add_up(records)
-        tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
-        if tokens:
-            service.metrics.use(self.model, usage)
-        if self.key is not None and self.key.is_limited and (self.lease or tokens):
-            service.ledger.settle(self.lease, self.key, tokens, money)
-        if access.isEnabledFor(logging.INFO):
-            lines: list[Any] = [*switches, *hide_messages(records)] or [
-                _describe(self.request, self._inbound(), seconds)
-            ]
-            for line in lines:
-                access.info("%s", msgspec.json.encode(line).decode())
-
-    def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return the records of the call, and write them to the log if there is one; none if there was no call."""
-        if self.reply is None or self.provider is None or self.request is None:
-            return []
-        call = GatewayCall(
-            provider=self.provider,
-            request=self.request,
-            reply=self.reply,
-            inbound=self._inbound(),
-            at=time.time() - seconds,
-            seconds=seconds,
-            first=self.first,
-            complete=self.complete,
-            error=self.error,
-            body_bytes=self.size,
-        )
-        records = call.record()
-        if self.service.calls is not None:
-            self.service.calls.put(call, records)
-        return records
-
-    def _inbound(self) -> Inbound:
-        return Inbound(
-            wire=self.codec.wire,
-            key=None if self.key is None else self.key.id,
-            name=self.model or None,
-            status=self.status,
-            bytes=self.length,
-            warnings=tuple([f"{warning.code} {warning.path}" for warning in self.warnings[:_MAX_WARNINGS]]),
-            error=None if self.error is None else self.error.category,
-        )
-
 
 _JSON = {"content-type": "application/json"}
+
+
+def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:
+    bounds.check_body(body)
+    return dict(read_body(body).data)
 
 
 def _write_count(wire: str, count: int) -> dict[str, Any]:
@@ -519,10 +502,3 @@ def _shown(warnings: Sequence[LossWarning]) -> str:
     """Losses for a header: codes and places, which are ours and in plain letters."""
     said = "; ".join([f"{warning.code} {warning.path}" for warning in warnings])
     return "".join([letter if " " <= letter <= "~" else "?" for letter in said])[:1000]
-
-
-def _describe(request: Request | None, inbound: Inbound, seconds: float) -> dict[str, Any]:
-    """Return the line of the access log for a request without a call: refused, or not for a reply."""
-    at, took = round(time.time() - seconds, 6), round(seconds * 1000, 3)
-    line = {"type": "gateway.request", "at": at, "latency_ms": took, "inbound": inbound}
-    return line if request is None else {**line, "request_id": request.request_id}

@@ -48,7 +48,6 @@ FIELDS: dict[str, Rule] = {
 _CACHE = {"cache_control": FIELDS["cache_control"]}
 _TOOL = {
     **_CACHE,
-    "strict": Rule("hint", "arguments are checked when they arrive", default=(False,)),
     "eager_input_streaming": Rule("hint", "arguments are sent as they arrive", default=(False,)),
     "defer_loading": Rule("hint", "every tool is offered at once", default=(False,)),
     "input_examples": Rule("hint", "the model's wire has no examples of a tool's input"),
@@ -185,7 +184,9 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
         if isinstance(tool, dict) and (tool.get("type") or "custom") != "custom":
             sorter.leave(f"tools[{at}]", _SERVER_TOOL, "server_tool_dropped")
         elif isinstance(tool, dict):
-            made.append(sorter.keep(tool, f"tools[{at}]", ("type", "name", "description", "input_schema"), _TOOL))
+            made.append(
+                sorter.keep(tool, f"tools[{at}]", ("type", "name", "description", "input_schema", "strict"), _TOOL)
+            )
         else:
             made.append(tool)
     return made

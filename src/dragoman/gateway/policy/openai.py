@@ -76,7 +76,6 @@ _ROLES: dict[str, tuple[str, ...]] = {
     "tool": ("role", "content", "tool_call_id"),
 }
 _CACHE = {"cache_control": Rule("hint", "each endpoint sets its own marks for the prompt cache")}
-_STRICT = {"strict": Rule("hint", "arguments are checked when they arrive", default=(False,))}
 _PARTS: dict[str, tuple[str, ...]] = {
     "text": ("type", "text"),
     "image_url": ("type", "image_url"),
@@ -216,11 +215,11 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
             sorter.leave(path, Rule("refused", "give the tool as a function"), "tool_dropped")
         elif isinstance(tool, dict) and isinstance(tool.get("function"), dict):
             kept = sorter.keep(tool, path, ("type", "function"), _CACHE)
-            names = ("name", "description", "parameters")
-            kept["function"] = sorter.keep(tool["function"], f"{path}.function", names, _STRICT)
+            names = ("name", "description", "parameters", "strict")
+            kept["function"] = sorter.keep(tool["function"], f"{path}.function", names)
             made.append(kept)
         elif isinstance(tool, dict):
-            made.append(sorter.keep(tool, path, ("type", "name", "description", "parameters"), _STRICT | _CACHE))
+            made.append(sorter.keep(tool, path, ("type", "name", "description", "parameters", "strict"), _CACHE))
         else:
             made.append(tool)
     return made

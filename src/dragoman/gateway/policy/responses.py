@@ -55,7 +55,6 @@ FIELDS: dict[str, Rule] = {
 }
 _ITEM = Rule("refused", "send messages, calls of functions and their outputs")
 _REFERENCE = Rule("refused", "send the item itself (store: false), or start the gateway with --store", always=True)
-_STRICT = {"strict": Rule("hint", "arguments are checked when they arrive", default=(False, True))}
 _HOSTED = Rule("refused", "offer tools of type function, or ask a model of the same wire")
 _OFFERED = Rule("hint", "the model's server does not run it; the functions beside it are offered")
 _PARTS = ("input_text", "output_text", "text", "input_image", "input_file", "refusal", "input_audio")
@@ -172,7 +171,7 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
         kind = tool.get("type") if isinstance(tool, dict) else None
         path = f"tools[{at}]"
         if kind == "function":
-            made.append(sorter.keep(tool, path, ("type", "name", "description", "parameters"), _STRICT))
+            made.append(sorter.keep(tool, path, ("type", "name", "description", "parameters", "strict")))
         elif kind == "custom":
             made.append(_sort_custom(tool, path, sorter))
         elif isinstance(kind, str):

@@ -1,0 +1,113 @@
+"""Responses in the background: the client gets an id at once and asks for the answer later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from ..errors import RateLimitError
+from .kept import RESPONSE, new_id, new_response
+from .store import ResponseStore
+
+log = logging.getLogger("dragoman")
+
+MAX_RUNNING = 100
+"""How many responses of one key may be under way in the background of one process."""
+
+Serve = Callable[[MutableMapping[str, Any], Callable[..., Any], Callable[..., Any], str], Awaitable[None]]
+
+
+class Background:
+    """The responses that are being made without a client that waits."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._stopped: set[str] = set()
+
+    async def start(
+        self, scope: Mapping[str, Any], fields: Mapping[str, Any], owner: str, serve: Serve
+    ) -> dict[str, Any]:
+        """Begin a response and return what there is of it: its id."""
+        if sum([key[0] == owner for key in self._tasks]) >= MAX_RUNNING:
+            raise RateLimitError(f"{MAX_RUNNING} responses are under way in the background", retry_after=5)
+        made = new_response(new_id("resp"), fields, "queued")
+        await self._put(owner, made)
+        key = (owner, made["id"])
+        self._tasks[key] = asyncio.ensure_future(self._run(dict(scope), dict(fields), owner, made, serve))
+        self._tasks[key].add_done_callback(lambda _: self._tasks.pop(key, None))
+        return made
+
+    async def cancel(self, owner: str, response_id: str) -> None:
+        """Stop a response, if it is under way in this process."""
+        task = self._tasks.get((owner, response_id))
+        if task is not None:
+            self._stopped.add(response_id)
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def close(self) -> None:
+        """Stop all of them; each is kept as cancelled."""
+        tasks = list(self._tasks.values())
+        self._stopped.update([name for _, name in self._tasks])
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=10)
+
+    async def _run(
+        self, scope: dict[str, Any], fields: dict[str, Any], owner: str, made: dict[str, Any], serve: Serve
+    ) -> None:
+        del fields["background"]
+        client = _Absent(msgspec.json.encode(fields))
+        try:
+            await serve(scope, client.receive, client.send, made["id"])
+            if client.status != 200 and made["id"] in self._stopped:  # the exchange answers before it ends
+                await self._put(owner, {**made, "status": "cancelled"})
+            elif client.status != 200:
+                await self._put(owner, {**made, "status": "failed", "error": client.read_error()})
+        except asyncio.CancelledError:
+            await self._put(owner, {**made, "status": "cancelled"})
+            raise
+        except Exception:
+            log.exception("a response in the background failed")
+        finally:
+            self._stopped.discard(made["id"])
+
+    async def _put(self, owner: str, response: dict[str, Any]) -> None:
+        await self._store.put(owner, RESPONSE, [(response["id"], {"response": response, "input": []})])
+
+
+class _Absent:
+    """The client of a request in the background: it has sent its body, and never hangs up."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._reply: list[bytes] = []
+        self.status = 0
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the body, and nothing after it."""
+        body, self._body = self._body, None
+        if body is None:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Take a part of the reply."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self._reply.append(message.get("body", b""))
+
+    def read_error(self) -> dict[str, Any]:
+        """Return the error that the reply holds."""
+        try:
+            record = msgspec.json.decode(b"".join(self._reply))["error"]
+            return {"code": "server_error", "message": str(record["message"])}
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return {"code": "server_error", "message": "the response could not be made"}

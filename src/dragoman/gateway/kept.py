@@ -1,0 +1,204 @@
+"""Responses that are kept: what a request refers to is put into it, and what was answered is stored.
+
+``previous_response_id`` and ``conversation`` put the earlier items before the input, ``item_reference`` is replaced by
+the item. A response is stored unless the client says ``store: false``, whatever the model's wire.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
+from ..events import Event, MessageComplete
+from ..messages import new_ulid
+from ..wire import ReplyEncoder
+from .policy.responses import as_items
+from .store import ResponseStore
+
+log = logging.getLogger("dragoman")
+
+RESPONSE, ITEM, CONVERSATION = "response", "item", "conversation"
+MAX_REFERENCES = 1000
+
+
+class NotKeptError(InvalidModelError):
+    """Nothing of this id is kept for this key."""
+
+
+class Memory:
+    """What one request refers to and leaves behind."""
+
+    def __init__(self, store: ResponseStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+        self._input: list[Any] = []  # all items that the model is sent
+        self._new: list[Any] = []  # those of this request
+        self._conversation: str | None = None
+        self.fields: dict[str, Any] = {}
+        self.is_stored = True
+        self.response_id: str | None = None  # given beforehand to a response in the background
+
+    async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a request with all that it refers to inside."""
+        self.fields = dict(fields)
+        made = {name: value for name, value in fields.items() if name not in _STATE}
+        self.is_stored = fields.get("store") is not False
+        earlier = await self._find_earlier(fields)
+        self._new = await self._resolve(as_items(fields.get("input")))
+        self._input = [*earlier, *self._new]
+        if earlier or isinstance(fields.get("input"), list):
+            made["input"] = self._input
+        return made
+
+    async def _find_earlier(self, fields: Mapping[str, Any]) -> list[Any]:
+        previous, conversation = fields.get("previous_response_id"), fields.get("conversation")
+        if previous is not None and conversation is not None:
+            raise InvalidRequestError("previous_response_id and conversation cannot be used together")
+        if previous is not None:
+            record = await self._need(RESPONSE, previous, "previous_response_id")
+            return [*record["input"], *record["response"].get("output", [])]
+        if conversation is None:
+            return []
+        name = conversation.get("id") if isinstance(conversation, dict) else conversation
+        record = await self._need(CONVERSATION, name, "conversation")
+        self._conversation = str(name)
+        return list(record["items"])
+
+    async def _resolve(self, items: list[Any]) -> list[Any]:
+        wanted = [item.get("id") for item in items if _is_reference(item)]
+        if not wanted:
+            return items
+        if len(wanted) > MAX_REFERENCES:
+            raise InvalidRequestError(f"input refers to more than {MAX_REFERENCES} items", status=413)
+        found = await self._store.get(self._owner, ITEM, [str(name) for name in wanted])
+        made = []
+        for at, item in enumerate(items):
+            if not _is_reference(item):
+                made.append(item)
+            elif (kept := found.get(str(item.get("id")))) is not None:
+                made.append(kept)
+            else:
+                raise NotKeptError(f"input[{at}]: no item {cut(str(item.get('id')), 80)!r} is kept for this key")
+        return made
+
+    async def _need(self, kind: str, name: Any, field: str) -> Any:
+        if not isinstance(name, str):
+            raise InvalidRequestError(f"{field} must be a string")
+        found = await self._store.get(self._owner, kind, [name])
+        if name not in found:
+            raise NotKeptError(f"{field}: nothing is kept for this key under {cut(name, 80)!r}")
+        return found[name]
+
+    def echo(self) -> dict[str, Any]:
+        """Return the fields of the response that depend on what is kept."""
+        shown: dict[str, Any] = {"store": self.is_stored}
+        if self.response_id is not None:
+            shown |= {"id": self.response_id, "background": True}
+        if self._conversation is not None:
+            shown["conversation"] = {"id": self._conversation}
+        return shown
+
+    async def keep(self, response: Any) -> None:
+        """Store a response and its items, and add both sides to the conversation."""
+        if not isinstance(response, dict) or not isinstance(response.get("id"), str):
+            return
+        output = [item for item in response.get("output") or () if isinstance(item, dict)]
+        if self._conversation is not None:
+            kept = await self._store.get(self._owner, CONVERSATION, [self._conversation])
+            record = kept.get(self._conversation, {"items": []})
+            record["items"] = [*record["items"], *self._new, *output]
+            await self._store.put(self._owner, CONVERSATION, [(self._conversation, record)])
+        if self.is_stored or self.response_id is not None:
+            record = {"response": response, "input": self._input}
+            await self._store.put(self._owner, RESPONSE, [(response["id"], record)])
+            items = [(item["id"], item) for item in output if isinstance(item.get("id"), str)]
+            if items:
+                await self._store.put(self._owner, ITEM, items)
+
+
+async def keep(memory: Memory, response: Any) -> None:
+    """Store a response; if that fails, the client gets its answer all the same."""
+    try:
+        await memory.keep(response)
+    except ProviderError as error:
+        log.warning("a response was not kept: %s", error)
+
+
+def _is_reference(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "item_reference"
+
+
+_STATE = ("previous_response_id", "conversation", "store", "background")
+
+
+class KeepingEncoder(ReplyEncoder):
+    """Writes what another encoder writes, and keeps the response that its end holds."""
+
+    def __init__(self, inner: ReplyEncoder) -> None:
+        super().__init__()
+        self._inner = inner
+        self.content_type = inner.content_type
+        self.response: Any = None
+
+    def feed(self, event: Event) -> bytes:
+        return self._inner.feed(event)
+
+    def end(self) -> bytes:
+        return self._read(self._inner.end())
+
+    def fail(self, error: ProviderError) -> bytes:
+        return self._read(self._inner.fail(error))
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        return self._read(self._inner.write_end(complete))
+
+    def write_error(self, error: ProviderError) -> bytes:
+        return self._inner.write_error(error)
+
+    def _read(self, data: bytes) -> bytes:
+        if self.content_type == "application/json":
+            self.response = msgspec.json.decode(data)
+            return data
+        for line in reversed(data.splitlines()):
+            if line.startswith(b"data: ") and b'"response"' in line:
+                found = msgspec.json.decode(line.removeprefix(b"data: "))
+                if isinstance(found.get("response"), dict):
+                    self.response = found["response"]
+                    break
+        return data
+
+
+def new_response(response_id: str, fields: Mapping[str, Any], status: str, **facts: Any) -> dict[str, Any]:
+    """Return a response that is not answered yet, or was not."""
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": status,
+        "background": True,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": fields.get("instructions"),
+        "metadata": fields.get("metadata") or {},
+        "model": fields.get("model"),
+        "output": [],
+        "parallel_tool_calls": fields.get("parallel_tool_calls") is not False,
+        "temperature": fields.get("temperature"),
+        "tool_choice": fields.get("tool_choice") or "auto",
+        "tools": fields.get("tools") or [],
+        "top_p": fields.get("top_p"),
+        "text": fields.get("text") or {"format": {"type": "text"}},
+        "store": True,
+        "usage": None,
+        **facts,
+    }
+
+
+def new_id(prefix: str) -> str:
+    """Return an id that others cannot guess."""
+    return f"{prefix}_{new_ulid().lower()}"

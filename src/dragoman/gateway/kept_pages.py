@@ -1,0 +1,158 @@
+"""The addresses under which kept responses and conversations are read, changed and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request as HttpAsked
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..errors import InvalidRequestError, ProviderError
+from ..wire import SERVER_CODECS
+from ..wire.fields import read_body
+from .access import Service
+from .exchange import read_headers
+from .kept import CONVERSATION, RESPONSE, NotKeptError, new_id
+from .store import ResponseStore
+
+Page = Callable[[HttpAsked, str], Awaitable[Any]]
+_CODEC = SERVER_CODECS["responses"]
+_MAX_BODY = 1024 * 1024
+
+
+def kept_routes(service: Service) -> list[Route]:
+    """Return the routes; a gateway without a store has none of them."""
+    if service.store is None:
+        return []
+    pages = _KeptPages(service, service.store)
+    response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
+    return [
+        Route(response, pages.page(pages.response), methods=["GET"]),
+        Route(response, pages.page(pages.delete_response), methods=["DELETE"]),
+        Route(f"{response}/input_items", pages.page(pages.input_items), methods=["GET"]),
+        Route(f"{response}/cancel", pages.page(pages.cancel), methods=["POST"]),
+        Route("/v1/conversations", pages.page(pages.create_conversation), methods=["POST"]),
+        Route(conversation, pages.page(pages.conversation), methods=["GET"]),
+        Route(conversation, pages.page(pages.delete_conversation), methods=["DELETE"]),
+        Route(f"{conversation}/items", pages.page(pages.items), methods=["GET"]),
+        Route(f"{conversation}/items", pages.page(pages.add_items), methods=["POST"]),
+    ]
+
+
+class _KeptPages:
+    def __init__(self, service: Service, store: ResponseStore) -> None:
+        self._service = service
+        self._store = store
+
+    def page(self, make: Page) -> Callable[[HttpAsked], Awaitable[Response]]:
+        """Return a page that finds out whose request it is, and answers errors in the wire's form."""
+
+        async def answer(asked: HttpAsked) -> Response:
+            try:
+                headers = read_headers(asked.scope)
+                key = self._service.identify(headers, _CODEC.key(headers))
+                return JSONResponse(await make(asked, "" if key is None else key.id))
+            except ProviderError as error:
+                reply = _CODEC.error(error)
+                return Response(reply.body, reply.status, dict(reply.headers))
+
+        return answer
+
+    # responses
+
+    async def response(self, asked: HttpAsked, owner: str) -> Any:
+        """Return a response as it is now."""
+        return (await self._find(asked, owner, RESPONSE))["response"]
+
+    async def delete_response(self, asked: HttpAsked, owner: str) -> Any:
+        """Remove a response."""
+        return await self._delete(asked, owner, RESPONSE, "response.deleted")
+
+    async def input_items(self, asked: HttpAsked, owner: str) -> Any:
+        """Return what the model was sent."""
+        return _list((await self._find(asked, owner, RESPONSE))["input"])
+
+    async def cancel(self, asked: HttpAsked, owner: str) -> Any:
+        """Stop a response in the background."""
+        record = await self._find(asked, owner, RESPONSE)
+        if not record["response"].get("background"):
+            raise InvalidRequestError("only a response in the background can be cancelled")
+        if self._service.background is not None:
+            await self._service.background.cancel(owner, record["response"]["id"])
+        return (await self._find(asked, owner, RESPONSE))["response"]
+
+    # conversations
+
+    async def create_conversation(self, asked: HttpAsked, owner: str) -> Any:
+        """Begin a conversation, with items if the body has any."""
+        fields = await _read(asked)
+        name, metadata = new_id("conv"), fields.get("metadata") or {}
+        record = {"items": _read_items(fields), "metadata": metadata}
+        await self._store.put(owner, CONVERSATION, [(name, record)])
+        return _show(name, metadata)
+
+    async def conversation(self, asked: HttpAsked, owner: str) -> Any:
+        """Return a conversation without its items."""
+        record = await self._find(asked, owner, CONVERSATION)
+        return _show(asked.path_params["name"], record.get("metadata") or {})
+
+    async def delete_conversation(self, asked: HttpAsked, owner: str) -> Any:
+        """Remove a conversation."""
+        return await self._delete(asked, owner, CONVERSATION, "conversation.deleted")
+
+    async def items(self, asked: HttpAsked, owner: str) -> Any:
+        """Return the items of a conversation."""
+        return _list((await self._find(asked, owner, CONVERSATION))["items"])
+
+    async def add_items(self, asked: HttpAsked, owner: str) -> Any:
+        """Add items to a conversation."""
+        record = await self._find(asked, owner, CONVERSATION)
+        added = _read_items(await _read(asked))
+        record["items"] = [*record["items"], *added]
+        await self._store.put(owner, CONVERSATION, [(asked.path_params["name"], record)])
+        return _list(added)
+
+    # inside
+
+    async def _find(self, asked: HttpAsked, owner: str, kind: str) -> Any:
+        name = asked.path_params["name"]
+        found = await self._store.get(owner, kind, [name])
+        if name not in found:
+            raise NotKeptError(f"no {kind} of this id is kept for this key")
+        return found[name]
+
+    async def _delete(self, asked: HttpAsked, owner: str, kind: str, word: str) -> Any:
+        name = asked.path_params["name"]
+        if not await self._store.delete(owner, kind, name):
+            raise NotKeptError(f"no {kind} of this id is kept for this key")
+        return {"id": name, "object": word, "deleted": True}
+
+
+async def _read(asked: HttpAsked) -> dict[str, Any]:
+    if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidRequestError("content-type must be application/json", status=415)
+    body = b""
+    async for piece in asked.stream():
+        body += piece
+        if len(body) > _MAX_BODY:
+            raise InvalidRequestError(f"the body is longer than {_MAX_BODY} bytes", status=413)
+    return dict(read_body(body or b"{}").data)
+
+
+def _read_items(fields: dict[str, Any]) -> list[Any]:
+    items = fields.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InvalidRequestError("items must be a list of objects")
+    return [{"id": new_id("msg"), **item} for item in items]
+
+
+def _show(name: str, metadata: Any) -> dict[str, Any]:
+    return {"id": name, "object": "conversation", "created_at": 0, "metadata": metadata}
+
+
+def _list(items: list[Any]) -> dict[str, Any]:
+    shown = [{"id": f"item_{at}", **item} for at, item in enumerate(items) if isinstance(item, dict)]
+    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": False}

@@ -1,0 +1,151 @@
+"""What the gateway keeps between calls of the Responses wire: responses, their items, and conversations.
+
+Every row belongs to an owner, the id of a key, and is found by that owner alone. A row lives for the store's time.
+The store is optional: a SQLite file, or a PostgreSQL database for several workers on several machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from ..errors import OverloadedError
+
+DAY = 86400.0
+KEEP_SECONDS = 30 * DAY
+MAX_ROWS = 20_000
+"""How many rows one owner may have; the oldest go first."""
+_SWEEP_SECONDS = 60.0
+_SCHEMA = """
+create table if not exists dragoman_kept (
+    owner text not null, kind text not null, id text not null, data {bytes} not null, until double precision not null,
+    primary key (owner, kind, id)
+)
+"""
+
+
+class _Database(Protocol):
+    """A connection that runs one statement at a time."""
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Run a statement in a transaction of its own and return its rows."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class _Sqlite:
+    def __init__(self, path: str | Path) -> None:
+        self._base = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+        self._base.execute("pragma journal_mode = wal")
+        self._base.execute(_SCHEMA.format(bytes="blob"))
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self._base.execute(statement, values).fetchall()
+
+    def close(self) -> None:
+        self._base.close()
+
+
+class _Postgres:
+    def __init__(self, url: str) -> None:
+        import psycopg  # lazily: an extra
+
+        self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, connect_timeout=5)
+        self._error = psycopg.Error
+        self._base = self._connect()
+        self.run(_SCHEMA.format(bytes="bytea"))
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        if self._base.closed or self._base.broken:
+            self._base = self._connect()
+        cursor = self._base.execute(statement.replace("?", "%s"), values)
+        return list(cursor.fetchall()) if cursor.description is not None else []
+
+    def close(self) -> None:
+        self._base.close()
+
+
+class ResponseStore:
+    """Keeps values by owner, kind and id, for a time."""
+
+    def __init__(self, where: str | Path, *, keep_seconds: float = KEEP_SECONDS) -> None:
+        is_postgres = isinstance(where, str) and where.startswith(("postgresql://", "postgres://"))
+        self._base: _Database = _Postgres(str(where)) if is_postgres else _Sqlite(where)
+        self._keep_seconds = keep_seconds
+        self._lock = threading.Lock()
+        self._swept = 0.0
+
+    async def put(self, owner: str, kind: str, rows: Sequence[tuple[str, Any]]) -> None:
+        """Keep values under their ids, in place of those that were there."""
+        written = [(name, msgspec.json.encode(value)) for name, value in rows]
+        await self._work(self._put, owner, kind, written)
+
+    async def get(self, owner: str, kind: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return the values of these ids that the owner has."""
+        return {name: msgspec.json.decode(data) for name, data in await self._work(self._get, owner, kind, names)}
+
+    async def delete(self, owner: str, kind: str, name: str) -> bool:
+        """Remove a value; return whether it was there."""
+        return bool(await self._work(self._delete, owner, kind, name))
+
+    def close(self) -> None:
+        """Close the file or the connection."""
+        with self._lock:
+            self._base.close()
+
+    # inside, in a thread
+
+    async def _work(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return await asyncio.to_thread(self._locked, function, *args)
+        except OverloadedError:
+            raise
+        except Exception as error:  # of either driver
+            raise OverloadedError("the gateway's store cannot be used at the moment", retry_after=2) from error
+
+    def _locked(self, function: Callable[..., Any], *args: Any) -> Any:
+        with self._lock:
+            return function(*args)
+
+    def _put(self, owner: str, kind: str, rows: Sequence[tuple[str, bytes]]) -> None:
+        now = time.time()
+        for name, data in rows:
+            self._base.run(
+                "insert into dragoman_kept values (?, ?, ?, ?, ?) on conflict (owner, kind, id) "
+                "do update set data = excluded.data, until = excluded.until",
+                (owner, kind, name, data, now + self._keep_seconds),
+            )
+        if now - self._swept > _SWEEP_SECONDS:
+            self._swept = now
+            self._base.run("delete from dragoman_kept where until < ?", (now,))
+            self._drop_oldest(owner)
+
+    def _drop_oldest(self, owner: str) -> None:
+        (count,) = self._base.run("select count(*) from dragoman_kept where owner = ?", (owner,))[0]
+        if count > MAX_ROWS:
+            self._base.run(
+                "delete from dragoman_kept where owner = ? and until <= (select until from dragoman_kept "
+                "where owner = ? order by until limit 1 offset ?)",
+                (owner, owner, count - MAX_ROWS - 1),
+            )
+
+    def _get(self, owner: str, kind: str, names: Sequence[str]) -> list[tuple[str, bytes]]:
+        now, found = time.time(), []
+        for name in names:
+            statement = "select data from dragoman_kept where owner = ? and kind = ? and id = ? and until >= ?"
+            found += [(name, bytes(data)) for (data,) in self._base.run(statement, (owner, kind, name, now))]
+        return found
+
+    def _delete(self, owner: str, kind: str, name: str) -> list[Any]:
+        statement = "delete from dragoman_kept where owner = ? and kind = ? and id = ? returning id"
+        return self._base.run(statement, (owner, kind, name))

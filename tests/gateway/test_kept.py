@@ -1,0 +1,205 @@
+"""Responses that are kept: references, conversations, background mode, owners and time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from dragoman.errors import OverloadedError, UnavailableError
+from dragoman.gateway.app import create_app
+from dragoman.gateway.kept import RESPONSE
+from dragoman.gateway.keys import Key, KeyRing, new_key
+from dragoman.gateway.store import ResponseStore
+from dragoman.messages import Assistant, User
+from tests.listed import Listed, speak
+
+from .serving import serving
+from .test_clients import CITY, call
+
+
+@contextlib.asynccontextmanager
+async def stored(
+    path: Path, *answers: Any, **settings: Any
+) -> AsyncIterator[tuple[openai.AsyncOpenAI, Listed, ResponseStore]]:
+    store, model = ResponseStore(path / "store.db"), Listed(*answers)
+    async with (
+        serving(create_app({"fast": model}, store=store, **settings)) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        yield client, model, store
+    store.close()
+
+
+def texts(model: Listed, at: int) -> list[tuple[str, str]]:
+    return [(type(message).__name__, str(getattr(message, "text", ""))) for message in model.requests[at].messages]
+
+
+async def test_a_conversation_goes_on_by_the_id_of_its_last_response(tmp_path: Path) -> None:
+    async with stored(tmp_path, "One.", "Two.", "Three.") as (client, model, _):
+        first = await client.responses.create(model="fast", input="First?", instructions="Be brief.")
+        assert first.store is True
+        asked: Any = {"model": "fast", "input": "Second?", "previous_response_id": first.id, "stream": True}
+        stream = await client.responses.create(**asked)
+        second = [event async for event in stream][-1].response
+        assert second.previous_response_id == first.id
+        await client.responses.create(model="fast", input="Third?", previous_response_id=second.id)
+        assert (await client.responses.retrieve(second.id)).output_text == "Two."
+        listed = await client.responses.input_items.list(second.id)
+        assert len(listed.data) == 3
+        await client.responses.delete(second.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(second.id)
+        with pytest.raises(openai.NotFoundError, match="previous_response_id"):
+            await client.responses.create(model="fast", input="?", previous_response_id=second.id)
+    assert texts(model, 2) == [
+        ("User", "First?"),
+        ("Assistant", "One."),
+        ("User", "Second?"),
+        ("Assistant", "Two."),
+        ("User", "Third?"),
+    ]  # instructions belong to one request alone
+
+
+async def test_items_are_referred_to_by_their_ids(tmp_path: Path) -> None:
+    tools: Any = [{"type": "function", "name": "weather", "parameters": CITY}]
+    async with stored(tmp_path, speak(call, finish="tool_calls"), "Rain.") as (client, model, _):
+        first = await client.responses.create(model="fast", input="Weather?", tools=tools)
+        talk: Any = [
+            {"role": "user", "content": "Weather?"},
+            *[{"type": "item_reference", "id": item.id} for item in first.output],
+            {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
+        ]
+        made = await client.responses.create(model="fast", input=talk, tools=tools)
+        assert made.output_text == "Rain."
+        with pytest.raises(openai.NotFoundError, match="nothing_here"):
+            await client.responses.create(model="fast", input=[{"type": "item_reference", "id": "nothing_here"}])
+    assert isinstance(model.requests[1].messages[1], Assistant)
+    assert model.requests[1].messages[1].tool_calls[0].arguments == {"city": "Paris"}
+
+
+async def test_nothing_is_kept_of_a_response_that_is_not_to_be_stored(tmp_path: Path) -> None:
+    async with stored(tmp_path, "One.", "Two.") as (client, _, _store):
+        made = await client.responses.create(model="fast", input="First?", store=False)
+        assert made.store is False
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(made.id)
+
+
+async def test_conversations(tmp_path: Path) -> None:
+    async with stored(tmp_path, "One.", "Two.") as (client, model, _):
+        talk = await client.conversations.create(items=[{"role": "user", "content": "I am Ann.", "type": "message"}])
+        await client.responses.create(model="fast", input="Who am I?", conversation=talk.id)
+        made = await client.responses.create(model="fast", input="And now?", conversation={"id": talk.id})
+        assert made.conversation is not None
+        items = await client.conversations.items.list(talk.id)
+        assert len(items.data) == 5
+        assert (await client.conversations.retrieve(talk.id)).id == talk.id
+        await client.conversations.items.create(talk.id, items=[{"role": "user", "content": "x", "type": "message"}])
+        await client.conversations.delete(talk.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.create(model="fast", input="?", conversation=talk.id)
+        with pytest.raises(openai.BadRequestError, match="together"):
+            await client.responses.create(model="fast", input="?", conversation=talk.id, previous_response_id="a")
+    assert [message.text for message in model.requests[1].messages if isinstance(message, User)] == [
+        "I am Ann.",
+        "Who am I?",
+        "And now?",
+    ]
+
+
+async def wait_for(client: openai.AsyncOpenAI, name: str) -> Any:
+    async with asyncio.timeout(20):
+        while (made := await client.responses.retrieve(name)).status in ("queued", "in_progress"):
+            await asyncio.sleep(0.02)
+    return made
+
+
+async def test_a_response_in_the_background(tmp_path: Path) -> None:
+    async with stored(tmp_path, "Done.", UnavailableError("down")) as (client, _, _store):
+        begun = await client.responses.create(model="fast", input="Work.", background=True)
+        assert (begun.status, begun.background) == ("queued", True)
+        made = await wait_for(client, begun.id)
+        assert (made.status, made.output_text, made.id) == ("completed", "Done.", begun.id)
+        begun = await client.responses.create(model="fast", input="Work.", background=True)
+        made = await wait_for(client, begun.id)
+        assert (made.status, made.error is not None) == ("failed", True)
+
+
+async def test_a_response_in_the_background_is_cancelled(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with stored(tmp_path, [gate], "Hi") as (client, model, _):
+        begun = await client.responses.create(model="fast", input="Work.", background=True)
+        async with asyncio.timeout(20):
+            while not model.requests:
+                await asyncio.sleep(0.01)
+        made = await client.responses.cancel(begun.id)
+        assert made.status == "cancelled"
+        plain = await client.responses.create(model="fast", input="Hi")
+        with pytest.raises(openai.BadRequestError, match="background"):
+            await client.responses.cancel(plain.id)
+
+
+async def test_each_key_finds_only_its_own(tmp_path: Path) -> None:
+    ann, first = new_key()
+    bob, second = new_key()
+    ring = KeyRing([Key("ann", first), Key("bob", second)])
+    async with stored(tmp_path, "One.", "Two.", keys=ring) as (client, _, _store):
+        hers, his = client.with_options(api_key=ann), client.with_options(api_key=bob)
+        made = await hers.responses.create(model="fast", input="First?")
+        assert (await hers.responses.retrieve(made.id)).id == made.id
+        for refused in (
+            his.responses.retrieve(made.id),
+            his.responses.delete(made.id),
+            his.responses.create(model="fast", input="?", previous_response_id=made.id),
+            his.responses.create(model="fast", input=[{"type": "item_reference", "id": made.output[0].id or ""}]),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                await refused
+        with pytest.raises(openai.AuthenticationError):
+            await client.responses.retrieve(made.id)
+        assert (await hers.responses.retrieve(made.id)).id == made.id
+
+
+async def test_without_a_store_the_refusal_says_how_to_switch_it_on() -> None:
+    model = Listed("Hi", repeat=True)
+    async with (
+        serving(create_app({"fast": model})) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        wrong: list[dict[str, Any]] = [
+            {"input": "Hi", "previous_response_id": "resp_1"},
+            {"input": "Hi", "conversation": "conv_1"},
+            {"input": "Hi", "background": True},
+            {"input": [{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "Hi"}]},
+        ]
+        for fields in wrong:
+            with pytest.raises(openai.BadRequestError, match="--store"):
+                await client.responses.create(model="fast", **fields)
+        with pytest.raises(openai.NotFoundError, match="--store"):
+            await client.responses.retrieve("resp_1")
+    assert model.requests == []
+
+
+async def test_rows_end_with_their_time_and_the_oldest_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ResponseStore(tmp_path / "a.db", keep_seconds=0.0)
+    await store.put("ann", RESPONSE, [("r1", {"a": 1})])
+    await asyncio.sleep(0.01)
+    assert await store.get("ann", RESPONSE, ["r1"]) == {}
+    store.close()
+    with pytest.raises(OverloadedError):
+        await store.get("ann", RESPONSE, ["r1"])
+    monkeypatch.setattr("dragoman.gateway.store.MAX_ROWS", 2)
+    monkeypatch.setattr("dragoman.gateway.store._SWEEP_SECONDS", -1.0)
+    store = ResponseStore(tmp_path / "b.db")
+    for name in ("r1", "r2", "r3"):
+        await store.put("ann", RESPONSE, [(name, {})])
+    assert set(await store.get("ann", RESPONSE, ["r1", "r2", "r3"])) == {"r2", "r3"}
+    store.close()

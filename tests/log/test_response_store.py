@@ -1,0 +1,29 @@
+"""The gateway's store of responses, over PostgreSQL."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import psycopg.conninfo
+
+from dragoman.gateway.store import ResponseStore
+
+
+def to_url(conninfo: str) -> str:
+    """Return a connection string as a URL, which is what the command line takes."""
+    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
+    query = "&".join([f"{name}={quote(str(value), safe='')}" for name, value in parts.items() if name != "dbname"])
+    return f"postgresql:///{parts['dbname']}?{query}"
+
+
+async def test_values_are_found_by_their_owner_alone(conninfo: str) -> None:
+    store, other = ResponseStore(to_url(conninfo)), ResponseStore(to_url(conninfo))
+    await store.put("ann", "response", [("r1", {"a": 1}), ("r2", {"a": [2]})])
+    await store.put("ann", "response", [("r1", {"a": 3})])
+    assert await other.get("ann", "response", ["r1", "r2", "r3"]) == {"r1": {"a": 3}, "r2": {"a": [2]}}
+    assert await other.get("bob", "response", ["r1"]) == {}
+    assert await other.delete("bob", "response", "r1") is False
+    assert await other.delete("ann", "response", "r1") is True
+    assert await store.get("ann", "response", ["r1"]) == {}
+    store.close()
+    other.close()
