@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dragoman import errors
 from dragoman.errors import (
     AuthenticationError,
+    BillingError,
     CallCancelledError,
     ContextOverflowError,
     InvalidModelError,
@@ -43,6 +44,7 @@ from dragoman.messages import Assistant
 
 TREE = [
     (AuthenticationError, ProviderError, "provider_authentication", "auth", "auth", False),
+    (BillingError, AuthenticationError, "provider_authentication", "auth", "quota", False),
     (InvalidModelError, ProviderError, "provider_invalid_model", "invalid_request", "bad_request", False),
     (ModelNotLoadedError, ProviderError, "provider_model_not_loaded", "server_error", "overloaded", True),
     (RateLimitError, ProviderError, "provider_rate_limit", "rate_limit", "rate_limit", True),

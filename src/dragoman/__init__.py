@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .batch import BatchReport, batch
     from .capabilities import Capabilities
     from .errors import (
-        AuthenticationError, CallCancelledError, ContextOverflowError, InvalidModelError,
+        AuthenticationError, BillingError, CallCancelledError, ContextOverflowError, InvalidModelError,
         InvalidRequestError, InvalidResponseError, MalformedToolCallError, ModelNotLoadedError,
         NetworkError, OverloadedError, ProviderError, QuotaExceededError, RateLimitError,
         StreamInterruptedError, StructuredOutputError, TimedOutError, UnavailableError,
@@ -54,7 +54,7 @@ _NAMES = {
     "batch": "BatchReport batch",
     "capabilities": "Capabilities",
     "errors": (
-        "AuthenticationError CallCancelledError ContextOverflowError InvalidModelError "
+        "AuthenticationError BillingError CallCancelledError ContextOverflowError InvalidModelError "
         "InvalidRequestError InvalidResponseError MalformedToolCallError ModelNotLoadedError "
         "NetworkError OverloadedError ProviderError QuotaExceededError RateLimitError "
         "StreamInterruptedError StructuredOutputError TimedOutError UnavailableError "
@@ -87,7 +87,8 @@ _NAMES = {
     "wire": "SwapPlan",
 }
 __all__ = [
-    "Assistant", "AuthenticationError", "BatchReport", "Budget", "Cache", "CallCancelledError", "Capabilities",
+    "Assistant", "AuthenticationError", "BatchReport", "BillingError", "Budget", "Cache", "CallCancelledError",
+    "Capabilities",
     "ContextOverflowError", "Continuity", "Cost", "Document", "DropOldToolResults",
     "EmbedRequest", "Embedder", "Embeddings",
     "Event", "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",

@@ -4,6 +4,7 @@
 
     ProviderError
     ├── AuthenticationError          the key or the permission is wrong
+    │   └── BillingError             payment required: the account has no credit
     ├── InvalidModelError            the provider does not know the model
     ├── ModelNotLoadedError          it knows the model and is not serving it yet
     ├── RateLimitError               slow down; see ``retry_after``
@@ -29,6 +30,7 @@ package retries by itself except ``dragoman.Retry``.
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -36,6 +38,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 __all__ = [
     "AuthenticationError",
+    "BillingError",
     "CallCancelledError",
     "ContextOverflowError",
     "Deadline",
@@ -90,6 +93,7 @@ MAX_CODE = 200
 MAX_MESSAGE = 2_000
 MAX_PROVIDER_MESSAGE = 4_000
 MAX_HEADER = 1_000
+MAX_BODY = 16 * 1024
 MAX_SCRUB = 64 * 1024
 
 # Shapes of keys and tokens. Some servers repeat the key they refuse ("Incorrect API key provided: sk-...").
@@ -101,6 +105,7 @@ _SECRETS = re.compile(
     r"|\beyJ[\w-]{10,}+(?:\.[\w-]*+){0,2}"
 )
 _HIDDEN = "[hidden]"
+_INNER = ("innererror", "inner_error", "details", "metadata", "errors")
 _LEAST_PREFIX = 6  # characters of a secret at a cut end that are still worth hiding
 
 
@@ -174,9 +179,10 @@ MIN_SECRET = 8
 class ProviderError(Exception):
     """The root of the tree. Catch it to catch everything a provider call can raise.
 
-    ``str(error)`` never holds a key, a prompt or a header. What the provider said is in
-    ``provider_message``, and what had arrived before the failure, if anything, in ``response``.
-    ``retry_count`` is how many attempts ``Retry`` had made before this one.
+    ``str(error)`` never holds a key, a prompt or a header. The provider's message is in ``provider_message``, the
+    field of the request that it names in ``param``, the first 16 KiB of its error response in ``body``, without
+    keys, and what had arrived of a reply before the failure, if anything, in ``response``. ``retry_count`` is how
+    many attempts ``Retry`` had made before this one.
     """
 
     retry_count: int = 0
@@ -200,6 +206,8 @@ class ProviderError(Exception):
         retry_after: float | None = None,
         response: Any = None,
         advice: str | None = None,
+        param: str | None = None,
+        body: str | bytes | None = None,
     ) -> None:
         message = cut(message, MAX_MESSAGE)
         super().__init__(message)
@@ -213,7 +221,11 @@ class ProviderError(Exception):
         self.headers = keep_headers(headers or {})
         self.retry_after = retry_after
         self.response = response
+        self.param = None if param is None else scrub(param, limit=MAX_CODE)
+        self.body_text: str | None = None
         self.quotable = True
+        if body is not None:
+            self.keep_body(body)
         if advice is not None:  # the message names the remedy itself, or a better one is known
             self.advice = advice
 
@@ -230,6 +242,28 @@ class ProviderError(Exception):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
+
+    @property
+    def body(self) -> Any:
+        """The body of the error response as parsed JSON, or as text if it is not JSON; ``None`` if there is none."""
+        if self.body_text is None:
+            return None
+        try:
+            return json.loads(self.body_text)
+        except (ValueError, RecursionError):
+            return self.body_text
+
+    @property
+    def inner_error(self) -> Any:
+        """The error inside the provider's error, such as a content filter's findings, or ``None``."""
+        found = self.body
+        outer = found.get("error", found) if isinstance(found, dict) else None
+        return next((outer[name] for name in _INNER if outer.get(name)), None) if isinstance(outer, dict) else None
+
+    def keep_body(self, body: str | bytes) -> None:
+        """Keep the start of a response that cannot be used, without anything shaped like a key."""
+        text = body[: 2 * MAX_BODY].decode("utf-8", "replace") if isinstance(body, bytes) else body
+        self.body_text = scrub(text.strip(), limit=MAX_BODY) or None
 
     def hide(self, secrets: Iterable[str], prompts: Iterable[str] = ()) -> None:
         """Remove ``secrets`` from this error, and stop quoting the provider if it repeats a prompt.
@@ -248,6 +282,10 @@ class ProviderError(Exception):
             if _echoes(self.provider_message, prompts):
                 self.quotable = False
         self.headers = {name: scrub(value, secrets) for name, value in self.headers.items()}
+        if self.param is not None:
+            self.param = scrub(self.param, secrets)
+        if self.body_text is not None:
+            self.body_text = scrub(self.body_text, secrets)
 
 
 def _one_line(text: str, limit: int = 300) -> str:
@@ -275,6 +313,13 @@ class AuthenticationError(ProviderError):
     error_class = "auth"
     kind = "auth"
     advice = "Check the API key and what it is allowed to do."
+
+
+class BillingError(AuthenticationError):
+    """The provider demands payment (HTTP 402): the account has no credit."""
+
+    kind = "quota"
+    advice = "Waiting does not help: check the account's credit and billing."
 
 
 class InvalidModelError(ProviderError):

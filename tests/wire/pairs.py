@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import (
+    BillingError,
     CallCancelledError,
     InvalidRequestError,
     InvalidResponseError,
@@ -18,6 +19,7 @@ from dragoman.errors import (
     ModelNotLoadedError,
     NetworkError,
     ProviderError,
+    QuotaExceededError,
     StreamInterruptedError,
     StructuredOutputError,
     TimedOutError,
@@ -336,7 +338,12 @@ WIRES: dict[str, Wire] = {
         reply_losses=frozenset({"finish_raw"}),
         stream_losses=frozenset({"whole_order"}),
         body_losses=frozenset({"deltas", "raw_input", "may_be_cut"}),
-        errors={**ERRORS, ModelNotLoadedError: UnavailableError, UnsupportedFeatureError: InvalidRequestError},
+        errors={
+            **ERRORS,
+            ModelNotLoadedError: UnavailableError,
+            UnsupportedFeatureError: InvalidRequestError,
+            QuotaExceededError: BillingError,  # the wire has one type for both
+        },
         usage=_anthropic_usage,
     ),
 }

@@ -20,6 +20,7 @@ import dragoman.errors
 from dragoman.capabilities import Capabilities
 from dragoman.errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -88,7 +89,7 @@ HELD: dict[str, tuple[str, str]] = {
     "3158ad13-3a4dbfec": ("InvalidRequestError", "an error object after white space in a 200"),
     "78307849-4333144b": ("InvalidRequestError", "a content filter's error object in a 200"),
     "56108aee-4361d51b": ("InvalidResponseError", "a choice without a message"),
-    "4ef57a6d-1cdf650a": ("MalformedToolCallError", "the arguments are the word null"),
+    "4ef57a6d-1cdf650a": ("MalformedToolCallError", "the arguments are the word null, and no tool is known"),
     "d8bc5829-d103169c": ("MalformedToolCallError", "the arguments are not JSON"),
     **dict.fromkeys(CUT_OFF.split(), ("MalformedToolCallError", CUT)),
 }
@@ -379,7 +380,7 @@ PHRASES: list[tuple[str, str, type[ProviderError]]] = [
 
 STATUSES: dict[int, type[ProviderError]] = {
     401: AuthenticationError,
-    402: QuotaExceededError,
+    402: BillingError,
     403: AuthenticationError,
     408: TimedOutError,
     429: RateLimitError,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -48,6 +49,9 @@ EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
         (ContextOverflowError, 400, "The input is longer than 512 tokens"),
         (ContextOverflowError, 400, "The prompt contains 9000 tokens"),
         (ContextOverflowError, 400, "The input exceeded 512 tokens"),
+        (BillingError, 409, "billing_error"),
+        (BillingError, 409, "payment_required"),
+        (BillingError, 409, "Payment required"),
         (QuotaExceededError, 409, "insufficient_quota"),
         (QuotaExceededError, 409, "insufficient_balance"),
         (QuotaExceededError, 409, "You exceeded your current quota"),
@@ -115,7 +119,7 @@ EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
         (ContextOverflowError, 400, "The context window is full"),
         (ContextOverflowError, 400, "The maximum context length is 512"),
         (ContextOverflowError, 400, "The available context size is 512"),
-        (QuotaExceededError, 400, "billing_error|Pay first"),
+        (BillingError, 400, "billing_error|Pay first"),
         (QuotaExceededError, 400, "You have reached your specified API usage limits"),
         (AuthenticationError, 400, "authentication_error|Who is it?"),
         (AuthenticationError, 400, "permission_error|Not for you"),

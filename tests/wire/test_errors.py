@@ -11,21 +11,25 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman import errors
 from dragoman.errors import (
+    MAX_BODY,
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
     OverloadedError,
     ProviderError,
-    QuotaExceededError,
     RateLimitError,
     TimedOutError,
     UnavailableError,
+    cut,
 )
 from dragoman.wire.errors import Failure, Row, build_error, read_failure, read_retry_after
+from dragoman.wire.json import ordered_json
 from tests import cpu
 from tests import strategies as some
 
@@ -168,7 +172,7 @@ BODIES: dict[str, tuple[Any, Failure]] = {
     "error as a list": ({"error": ["a", 1]}, Failure("['a', 1]")),
     "error as nothing": ({"error": None, "message": "m"}, Failure("m")),
     "error as an empty object": ({"error": {}}, Failure()),
-    "top level": ({"message": "m", "type": "t", "param": "p", "code": "c"}, Failure("m", "c", "t")),
+    "top level": ({"message": "m", "type": "t", "param": "p", "code": "c"}, Failure("m", "c", "t", param="p")),
     "top level with an object kind": (
         {"object": "error", "message": "m", "type": "t", "code": "3051"},
         Failure("m", "3051", "t"),
@@ -203,9 +207,11 @@ BODIES: dict[str, tuple[Any, Failure]] = {
 @pytest.mark.parametrize(("body", "failure"), BODIES.values(), ids=BODIES)
 def test_read_failure(body: Any, failure: Failure) -> None:
     written = json.dumps(body)
+    failure = replace(failure, body=written)
     assert read_failure(written) == read_failure(written.encode()) == failure
     if not isinstance(body, str):
-        assert read_failure(body) == failure
+        kept = "" if body is None else bytes(ordered_json(body)).decode()
+        assert read_failure(body) == replace(failure, body=kept)
 
 
 TEXTS: list[tuple[bytes | str, str]] = [
@@ -224,7 +230,8 @@ TEXTS: list[tuple[bytes | str, str]] = [
 
 @pytest.mark.parametrize(("body", "message"), TEXTS)
 def test_bodies_that_are_not_json(body: bytes | str, message: str) -> None:
-    assert read_failure(body) == Failure(message)
+    kept = body if isinstance(body, str) else body.decode("utf-8", "replace")
+    assert read_failure(body) == Failure(message, body=cut(kept, MAX_BODY))
 
 
 def test_long_messages_are_cut() -> None:
@@ -276,7 +283,7 @@ STATUSES: list[tuple[int, type[ProviderError], str]] = [
     (300, InvalidRequestError, "the server answered with a redirect, which is not followed"),
     (400, InvalidRequestError, "the provider refused the request"),
     (401, AuthenticationError, "the provider refused the credentials"),
-    (402, QuotaExceededError, "the account's quota or credit is used up"),
+    (402, BillingError, "the provider demands payment"),
     (403, AuthenticationError, "the provider refused the credentials"),
     (404, InvalidRequestError, "the provider refused the request"),
     (408, TimedOutError, "the provider gave up waiting"),

@@ -23,6 +23,7 @@ import dragoman.wire.codec as codec_module
 from dragoman.capabilities import Capabilities
 from dragoman.errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -516,13 +517,13 @@ LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
     (
         turn(ToolCall(LONG, "any", {})),
         LONG_RESULT,
-        {},
+        {"id_rule": IdRule(40, any_character=True)},
         [
             rewritten("id_projected", "messages[1].content[0]", loss=False),
             rewritten("id_projected", "messages[2].tool_call_id", loss=False),
         ],
     ),
-    (turn(ToolCall(LONG, "any", {})), LONG_RESULT, {"id_rule": None}, []),
+    (turn(ToolCall(LONG, "any", {})), LONG_RESULT, {}, []),
     (
         turn(Text("Hi"), ToolCall("d", "any", {})),
         HELLO,
@@ -663,10 +664,10 @@ def test_details_count_where_the_callers_own_messages_are_compared() -> None:
     assert json.loads(same.http.body)["messages"] == sent
 
 
-def test_the_default_rule_restricts_length_alone() -> None:
+def test_the_rule_of_hosted_openai_restricts_length_alone() -> None:
     ids = ["call#1", "call@x", "{a}", "呼", "a\nb", "é" * 40, "a" * 41, "\ud800", ""]
     said = (turn(*[ToolCall(each, "f", {}) for each in ids]), *[ToolResult(each, "r") for each in ids])
-    messages = body_of(make_request(HELLO, *said))["messages"]
+    messages = body_of(make_request(HELLO, *said), id_rule=IdRule(40, any_character=True))["messages"]
     sent = [call["id"] for call in messages[1]["tool_calls"]]
     assert sent == [message["tool_call_id"] for message in messages[2:]]
     assert sent[:6] == ids[:6]
@@ -890,6 +891,7 @@ ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
     (413, said("Please reduce the length of the messages or completion"), ContextOverflowError),
     (400, said("Requested token count exceeds the model's limit: max 4096 tokens"), ContextOverflowError),
     (422, said("Input is longer than 512 tokens"), ContextOverflowError),
+    (403, said("Payment required", code="billing_error"), BillingError),
     (429, said("You exceeded your current quota", code="insufficient_quota"), QuotaExceededError),
     (400, said("Billing is not active", code="billing_not_active"), QuotaExceededError),
     (403, said("Insufficient credits. Add more"), QuotaExceededError),
@@ -965,7 +967,7 @@ def class_of(status: int) -> type[ProviderError]:
     """What a status means when the body says nothing more."""
     known: dict[int, type[ProviderError]] = {
         401: AuthenticationError,
-        402: QuotaExceededError,
+        402: BillingError,
         403: AuthenticationError,
         408: TimedOutError,
         429: RateLimitError,

@@ -95,6 +95,7 @@ class Assembler:
         self._blocks = Blocks(request_id)
         self._tools: dict[Any, Block] = {}
         self._call_ids: set[str] = set()
+        self._nulls: list[Block] = []  # calls whose arguments are ``null`` so far
 
     @property
     def response(self) -> Response | None:
@@ -193,6 +194,8 @@ class Assembler:
             if fragment.strip():
                 block.problem = ("malformed", "more arguments arrived after the call was complete")
             return
+        if fragment == "null" or block in self._nulls:
+            fragment = _hold_null(block, fragment, self._nulls, self._expected)
         if fragment:
             self._blocks.add(block, fragment, self.offset)
             if block is self._blocks.current and block is not self._blocks.last:
@@ -353,6 +356,21 @@ class Assembler:
         blocks.out.append(self.complete)
         if self.error is not None:
             self.error.response = self.response
+
+
+def _hold_null(block: Block, fragment: str, nulls: list[Block], expected: Expected | None) -> str:
+    """Return what is emitted of a fragment of a call whose arguments are ``null`` so far.
+
+    Groq sends ``null`` for a call of a tool without parameters. Where the tool takes a call without arguments, that is
+    one: ``null`` is held back, and emitted only if more follows, which makes the arguments malformed.
+    """
+    if block in nulls:
+        nulls.remove(block)
+        return "null" + fragment
+    if not block.text and expected is not None and expected.tool_problem(block.name, {}) is None:
+        nulls.append(block)
+        return ""
+    return fragment
 
 
 def _unsound_call(block: Block, reason: str) -> MalformedToolCallError:

@@ -23,6 +23,8 @@ from .json import put_over, to_bytes
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 16 * 1024 * 1024
 MAX_EVENTS = 2_000_000
+# Of a reply that cannot be read: how much of it the error keeps, in bytes.
+MAX_KEPT = 16 * 1024
 MAX_LINES = 4 * MAX_EVENTS  # a comment or an empty line makes no event
 # Objects and lists in one body or event. Small ones are cheap to send and take hundreds of bytes each.
 MAX_CONTAINERS = 500_000
@@ -396,6 +398,8 @@ class Decoder(ABC):
         if not isinstance(error, ProviderError):
             cause, error = error, InvalidResponseError(f"the reply cannot be read: {_reason(error)}")
             error.__cause__ = without_frames(cause)
+        if error.body_text is None and self._kept:
+            error.keep_body(b"".join(self._kept[: MAX_KEPT // _PAGE])[:MAX_KEPT])
         self.out.fail(error)
 
     def _take_events(self) -> list[Event]:

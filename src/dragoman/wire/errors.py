@@ -12,11 +12,14 @@ from datetime import UTC
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import (
+    MAX_BODY,
     MAX_CODE,
     MAX_PROVIDER_MESSAGE,
     AuthenticationError,
+    BillingError,
     InvalidModelError,
     InvalidRequestError,
     OverloadedError,
@@ -28,6 +31,7 @@ from ..errors import (
     cut,
 )
 from ..events import read_json
+from .json import json_text
 
 
 class Failure(Struct, frozen=True):
@@ -37,6 +41,8 @@ class Failure(Struct, frozen=True):
     code: str = ""
     kind: str = ""
     retry_after: float | None = None
+    param: str = ""
+    body: str = ""
 
     @property
     def words(self) -> str:
@@ -64,6 +70,22 @@ def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
 
 def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
     """Read an error body: objects and texts under ``error``, ``detail``, ``message``; arrays; HTML."""
+    return replace(_read_failure(body), body=_write_body(body))
+
+
+def _write_body(body: Any) -> str:
+    """Return the start of a body as text."""
+    if isinstance(body, bytes):
+        return body[:MAX_BODY].decode("utf-8", "replace")
+    if body is None or isinstance(body, str):
+        return cut(body or "", MAX_BODY)
+    try:
+        return cut(json_text(body), MAX_BODY)
+    except InvalidRequestError:  # it cannot be written as JSON: half a surrogate pair, or too deep
+        return ""
+
+
+def _read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
     data: Any = body
     if isinstance(body, bytes | str):
         try:
@@ -114,7 +136,11 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     wait = metadata.get("retry_after_seconds")
     code, kind = _word(record.get("code")), _word(record.get("type")) or _word(record.get("status"))
     return Failure(
-        text[:MAX_PROVIDER_MESSAGE], code, kind, float(wait) if wait is not None and _is_number(wait) else None
+        text[:MAX_PROVIDER_MESSAGE],
+        code,
+        kind,
+        float(wait) if wait is not None and _is_number(wait) else None,
+        _word(record.get("param")),
     )
 
 
@@ -155,6 +181,8 @@ def build_error(
 ) -> ProviderError:
     """The one class of the tree that this failure belongs to."""
     kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(status)
+    if status == 402 and kind is QuotaExceededError:
+        kind = BillingError
     wait = read_retry_after(headers, now)
     return kind(
         _SUMMARIES.get(kind) or _summarise(status),
@@ -163,6 +191,8 @@ def build_error(
         provider_code=failure.code or failure.kind or None,
         provider_message=failure.message or None,
         retry_after=failure.retry_after if wait is None else wait,
+        param=failure.param or None,
+        body=failure.body or None,
     )
 
 
@@ -174,6 +204,7 @@ def _summarise(status: int) -> str:
 
 _SUMMARIES: dict[type[ProviderError], str] = {
     AuthenticationError: "the provider refused the credentials",
+    BillingError: "the provider demands payment",
     InvalidModelError: "the provider does not serve this model",
     RateLimitError: "the provider's rate limit is reached",
     QuotaExceededError: "the account's quota or credit is used up",
@@ -186,7 +217,7 @@ def _by_status(status: int) -> type[ProviderError]:
     if status in (401, 403):
         return AuthenticationError
     if status == 402:
-        return QuotaExceededError
+        return BillingError
     if status == 408:
         return TimedOutError
     if status == 429:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..errors import (
     MAX_MESSAGE,
     AuthenticationError,
+    BillingError,
     CallCancelledError,
     InvalidModelError,
     InvalidRequestError,
@@ -28,6 +29,7 @@ from ..errors import (
 
 _STATUSES: dict[type[ProviderError], int] = {
     AuthenticationError: 401,
+    BillingError: 402,
     InvalidModelError: 404,
     ModelNotLoadedError: 503,
     RateLimitError: 429,

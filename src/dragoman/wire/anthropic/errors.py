@@ -9,6 +9,7 @@ import re
 
 from ...errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -58,7 +59,7 @@ ROWS: tuple[Row, ...] = (
     row("", r"prompt is too long|exceed context limit", ContextOverflowError),
     row("400 413 422 500", r"context (window|length|size)", ContextOverflowError),
     # credit: no type of its own in the field, only the one of a bad request
-    _kind("billing_error", QuotaExceededError),
+    _kind("billing_error", BillingError),
     row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),
     # error.type decides
     _kind("(authentication_error|permission_error)", AuthenticationError),

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ...errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -238,6 +239,7 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 _ERRORS: dict[type[ProviderError], tuple[int | None, str, str]] = {
     AuthenticationError: (None, "authentication_error", ""),
     InvalidModelError: (None, "not_found_error", ""),
+    BillingError: (402, "billing_error", ""),
     QuotaExceededError: (402, "billing_error", ""),
     RateLimitError: (None, "rate_limit_error", ""),
     OverloadedError: (529, "overloaded_error", ""),

@@ -41,6 +41,8 @@ def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
         reason or failure.kind or failure.code,
         " ".join([failure.kind, *_quotas(details)]).strip(),
         read_retry_after({"retry-after": delay}),
+        failure.param,
+        failure.body,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ...errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -185,6 +186,7 @@ _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
     AuthenticationError: ("UNAUTHENTICATED", ""),
     InvalidModelError: ("NOT_FOUND", ""),
     ModelNotLoadedError: ("UNAVAILABLE", "the model is loading: "),
+    BillingError: ("FAILED_PRECONDITION", ""),
     QuotaExceededError: ("RESOURCE_EXHAUSTED", "credits are depleted: "),
     RateLimitError: ("RESOURCE_EXHAUSTED", ""),
     OverloadedError: ("UNAVAILABLE", "overloaded: "),

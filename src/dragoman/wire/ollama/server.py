@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from ...errors import (
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -304,6 +305,7 @@ def _hides_call(complete: MessageComplete) -> bool:
 _OPENINGS: dict[type[ProviderError], str] = {
     InvalidModelError: "model not found: ",
     ModelNotLoadedError: "loading model: ",
+    BillingError: "payment required: ",
     QuotaExceededError: "exceeded your current quota: ",
     OverloadedError: "overloaded: ",
     ContextOverflowError: "the prompt is too long: ",

@@ -77,6 +77,8 @@ class OpenAICodec(Endpoint[Quirks]):
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
+        elif kind == "key":
+            yield from self._ask_key()
         entry = yield from self._ask_models()
         if kind == "auto":
             kind = _TELLING_OWNERS.get(str(entry.get("owned_by")), kind)
@@ -107,9 +109,15 @@ class OpenAICodec(Endpoint[Quirks]):
         mine = next((entry for entry in known if _is_named(entry, self.model)), None)
         if mine is None and not self.quirks.any_model and not serves_one_model(known):
             raise InvalidModelError(f"the server does not list the model {self.model!r}", status=reply.status)
-        if mine is not None and _is_unloaded(mine):
-            raise ModelNotLoadedError("the server lists the model as not loaded", status=reply.status)
+        if mine is not None and (state := _unready_state(mine)) is not None:
+            raise ModelNotLoadedError(f"the server lists the model as {state}", status=reply.status)
         return mine or {}
+
+    def _ask_key(self) -> Generator[HttpRequest, HttpReply, None]:
+        """Is the key known? Asked where the model list is public and answers for any key. It costs nothing."""
+        reply = yield get_json(join_url(self.base_url, "/key", default="/v1"))
+        if reply.status != 404:
+            refuse_failure(self, reply)
 
     def _ask_health(self) -> Generator[HttpRequest, HttpReply, None]:
         reply = yield get_json(root_of(self.base_url) + "/health")
@@ -150,9 +158,27 @@ def _is_named(entry: Mapping[str, Any], model: str) -> bool:
     return model in names or f"{model}:latest" in names  # Ollama lists the tag that a bare name stands for
 
 
-def _is_unloaded(entry: Mapping[str, Any]) -> bool:
-    state = entry.get("state", entry.get("status"))
-    state = state.get("value") if isinstance(state, Mapping) else state
+# Words of model lists for a model that cannot answer now: it is not in memory, or did not load.
+_UNREADY = frozenset(
+    {
+        "crashed", "error", "exited", "failed", "loading", "not loaded", "offline", "sleeping", "starting", "stopped",
+        "unavailable", "unloaded",
+    }
+)  # fmt: skip
+
+
+def _unready_state(entry: Mapping[str, Any]) -> str | None:
+    """Return the state that a model's entry in a list names, if the model cannot answer in it."""
+    state: Any = entry.get("state", entry.get("status"))
+    if isinstance(state, Mapping):
+        # llama.cpp: {"value": "unloaded", "failed": true} for a model whose process ended while loading
+        state = "failed" if state.get("failed") is True else state.get("value")
     if isinstance(state, str):
-        return state.lower().replace("_", "-") in ("not-loaded", "unloaded", "loading", "sleeping")
-    return entry.get("loaded") is False
+        state = state.lower().replace("-", " ").replace("_", " ")
+        if state in _UNREADY:
+            return str(state)
+    if entry.get("failed") is True:
+        return "failed"
+    if entry.get("ready") is False:
+        return "not ready"
+    return "not loaded" if entry.get("loaded") is False and not isinstance(state, str) else None

@@ -6,6 +6,7 @@ import re
 
 from ...errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -50,6 +51,7 @@ ROWS: tuple[Row, ...] = (
     row("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)", ContextOverflowError),
     row("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens", ContextOverflowError),
     # credit
+    row("", r"\bbilling_error\b|payment[_ ]required", BillingError),
     row("", r"insufficient_(quota|balance)|exceeded your current quota", QuotaExceededError),
     row("", r"billing_(hard_limit|not_active)", QuotaExceededError),
     row("400 403 429", r"insufficient (credits|balance|funds)|out of credits", QuotaExceededError),

@@ -52,12 +52,15 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     finish_words: dict[str, FinishReason] = field(default_factory=dict)
     """Finish reasons of a server's own. Together says ``eos`` for stop (case: openai/finish-word-by-quirk)."""
 
-    id_rule: IdRule | None = IdRule(40, any_character=True)
-    """Which tool-call ids are taken. OpenAI: at most 40 characters, whichever; Mistral: nine letters or digits."""
+    id_rule: IdRule | None = None
+    """Which tool-call ids are taken; by default all, as their server made them (vLLM's have 46 characters). Hosted
+    OpenAI: at most 40 characters, whichever; Mistral: nine letters or digits."""
 
-    readiness: Literal["auto", "models", "health", "state", "resident"] = "auto"
+    readiness: Literal["auto", "models", "key", "health", "state", "resident"] = "auto"
     """Which question tells that the model is served. ``health``: llama.cpp, vLLM, SGLang; ``state``: LM Studio's own
-    model list; ``resident``: Ollama's list of models in memory; ``models``: hosted; ``auto``: models, then health."""
+    model list; ``resident``: Ollama's list of models in memory; ``models``: hosted; ``key``:
+    hosted, with a model list that needs no key: the key is asked about by itself (OpenRouter); ``auto``: models,
+    then health."""
 
     any_model: bool = False
     """The server has one model and serves it under every name (llama.cpp)."""

@@ -69,7 +69,35 @@ def _read_chunk(data: bytes) -> _Chunk:
     try:
         return _chunks.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.convert(read_json(data), _Chunk)
+        record = read_json(data)
+    try:
+        return msgspec.convert(record, _Chunk)
+    except msgspec.ValidationError:
+        if not _mend_calls(record):
+            raise
+        return msgspec.convert(record, _Chunk)
+
+
+def _mend_calls(record: Any) -> bool:
+    """Remove what is not a call from choices that ended in an error; return whether something was removed.
+
+    A degraded reply is surfaced with what can be read of it, and ``raw`` keeps the rest.
+    """
+    mended = False
+    choices = record.get("choices") if isinstance(record, dict) else None
+    for choice in choices if isinstance(choices, list) else ():
+        part = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(part, dict) or not isinstance(finish := choice.get("finish_reason"), str):
+            continue
+        if _READ.get(finish, "error") != "error":
+            continue
+        calls = part.get("tool_calls")
+        part["tool_calls"] = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else None
+        for call in part["tool_calls"] or ():
+            if not isinstance(call.get("function"), dict):
+                call["function"] = None
+        mended = True
+    return mended
 
 
 class _OpenCall:
@@ -123,6 +151,8 @@ class OpenAIDecoder(Decoder):
         self._last: _OpenCall | None = None
         self._details: list[Any] | None = [] if quirks.reasoning_details else None  # those no block has yet
         self._answering = False  # did something else than thinking come last?
+        # The choice that is read. Some servers number their only one from 1; with several, it is the first.
+        self._chosen: int | None = 0 if "n" in request.config.extras else None
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -149,8 +179,10 @@ class OpenAIDecoder(Decoder):
             return
         if not chunk.choices:
             raise InvalidResponseError("the reply has no choices")
-        if not [choice for choice in chunk.choices if choice.message is not None or choice.delta is not None]:
+        if not [choice for choice in chunk.choices if _is_answer(choice)]:
             raise InvalidResponseError("the reply's choice has no message")
+        places = [_place_of(choice, at) for at, choice in enumerate(chunk.choices)]
+        self._chosen = 0 if 0 in places else places[0]
         self._read(chunk, data)
         if self.out.error is None:
             self._finish()
@@ -175,8 +207,11 @@ class OpenAIDecoder(Decoder):
         if not out.started:
             out.start(chunk.model if isinstance(chunk.model, str) else None)
         error: Any = None
-        for choice in chunk.choices or ():
-            if type(choice.index) is int and choice.index > 0:  # n > 1, asked for through extras: they are in raw
+        for at, choice in enumerate(chunk.choices or ()):
+            place = _place_of(choice, at)
+            if self._chosen is None:
+                self._chosen = place
+            if place != self._chosen:  # n > 1, asked for through extras: they are in raw
                 continue
             part = choice.delta
             if part is None or self._whole:
@@ -412,6 +447,17 @@ def _join_details(fragments: list[Any]) -> list[Any]:
 
 
 _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
+
+
+def _place_of(choice: _Choice, at: int) -> int:
+    """Return the index that a choice has, or its place if it has none."""
+    return choice.index if type(choice.index) is int else at
+
+
+def _is_answer(choice: _Choice) -> bool:
+    """Return whether a choice of a body holds a message, or says that a filter has removed it (Azure)."""
+    has_part = choice.message is not None or choice.delta is not None
+    return has_part or _READ.get(str(choice.finish_reason)) == "content_filter"
 
 
 def _dig(value: Any, path: str) -> Any:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ...errors import (
     AuthenticationError,
+    BillingError,
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
@@ -300,6 +301,7 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
     AuthenticationError: ("authentication_error", "invalid_api_key", ""),
     InvalidModelError: (_INVALID, "model_not_found", ""),
     ModelNotLoadedError: ("server_error", "model_not_loaded", ""),
+    BillingError: ("insufficient_quota", "billing_error", ""),
     QuotaExceededError: ("insufficient_quota", "insufficient_quota", ""),
     RateLimitError: ("rate_limit_error", "rate_limit_exceeded", ""),
     OverloadedError: ("server_error", "overloaded", ""),

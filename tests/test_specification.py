@@ -1,0 +1,377 @@
+"""The rules of the provider specification that are easy to lose, at the public interface: one test per rule."""
+
+# mypy: disable-error-code="arg-type,list-item"
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Assistant,
+    BillingError,
+    Image,
+    Inline,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+    connect,
+)
+from dragoman.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    ModelNotLoadedError,
+    ProviderError,
+)
+from dragoman.provider import HttpProvider
+from dragoman.registry.vendors import load_vendor
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
+
+KEY = "sk-secret-0123456789abcdef"
+EMPTY = {"type": "object", "properties": {}}
+
+
+def fixed(*replies: tuple[int, Any], **settings: Any) -> tuple[HttpProvider, FixtureTransport]:
+    transport = FixtureTransport(
+        *[(status, {}, [body if isinstance(body, bytes) else json.dumps(body).encode()]) for status, body in replies]
+    )
+    model = connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, api_key=KEY, **settings)
+    assert isinstance(model, HttpProvider)
+    return model, transport
+
+
+def choice(message: Any, finish: str | None = "stop", **fields: Any) -> dict[str, Any]:
+    return {"index": 0, "message": message, "finish_reason": finish, **fields}
+
+
+def answer(text: str = "ok") -> dict[str, Any]:
+    return {"choices": [choice({"role": "assistant", "content": text})]}
+
+
+def calls(arguments: Any, call_id: str = "c1", finish: str = "tool_calls") -> dict[str, Any]:
+    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"choices": [choice({"role": "assistant", "content": None, "tool_calls": [call]}, finish)]}
+
+
+# --- what is never sent ------------------------------------------------------------------------------
+
+HI = User("hi")
+CALLED = [HI, Assistant(tool_calls=[ToolCall("1", "f", {"a": "no"})]), ToolResult("1", "r")]
+NUMBER = Tool("f", "", {"type": "object", "properties": {"a": {"type": "integer"}}})
+NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a system message of parts": (
+        [{"role": "system", "content": [{"type": "text", "text": "x"}]}, {"role": "user", "content": "hi"}],
+        {},
+        "messages[0].content",
+    ),
+    "an assistant message of an empty text": ([HI, Assistant([Text("")]), HI], {}, "messages[1]"),
+    "an assistant message of empty texts": ([HI, Assistant([Text(""), Text("")]), HI], {}, "messages[1]"),
+    "bytes as base64": ([User([Image(Inline(b"abc"), "image/png")])], {}, "messages[0].content[0].source.base64_data"),
+    "an unknown detail": ([User([Image(Url("https://x"), detail="ultra")])], {}, "messages[0].content[0].detail"),
+    "a number as text": ([User([Text(5)])], {}, "messages[0].content[0].text"),
+    "a number as address": ([User([Image(Url(5))])], {}, "messages[0].content[0].source.url"),
+    "a number as id": ([HI, Assistant([ToolCall(5, "f", {})]), HI], {}, "messages[1].content[0].id"),
+    "a tool named by a number": ("hi", {"tools": [Tool(5)]}, "tools[0].name"),
+    "a tool described by nothing": ("hi", {"tools": [Tool("g", None)]}, "tools[0].description"),
+    "arguments that violate their tool": (CALLED, {"tools": [NUMBER]}, "messages[1].content[0].arguments"),
+    "an image in an assistant's record": (
+        [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]},
+            {"role": "user", "content": "hi"},
+        ],
+        {},
+        "messages[1].content[0]",
+    ),
+    "an image in an assistant's value": ([HI, Assistant([Image(Url("u"))]), HI], {}, "messages[1].content[0]"),
+    "thinking in a user's record": (
+        [{"role": "user", "content": [{"type": "thinking", "text": "t"}]}],
+        {},
+        "messages[0].content[0]",
+    ),
+    "a block without a type": ([{"role": "user", "content": [{"text": "t"}]}], {}, "messages[0].content[0].type"),
+}
+
+
+@pytest.mark.parametrize(("messages", "fields", "path"), NEVER_SENT.values(), ids=NEVER_SENT)
+async def test_unsound_requests_are_refused_with_their_path(messages: Any, fields: Any, path: str) -> None:
+    model, transport = fixed((200, answer()))
+    with pytest.raises(InvalidRequestError) as caught:
+        await model.complete(messages, **fields)
+    assert caught.value.category == "provider_invalid_request"
+    assert caught.value.message.startswith(path)
+    assert transport.requests == []
+
+
+async def test_the_media_type_of_an_address_is_ignored() -> None:
+    model, _ = fixed((200, answer()), capabilities={"accepted_image_media_types": ["image/png"]})
+    assert (await model.complete([User([Image(Url("https://x/a"), "image/jpeg")])])).text == "ok"
+
+
+# --- ids ---------------------------------------------------------------------------------------------
+
+
+async def test_ids_go_back_verbatim_however_long() -> None:
+    made = "chatcmpl-tool-" + "0123456789abcdef" * 8
+    model, transport = fixed((200, calls("{}", made)), (200, answer()))
+    reply = await model.complete("hi", [Tool("f")])
+    await model.complete([HI, reply.message, ToolResult(reply.tool_calls[0].id, "r")], [Tool("f")])
+    sent = json.loads(transport.requests[1].body)["messages"]
+    assert [sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]] == [made, made]
+
+
+def test_limits_of_ids_are_a_vendors() -> None:
+    for vendor in ("openai", "azure"):
+        assert load_vendor(vendor).quirks["id_rule"] == {"max_length": 40, "any_character": True}
+
+
+# --- choices -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [choice({"content": "x"}, index=1)],
+        [choice({"content": "x"}, index=None)],
+        [choice({"content": "x"}, index=None), choice({"content": "y"}, "length", index=None)],
+        [choice({"content": "y"}, "length", index=1), choice({"content": "x"}, index=0)],
+    ],
+)
+async def test_choices_are_read_by_index(choices: list[Any]) -> None:
+    model, _ = fixed((200, {"choices": choices}))
+    reply = await model.complete("hi")
+    assert (reply.text, reply.finish_reason) == ("x", "stop")
+
+
+@pytest.mark.parametrize(
+    ("extras", "indices", "text"), [({}, [1, 1], "ab"), ({"n": 2}, [1, 0], "b"), ({}, [None, None], "ab")]
+)
+async def test_choices_of_a_stream_are_read_by_index(extras: Any, indices: list[Any], text: str) -> None:
+    chunks = [
+        {"choices": [{"index": index, "delta": {"content": piece}, "finish_reason": "stop"}]}
+        for index, piece in zip(indices, "ab", strict=True)
+    ]
+    body = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    model, _ = fixed((200, body))
+    stream = model.stream("hi", extras=extras)
+    async for _ in stream:
+        pass
+    assert stream.response is not None
+    assert stream.response.text == text
+
+
+# --- degraded replies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "count"),
+    [("x", 0), ([None], 0), ([{"id": "c", "function": "x"}], 1), ([{"id": "c", "function": {"name": "f"}}, 5], 1)],
+)
+async def test_unsound_calls_of_a_degraded_reply_do_not_raise(found: Any, count: int) -> None:
+    body = {"choices": [choice({"role": "assistant", "content": "so far", "tool_calls": found}, "error")]}
+    model, _ = fixed((200, body))
+    reply = await model.complete("hi", [Tool("f")])
+    assert (reply.finish_reason, reply.text, len(reply.tool_calls)) == ("error", "so far", count)
+    assert reply.raw == body
+
+
+@pytest.mark.parametrize("finish", ["stop", None])
+async def test_unsound_calls_of_another_reply_raise(finish: str | None) -> None:
+    model, _ = fixed((200, {"choices": [choice({"content": "x", "tool_calls": "x"}, finish)]}))
+    with pytest.raises(InvalidResponseError):
+        await model.complete("hi", [Tool("f")])
+
+
+@pytest.mark.parametrize("message", [{}, {"message": None}])
+async def test_a_filtered_choice_without_a_message_is_a_reply(message: dict[str, Any]) -> None:
+    filtered = {"finish_reason": "content_filter", "index": 0, "content_filter_results": {"hate": {"filtered": True}}}
+    model, _ = fixed((200, {"choices": [{**filtered, **message}], "usage": {"prompt_tokens": 3}}))
+    reply = await model.complete("hi")
+    assert (reply.finish_reason, reply.text, reply.usage.input_tokens) == ("content_filter", "", 3)
+    assert reply.raw["choices"][0]["content_filter_results"] == {"hate": {"filtered": True}}
+
+
+# --- arguments that are null ---------------------------------------------------------------------------
+
+NULLS: dict[str, Any] = {
+    "openai": {"choices": [choice({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "null"}}]})]},
+    "responses": {
+        "status": "completed",
+        "output": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "null", "status": "completed"}],
+    },
+    "anthropic": {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "c", "name": "f", "input": None}],
+        "stop_reason": "tool_use",
+    },
+    "gemini": {
+        "candidates": [
+            {"content": {"parts": [{"functionCall": {"name": "f", "args": None}}]}, "finishReason": "STOP"},
+        ],
+    },
+    "ollama": {
+        "message": {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": None}}]},
+        "done": True,
+        "done_reason": "stop",
+    },
+}
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_arguments_that_are_null_are_none(wire: str) -> None:
+    model, _ = fixed((200, NULLS[wire]), wire=wire)
+    reply = await model.complete("hi", [Tool("f", "", EMPTY)], max_tokens=9)
+    assert [call.arguments for call in reply.tool_calls] == [{}]
+    assert reply.finish_reason == "tool_calls"
+
+
+async def test_arguments_that_are_null_where_one_is_required() -> None:
+    model, _ = fixed((200, NULLS["openai"]))
+    needy = Tool("f", "", {"type": "object", "properties": {"a": {}}, "required": ["a"]})
+    with pytest.raises(MalformedToolCallError, match="not a JSON object"):
+        await model.complete("hi", [needy])
+
+
+@pytest.mark.parametrize(("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)])
+async def test_streamed_arguments_that_are_null(pieces: list[str], sound: bool) -> None:
+    deltas: list[Any] = [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}]
+    deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    body = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    model, _ = fixed((200, body))
+    stream = model.stream("hi", [Tool("f", "", EMPTY)])
+    if not sound:
+        with pytest.raises(MalformedToolCallError, match="not a JSON object"):
+            [event async for event in stream]
+        return
+    assert [event async for event in stream]
+    assert stream.response is not None
+    assert stream.response.tool_calls[0].arguments == {}
+
+
+# --- errors --------------------------------------------------------------------------------------------
+
+
+async def refusal(status: int, body: Any, **settings: Any) -> ProviderError:
+    model, _ = fixed((status, body), **settings)
+    with pytest.raises(ProviderError) as caught:
+        await model.complete("What is the weather like?", max_tokens=9)
+    return caught.value
+
+
+async def test_an_error_keeps_its_parameter_its_inner_error_and_its_body() -> None:
+    inner = {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {"hate": {"filtered": True}}}
+    body = {"error": {"message": f"filtered, {KEY}", "param": "prompt", "code": "content_filter", "innererror": inner}}
+    error = await refusal(400, body)
+    assert isinstance(error, InvalidRequestError)
+    assert (error.param, error.inner_error) == ("prompt", inner)
+    assert error.body == {"error": {**body["error"], "message": "filtered, [hidden]"}}
+    assert KEY not in str(vars(error))
+    assert "ResponsibleAIPolicyViolation" not in str(error)
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_every_wire_keeps_the_body_of_an_error(wire: str) -> None:
+    body = {"error": {"message": "no", "param": "p", "details": [{"reason": "WHY"}], "status": "INVALID_ARGUMENT"}}
+    error = await refusal(400, body, wire=wire)
+    assert (error.body, error.param, error.inner_error) == (body, "p", [{"reason": "WHY"}])
+
+
+async def test_bodies_of_errors_are_bounded() -> None:
+    error = await refusal(500, b'{"error": "' + b"x" * 100_000 + b'"}')
+    assert isinstance(error.body, str)
+    assert len(error.body) <= 16 * 1024
+    assert error.inner_error is None
+    assert (await refusal(500, b"")).body is None
+    assert (await refusal(500, b"<html>no</html>")).body == "<html>no</html>"
+
+
+@pytest.mark.parametrize("body", [b'{"choices": []}', b"[1, 2]", b"<html>hello</html>", b'{"choices": [{}]}'])
+async def test_a_reply_that_cannot_be_read_is_kept_on_the_error(body: bytes) -> None:
+    error = await refusal(200, body)
+    assert isinstance(error, InvalidResponseError)
+    assert error.body_text == body.decode()
+
+
+async def test_an_error_inside_a_success_keeps_its_body() -> None:
+    error = await refusal(200, {"error": {"message": "no", "code": 400, "innererror": {"x": 1}}})
+    assert error.inner_error == {"x": 1}
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+@pytest.mark.parametrize("message", ["Payment required", "Insufficient credits", "insufficient_quota"])
+async def test_payment_required_is_a_billing_error(wire: str, message: str) -> None:
+    error = await refusal(402, {"type": "error", "error": {"message": message}}, wire=wire)
+    assert type(error) is BillingError
+    assert isinstance(error, AuthenticationError)
+    found = (error.category, error.error_class, error.kind, error.transient)
+    assert found == ("provider_authentication", "auth", "quota", False)
+
+
+# --- readiness -----------------------------------------------------------------------------------------
+
+LISTED = {"data": [{"id": "m"}]}
+
+
+async def test_a_wrong_key_is_reported_where_the_model_list_is_public() -> None:
+    model, transport = fixed((401, {"error": {"message": "User not found."}}), quirks={"readiness": "key"})
+    with pytest.raises(AuthenticationError):
+        await model.ready()
+    assert [request.url for request in transport.requests] == ["http://127.0.0.1:9/v1/key"]
+    for status in (200, 404):
+        model, transport = fixed((status, {}), (200, LISTED), quirks={"readiness": "key"})
+        await model.ready()
+        assert len(transport.requests) == 2
+
+
+def test_the_catalogue_asks_for_the_key_where_the_list_is_public() -> None:
+    model = connect("openrouter:openai/gpt-5", api_key="k")
+    assert isinstance(model, HttpProvider)
+    assert model.codec.quirks.readiness == "key"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("entry", "state"),
+    [
+        ({"state": "failed"}, "failed"),
+        ({"state": "Error"}, "error"),
+        ({"status": "stopped"}, "stopped"),
+        ({"status": "unavailable"}, "unavailable"),
+        ({"status": {"value": "unloaded", "failed": True}}, "failed"),
+        ({"failed": True}, "failed"),
+        ({"ready": False}, "not ready"),
+        ({"loaded": False}, "not loaded"),
+        ({"state": "not-loaded"}, "not loaded"),
+    ],
+)
+async def test_a_model_that_cannot_answer_is_not_ready(entry: dict[str, Any], state: str) -> None:
+    model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
+    with pytest.raises(ModelNotLoadedError, match=f"lists the model as {state}"):
+        await model.ready()
+
+
+@pytest.mark.parametrize("entry", [{"state": "loaded", "loaded": False}, {"ready": True}, {"status": "active"}])
+async def test_a_model_that_can_answer_is_ready(entry: dict[str, Any]) -> None:
+    model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
+    await model.ready()
+
+
+# --- tools ---------------------------------------------------------------------------------------------
+
+
+async def test_strict_of_a_tool_survives() -> None:
+    model, transport = fixed((200, answer()))
+    parameters = {**EMPTY, "additionalProperties": False}
+    function = {"name": "f", "description": "d", "parameters": parameters, "strict": True}
+    await model.complete("hi", [{"type": "function", "function": function}])
+    assert json.loads(transport.requests[0].body)["tools"] == [{"type": "function", "function": function}]
