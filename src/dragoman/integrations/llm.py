@@ -1,0 +1,244 @@
+"""A plugin of the ``llm`` command: ``llm -m dragoman/local "Name a river."``.
+
+``llm`` finds it by its entry point. ``llm models`` lists ``local`` and the aliases and groups of ``models.yaml``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import llm
+from llm.parts import (
+    AttachmentPart,
+    ReasoningPart,
+    StreamEvent,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from pydantic import Field
+
+from ..config import ConfigError
+from ..errors import InvalidRequestError
+from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
+from ..messages import (
+    Assistant,
+    AssistantBlock,
+    Document,
+    Image,
+    Inline,
+    Message,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+    UserBlock,
+)
+from ..provider import Provider, connect
+from ..registry import Registry
+from ..sync import SyncProvider
+from .loops import PerLoop, open_blocking
+
+PREFIX = "dragoman/"
+_IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+
+
+class Options(llm.Options):
+    """The settings of a call, by Dragoman's names."""
+
+    temperature: float | None = Field(default=None, description="Randomness, from 0.")
+    max_tokens: int | None = Field(default=None, description="The most tokens to generate.")
+    top_p: float | None = Field(default=None, description="Nucleus sampling.")
+    seed: int | None = Field(default=None, description="Seed of sampling.")
+    reasoning: str | None = Field(default=None, description="off, minimal, low, medium, high or a budget in tokens.")
+
+
+class _Described:
+    """What both kinds of model share."""
+
+    model_id: str
+    can_stream = True
+    supports_schema = True
+    supports_tools = True
+    attachment_types = frozenset({*_IMAGES, "application/pdf"})
+    Options = Options
+
+    def __init__(self, name: str, open_provider: Callable[[str], Provider] = connect) -> None:
+        self.name = name
+        self.model_id = PREFIX + name
+        self._open = open_provider
+
+    def __str__(self) -> str:
+        return f"Dragoman: {self.model_id}"
+
+
+class DragomanModel(_Described, llm.Model):  # type: ignore[misc]
+    """A model of the ``llm`` command, for blocking code."""
+
+    _provider: SyncProvider | None = None
+
+    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any = None) -> Iterator[StreamEvent]:
+        """Call the model, and yield its reply as events."""
+        if self._provider is None:
+            self._provider = open_blocking(self._open(self.name))
+        arguments = make_arguments(prompt)
+        if not stream:
+            reply = self._provider.complete(**arguments)
+            yield from make_events(reply)
+        else:
+            with self._provider.stream(**arguments) as events:
+                for event in events:
+                    yield from translate(event)
+            reply = events.response
+        finish(response, reply)
+
+
+class AsyncDragomanModel(_Described, llm.AsyncModel):  # type: ignore[misc]
+    """A model of the ``llm`` command, for asynchronous code."""
+
+    def __init__(self, name: str, open_provider: Callable[[str], Provider] = connect) -> None:
+        super().__init__(name, open_provider)
+        self._loops = PerLoop(lambda: self._open(self.name))
+
+    async def execute(
+        self, prompt: Any, stream: bool, response: Any, conversation: Any = None
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Call the model, and yield its reply as events."""
+        provider = await self._loops.get()
+        arguments = make_arguments(prompt)
+        if not stream:
+            reply = await provider.complete(**arguments)
+            for made in make_events(reply):
+                yield made
+        else:
+            async with provider.stream(**arguments) as events:
+                async for event in events:
+                    for made in translate(event):
+                        yield made
+            reply = events.response
+        finish(response, reply)
+
+
+@llm.hookimpl
+def register_models(register: Callable[..., None]) -> None:
+    """Register ``local`` and the names of ``models.yaml``."""
+    for name in find_names():
+        register(DragomanModel(name), AsyncDragomanModel(name))
+
+
+def find_names() -> list[str]:
+    """Return the names to register; a broken ``models.yaml`` must not break the ``llm`` command."""
+    try:
+        registry = Registry.load()
+        names = {*registry.aliases(), *registry.groups()}
+    except ConfigError:
+        names = set()
+    return ["local", *sorted(names - {"local"})]
+
+
+# --- requests ---------------------------------------------------------------------------------------
+
+
+def make_arguments(prompt: Any) -> dict[str, Any]:
+    """Return the arguments of ``Provider.complete`` for a prompt."""
+    arguments: dict[str, Any] = {"messages": [*read_messages(prompt.messages)], "check_calls": False}
+    tools = [Tool(tool.name, tool.description or "", tool.input_schema) for tool in prompt.tools or ()]
+    if tools:
+        arguments["tools"] = tools
+    if prompt.schema:
+        arguments["response_schema"] = prompt.schema
+    settings: dict[str, Any] = prompt.options.model_dump(exclude_none=True)
+    if str(settings.get("reasoning", "")).isdigit():
+        settings["reasoning"] = int(settings["reasoning"])
+    return arguments | settings
+
+
+def read_messages(messages: Any) -> Iterator[Message]:
+    """Yield the messages of a conversation of ``llm`` as Dragoman's."""
+    for message in messages:
+        if message.role == "system":
+            yield System("".join(part.text for part in message.parts))
+        elif message.role == "assistant":
+            blocks = [*_read_reply(message.parts)]
+            if blocks:
+                yield Assistant(blocks)
+        else:
+            results = [part for part in message.parts if isinstance(part, ToolResultPart)]
+            yield from [ToolResult(part.tool_call_id or "", part.output, bool(part.exception)) for part in results]
+            content = [_read_part(part) for part in message.parts if not isinstance(part, ToolResultPart)]
+            if content:
+                yield User(content)
+
+
+def _read_reply(parts: Any) -> Iterator[AssistantBlock]:
+    for part in parts:
+        if isinstance(part, TextPart) and part.text:
+            yield Text(part.text)
+        elif isinstance(part, ReasoningPart) and part.text:
+            yield Thinking(part.text)
+        elif isinstance(part, ToolCallPart) and not part.server_executed:
+            yield ToolCall(part.tool_call_id or "", part.name, part.arguments)
+
+
+def _read_part(part: Any) -> UserBlock:
+    if isinstance(part, TextPart):
+        return Text(part.text)
+    if not isinstance(part, AttachmentPart) or part.attachment is None:
+        raise InvalidRequestError(f"a part of type {type(part).__name__} cannot be sent")
+    attachment: Any = part.attachment  # its methods have no types
+    kind = attachment.resolve_type()
+    source: Url | Inline
+    if attachment.url:
+        source = Url(attachment.url)
+    else:
+        source = Inline(base64.b64encode(attachment.content_bytes()).decode("ascii"))
+    return Image(source, kind) if kind in _IMAGES else Document(source, kind)
+
+
+# --- replies ----------------------------------------------------------------------------------------
+
+
+def translate(event: Event) -> Iterator[StreamEvent]:
+    """Yield an event of Dragoman as one of ``llm``."""
+    if type(event) is TextDelta:
+        yield StreamEvent(type="text", chunk=event.text)
+    elif type(event) is ThinkingDelta and event.text:
+        yield StreamEvent(type="reasoning", chunk=event.text)
+    elif type(event) is ToolUseStart:
+        yield StreamEvent(type="tool_call_name", chunk=event.tool_name, tool_call_id=event.tool_use_id)
+    elif type(event) is ToolUseInputDelta:
+        yield StreamEvent(type="tool_call_args", chunk=event.partial_json, tool_call_id=event.tool_use_id)
+
+
+def make_events(reply: Response[Any]) -> Iterator[StreamEvent]:
+    """Yield a complete reply as events."""
+    if reply.thinking:
+        yield StreamEvent(type="reasoning", chunk=reply.thinking)
+    if reply.text:
+        yield StreamEvent(type="text", chunk=reply.text)
+
+
+def finish(response: Any, reply: Response[Any]) -> None:
+    """Record on the response what the reply used and which calls it proposes."""
+    for call in reply.tool_calls:
+        response.add_tool_call(llm.ToolCall(name=call.name, arguments=call.arguments or {}, tool_call_id=call.id))
+    usage = reply.usage
+    details = {
+        "cached_input_tokens": usage.cached_input_tokens,
+        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+    }
+    known = {name: count for name, count in details.items() if count}
+    response.set_usage(input=usage.input_tokens, output=usage.output_tokens, details=known or None)
+    if reply.model:
+        response.set_resolved_model(reply.model)
+    response.response_json = {
+        "finish_reason": reply.finish_reason,
+        "warnings": [str(warning) for warning in reply.warnings],
+    }

@@ -1,0 +1,134 @@
+"""The ``llm`` command with Dragoman's models, over a real socket to a scripted server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import llm
+import pytest
+
+from dragoman.integrations.llm import AsyncDragomanModel, DragomanModel, find_names
+from dragoman.messages import Document, Image, ToolResult
+from dragoman.provider import connect
+from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
+
+from .obliging import obliging
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed database.*:ResourceWarning")
+
+
+@pytest.fixture
+def server() -> Iterator[SimServer]:
+    with SimServer(obliging()) as served:
+        yield served
+
+
+@pytest.fixture
+def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "models.yaml"
+    address = server.base_urls["openai"]
+    adapters = f"adapters: {{box: {{type: openai-compatible, base_url: '{address}'}}}}\n"
+    path.write_text(adapters + "models: {'box:sim-1': {aliases: [quick]}}\n")
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(path))
+    return path
+
+
+def test_the_command_finds_the_models_and_asks_them(config: Path, tmp_path: Path) -> None:
+    """In a process of its own, as a user types it; the log of ``llm`` has the usage."""
+    environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
+    code = "import llm.cli, llm.plugins, dragoman.integrations.llm as p; llm.plugins.pm.register(p); llm.cli.cli()"
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    listed = run("models")
+    assert "dragoman/quick" in listed
+    assert "dragoman/local" in listed
+    assert run("-m", "dragoman/quick", "Hello?").startswith("Hello from the scripted model")
+    [entry] = json.loads(run("logs", "--json"))
+    assert (entry["model"], entry["input_tokens"], entry["output_tokens"]) == ("dragoman/quick", 20, 10)
+
+
+def test_the_entry_point_is_declared() -> None:
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["llm"] == {"dragoman": "dragoman.integrations.llm"}
+
+
+def test_names_of_a_broken_configuration_are_left_out(config: Path) -> None:
+    assert find_names() == ["local", "quick"]
+    config.write_text("adapters: 3\n")
+    assert find_names() == ["local"]
+
+
+def open_scripted(provider: ScriptedProvider) -> DragomanModel:
+    return DragomanModel("scripted", lambda name: provider)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_text_and_reasoning(stream: bool) -> None:
+    model = open_scripted(ScriptedProvider(Answer(text="The Rhine.", thinking="A river.")))
+    response = model.prompt("Name a river.", system="Be brief.", stream=stream, temperature=0.5, reasoning="low")
+    assert response.text() == "The Rhine."
+    assert response.usage().input is not None
+    assert response.response_json["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_are_run_by_llm(stream: bool) -> None:
+    provider = ScriptedProvider(Answer(tool_calls=[Call("double", {"n": 21}, id="c1")]), "It is 42.")
+
+    def double(n: int) -> int:
+        """Double a number."""
+        return 2 * n
+
+    chain = open_scripted(provider).chain("Twice 21?", tools=[double], stream=stream)
+    assert chain.text() == "It is 42."
+    assert provider.requests[1].messages[-1] == ToolResult("c1", "42")
+
+
+def test_schemas_and_attachments() -> None:
+    provider = ScriptedProvider('{"name": "Rhine"}')
+    schema: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    files = [
+        llm.Attachment(type="image/png", content=b"\x89PNG"),
+        llm.Attachment(type="application/pdf", content=b"%PDF-1.4"),
+        llm.Attachment(type="image/png", url="https://example.com/a.png"),
+    ]
+    response = open_scripted(provider).prompt("Which river?", schema=schema, attachments=files)
+    assert json.loads(response.text()) == {"name": "Rhine"}
+    [request] = provider.requests
+    assert request.response_schema is not None
+    assert {type(block) for block in request.messages[-1].content[1:]} == {Image, Document}
+
+
+def test_a_conversation_keeps_its_turns() -> None:
+    provider = ScriptedProvider("The Rhine.", "The Aare.")
+    conversation = open_scripted(provider).conversation()
+    assert conversation.prompt("Name a river.").text() == "The Rhine."
+    assert conversation.prompt("And another?").text() == "The Aare."
+    assert [message.text for message in provider.requests[1].messages] == [
+        "Name a river.",
+        "The Rhine.",
+        "And another?",
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_asynchronous_model(server: SimServer, stream: bool) -> None:
+    model = AsyncDragomanModel(
+        "sim-1", lambda name: connect(name, base_url=server.base_urls["anthropic"], wire="anthropic")
+    )
+    response = model.prompt("Hello?", stream=stream, max_tokens=50)
+    assert (await response.text()).startswith("Hello from")
+    assert (await response.usage()).output == 10
