@@ -26,6 +26,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Keys that the developer has stored must not configure a vendor that a test expects without one.
 os.environ["DRAGOMAN_KEYS"] = os.path.join(os.sep, "nonexistent", "keys.json")  # noqa: PTH118
 
+# Nor may tests write what they observe into the developer's cache folder.
+os.environ["DRAGOMAN_OBSERVED"] = "off"
+
 # A shell that runs us in the background has interrupts ignored, and so would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

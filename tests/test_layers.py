@@ -99,6 +99,7 @@ _VENDOR = re.compile("|".join(name for name in VENDORS if name not in CODECS))
 _VENDOR_WORD = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(VENDOR_WORDS)})(?![a-z0-9])")
 ALLOWED = {
     ("errors.py", "xai"): "the beginning of a key, which must be known to be hidden",
+    ("registry/auth.py", "azure"): "the package and the extra that tokens of Entra ID come from",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
 }
 # Below the core's line nothing can run a tool. The log and the cache run SQL, and the name is the database driver's.

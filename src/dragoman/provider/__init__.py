@@ -11,16 +11,20 @@
 """
 
 from ..validate import Messages
+from .auth import AccessKeys, Auth, SignatureAuth, Token, TokenAuth, TokenSource, sign_v4
 from .connect import SCHEMES, bind, connect, open_scheme
 from .contract import Provider, ReplyProvider, plan
 from .gather import Gathered, gather
-from .http import HttpProvider
+from .http import ApiKey, HttpProvider
 from .reply import AssembledReply, EventsReply, Reply, Served, WrappedReply, read_events
 from .stream import EventStream
 
 __all__ = [
     "SCHEMES",
+    "AccessKeys",
+    "ApiKey",
     "AssembledReply",
+    "Auth",
     "EventStream",
     "EventsReply",
     "Gathered",
@@ -30,6 +34,10 @@ __all__ = [
     "Reply",
     "ReplyProvider",
     "Served",
+    "SignatureAuth",
+    "Token",
+    "TokenAuth",
+    "TokenSource",
     "WrappedReply",
     "bind",
     "connect",
@@ -37,4 +45,5 @@ __all__ = [
     "open_scheme",
     "plan",
     "read_events",
+    "sign_v4",
 ]

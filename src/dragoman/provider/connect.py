@@ -12,7 +12,7 @@ from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..wire import CODECS
 from .contract import Provider
-from .http import HttpProvider
+from .http import ApiKey, HttpProvider, Observed
 
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
 """Names that do not need an address, with the function that opens them, or with its place until it is needed."""
@@ -27,7 +27,7 @@ def connect(
     *,
     base_url: str | None = None,
     wire: str | None = None,
-    api_key: str | None = None,
+    api_key: ApiKey | None = None,
     retries: int | None = None,
     capabilities: Capabilities | Mapping[str, Any] | None = None,
     quirks: Any = None,
@@ -50,12 +50,13 @@ def connect(
     adapter that ``models.yaml`` configures is retried, by its ``max_retries``. ``describe()`` shows the stack.
 
     ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key of a name comes from
-    the environment. ``capabilities`` is what you know the model can do, by the contract's names; ``quirks`` how
-    the server differs, as the wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines, or
-    a number for ``total``. ``name`` labels the provider in events and errors, by default the vendor or the
-    host; ``vendor`` names whose opaque state the endpoint understands; ``token_family`` is the vocabulary that
-    lengths are estimated by, one of ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as, if the host of
-    ``base_url`` does not tell: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+    the environment. ``api_key`` may be a function or coroutine function that returns the key, or a ``Token`` with
+    its end, which is renewed in time; or an ``Auth``. ``capabilities`` is what you know the model can do, by the
+    contract's names; ``quirks`` how the server differs, as the wire's ``Quirks`` or a mapping of its fields;
+    ``timeouts`` the four deadlines, or a number for ``total``. ``name`` labels the provider in events and errors, by
+    default the vendor or the host; ``vendor`` names whose opaque state the endpoint understands; ``token_family`` is
+    the vocabulary that lengths are estimated by, one of ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as,
+    if the host of ``base_url`` does not tell: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts,
@@ -88,7 +89,7 @@ def bind(
     base_url: str,
     *,
     wire: str | None = None,
-    api_key: str | None = None,
+    api_key: ApiKey | None = None,
     capabilities: Capabilities | Mapping[str, Any] | None = None,
     quirks: Any = None,
     timeouts: Timeouts | Mapping[str, Any] | float | None = None,
@@ -101,10 +102,12 @@ def bind(
     keep_raw: bool = True,
     priced_as: PricedAs | PriceRow | str | None = None,
     hint: str | None = None,
+    observe: Observed | None = None,
 ) -> Provider:
     """Bind a model at an address. ``connect`` documents the settings.
 
-    ``hint`` is the advice of the error that is raised when no server answers at the address.
+    ``hint`` is the advice of the error that is raised when no server answers at the address; ``observe`` is called with
+    every complete reply.
     """
     wire, token_family = wire or "openai", token_family or "default"
     if wire not in CODECS:
@@ -128,6 +131,7 @@ def bind(
         on_loss=on_loss,
         base_url=base_url,
         hint=hint,
+        observe=observe,
     )
     if priced_as is not None:
         provider.priced_as = priced_as

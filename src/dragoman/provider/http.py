@@ -6,10 +6,12 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Literal, NoReturn, final
+from typing import Any, Literal, NoReturn, TypeAlias, final
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..errors import (
@@ -20,19 +22,40 @@ from ..errors import (
     keep_headers,
     without_frames,
 )
-from ..events import Assembler, Event
+from ..events import Assembler, Event, MessageComplete
 from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
 from ..prices import PricedAs, find_seller
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan
+from .auth import Auth, TokenAuth, TokenSource
 from .contract import ReplyProvider
+from .fit import NO_LOSS, fit_request
 from .reply import AssembledReply, Reply
 
 log = logging.getLogger("dragoman")
 
 # How many seconds we wait for the body of an error.
 _ERROR_BODY_SECONDS = 10.0
+
+
+ApiKey: TypeAlias = str | Auth | TokenSource
+"""A key, a function that returns one, or what makes the credentials of each request."""
+
+Observed: TypeAlias = Callable[[Request, MessageComplete], None]
+"""Called with every reply that is complete."""
+
+_NOTHING_KNOWN = Capabilities()
+
+
+def _read_auth(api_key: Any) -> Auth | None:
+    if api_key is None or isinstance(api_key, str):
+        return None
+    if isinstance(api_key, Auth):
+        return api_key
+    if not callable(api_key):
+        raise ValueError(f"api_key must be a text, a function or an Auth, not {type(api_key).__name__}")
+    return TokenAuth(api_key)
 
 
 @final
@@ -46,7 +69,7 @@ class HttpProvider(ReplyProvider):
         *,
         name: str,
         model: str,
-        api_key: str | None = None,
+        api_key: ApiKey | None = None,
         headers: Mapping[str, str] | None = None,
         capabilities: Capabilities | None = None,
         token_family: str = "default",  # noqa: S107 - as above
@@ -54,6 +77,7 @@ class HttpProvider(ReplyProvider):
         on_loss: Literal["warn", "reject"] = "warn",
         base_url: str = "",
         hint: str | None = None,
+        observe: Observed | None = None,
     ) -> None:
         self._base_url = base_url
         self._hint = hint
@@ -66,10 +90,14 @@ class HttpProvider(ReplyProvider):
         self._timeouts = timeouts or Timeouts()
         self.on_loss = on_loss
         self._issuer = Issuer(codec.wire, codec.issuer_vendor, model)
-        self._key = Secret(api_key)
+        key = api_key if isinstance(api_key, str) else None
+        self._key = Secret(key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
-        if api_key:
-            self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
+        if key:
+            self._credentials |= {name: Secret(value) for name, value in codec.authorise(key).items()}
+        self._auth = _read_auth(api_key)
+        self._fits = self.capabilities == _NOTHING_KNOWN  # then there is nothing to fit a request to
+        self._observe = observe
 
     def open(self, request: Request) -> Reply:
         return WireReply(self, request)
@@ -116,9 +144,14 @@ class HttpProvider(ReplyProvider):
     def _find_seller(self) -> PricedAs:
         return find_seller(self._base_url, self.model) if self._base_url else super()._find_seller()
 
-    def _encode(self, codec: Codec, request: Request) -> Encoded:
+    def _fit(self, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
+        return (request, NO_LOSS) if self._fits else fit_request(request, self.capabilities)
+
+    def _encode(self, codec: Codec, request: Request, losses: tuple[LossWarning, ...] = NO_LOSS) -> Encoded:
         """Encode a request; report losses, or raise them with ``on_loss="reject"``."""
         encoded = codec.encode(request)
+        if losses:
+            encoded = replace(encoded, warnings=(*losses, *encoded.warnings))
         if encoded.warnings:
             if self.on_loss == "reject":
                 raise _rejected(encoded.warnings)
@@ -127,9 +160,11 @@ class HttpProvider(ReplyProvider):
                 log.warning("%s/%s %s: %s", self.name, self.model, call, warning)
         return encoded
 
-    def _send(self, encoded: Encoded, *, stream: bool) -> AbstractAsyncContextManager[HttpStream]:
-        """Send an encoded request with the credentials of this provider."""
-        return self._transport.send(encoded.http, self._credentials, self._timeouts, stream=stream)
+    async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
+        """Return the credentials of a request: the fixed ones, and what ``Auth`` makes for it."""
+        if self._auth is None:
+            return self._credentials
+        return {**self._credentials, **await self._auth.headers(request, self.codec)}
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
         """Learn from an error that names what the server does not take, for this and later requests; else raise it.
@@ -153,10 +188,11 @@ class HttpProvider(ReplyProvider):
 
     def _reveal_secrets(self) -> list[str]:
         """Return what must be in no text that is kept: some servers repeat the headers they were sent."""
-        return [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
+        fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
+        return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask(self, question: HttpRequest) -> HttpReply:
-        return await self._transport.exchange(question, self._credentials, self._timeouts)
+        return await self._transport.exchange(question, await self._authorise(question), self._timeouts)
 
 
 class WireReply(AssembledReply):
@@ -213,20 +249,29 @@ class WireReply(AssembledReply):
                 return self._close(events)
         if decoder.error is not None:
             raise decoder.error
+        if self._provider._observe is not None and self.out is not None and self.out.complete is not None:
+            self._provider._observe(self.request, self.out.complete)
         return []
 
     async def _send(self) -> tuple[HttpStream, Decoder]:
         """Send the request, again if the codec learns from the answer how to write it, until it is accepted."""
-        provider, request = self._provider, self.request
+        provider = self._provider
+        request, losses = provider._fit(self.request)
         while True:
             codec = provider.codec
-            encoded = provider._encode(codec, request)
+            encoded = provider._encode(codec, request, losses)
             self.out = out = self._assembler(encoded)
-            exchange = provider._send(encoded, stream=request.stream)
+            credentials = provider._credentials
+            if provider._auth is not None:
+                credentials = await provider._authorise(encoded.http)  # type: ignore[assignment]
+            transport = provider._transport
+            exchange = transport.send(encoded.http, credentials, provider._timeouts, stream=request.stream)
             http = await exchange.__aenter__()
             if http.status < 300:
                 self._exchange, self._http, self._decoder = exchange, http, codec.decoder(request, out)
                 return http, self._decoder
+            if http.status == 401 and provider._auth is not None:
+                provider._auth.reject()
             try:
                 body = await _read_error(http)
             finally:

@@ -21,6 +21,7 @@ from ..tokens import FAMILIES
 from ..transport import Timeouts
 from ..wire import CODECS
 from ..wire.urls import is_loopback
+from .auth import AuthSettings, read_auth
 from .groups import Group, check_names, read_group
 from .keys import read_key
 from .limits import RateLimits, read_connection, read_rate_limit, read_retries, read_thresholds, read_timeouts
@@ -59,6 +60,7 @@ class Adapter(Struct, frozen=True):
     timeouts: Timeouts | None = None
     connection: Connection = Connection()
     own_wire: str | None = None
+    auth: AuthSettings | None = None
 
     def __repr__(self) -> str:
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
@@ -121,7 +123,7 @@ class Adapter(Struct, frozen=True):
     @property
     def is_configured(self) -> bool:
         """Can it be used as it stands? A local server needs no key."""
-        return bool(self.base_url) and (self.key() is not None or self.api_key_env is None)
+        return bool(self.base_url) and (self.auth is not None or self.key() is not None or self.api_key_env is None)
 
     @property
     def is_local(self) -> bool:
@@ -145,7 +147,7 @@ class Adapter(Struct, frozen=True):
         return settings | {
             "wire": self.wire,
             "base_url": self.base_url or "https://not-configured.invalid",
-            "api_key": self.key(),
+            "api_key": self.key() if self.auth is None else self.auth.build(),
             "quirks": self.all_quirks or None,
             "timeouts": self.timeouts or Timeouts(total=self.timeout_seconds),
             "name": self.name,
@@ -193,6 +195,7 @@ class File(Struct, frozen=True):
     groups: tuple[Group, ...] = ()
     thresholds: Thresholds = Thresholds()
     redis: str | None = None
+    observed: bool = True
 
 
 def config_path() -> Path:
@@ -208,7 +211,7 @@ def read_file(path: Path) -> File:
     """Read a file to its end. ``ConfigError`` if it is not even YAML; else ``problems`` has what is wrong."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
-    root.allow("adapters", "models", "groups", "availability", "redis", "redis_env", "default", "prices")
+    root.allow("adapters", "models", "groups", "availability", "redis", "redis_env", "observed", "default", "prices")
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
     sections = root.section("adapters")
@@ -232,7 +235,7 @@ def read_file(path: Path) -> File:
     groups = _read_groups(root, taken, known)
     file = File(
         adapters, tuple(models), prices, (), tuple(remarks), tuple(advice), root.get("default", str), groups,
-        read_thresholds(root), _read_redis(root),
+        read_thresholds(root), _read_redis(root), root.get("observed", bool, True),
     )  # fmt: skip
     return replace(file, problems=tuple(sorted(problems, key=lambda problem: problem.line or 0)))
 
@@ -277,7 +280,7 @@ def _read_prices(root: Section) -> PriceTable | None:
 def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
     section.allow(
         "type", "wire", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries", "rate_limit",
-        "timeouts", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
+        "timeouts", "auth", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
     )  # fmt: skip
     kind = section.get("type", str, name)
     kinds = {*CODECS, *_WIRES, *vendor_names()}
@@ -290,7 +293,9 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
     wire = _read_wire(section, vendor)
     base_url = section.get("base_url", str, vendor.address(wire) if vendor else None)
     # The vendor's key goes to the vendor's own address only: an adapter that points elsewhere names its own.
-    inherits = vendor is not None and key is None and _same_origin(base_url, vendor.base_url)
+    inherits = (
+        vendor is not None and key is None and "auth" not in section.data and _same_origin(base_url, vendor.base_url)
+    )
     variables = _read_variables(section) or ((vendor.api_key_env,) if vendor and inherits else ())
     retries = read_retries(section)
     adapter = Adapter(
@@ -309,6 +314,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         read_timeouts(section),
         read_connection(section),
         wire,
+        read_auth(section),
     )
     _check_options(adapter, section.section("options"), remarks)
     _check_dialect(adapter, section)

@@ -17,6 +17,7 @@ from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES
 from .entries import Adapter, File, ModelEntry
 from .groups import Group, join_facts
+from .observed import ObservedFacts, observed_path
 from .vendors import load_vendor, vendor_names
 
 
@@ -31,6 +32,7 @@ class Names(Struct, frozen=True):
     prices: PriceTable | None = None
     thresholds: Thresholds = Thresholds()
     redis: str | None = None
+    observed: ObservedFacts = ObservedFacts(None)
 
     @classmethod
     def of(cls, file: File) -> Names:
@@ -40,7 +42,8 @@ class Names(Struct, frozen=True):
         aliases = {alias: model.id for model in models.values() for alias in model.aliases}
         aliases |= {alias: group.name for group in groups.values() for alias in group.aliases}
         adapters = {adapter.name: adapter for adapter in file.adapters}
-        return cls(adapters, models, groups, aliases, file.default, file.prices, file.thresholds, file.redis)
+        observed = ObservedFacts(observed_path() if file.observed else None)
+        return cls(adapters, models, groups, aliases, file.default, file.prices, file.thresholds, file.redis, observed)
 
     @property
     def own_prices(self) -> PriceTable | None:
@@ -83,7 +86,9 @@ class Names(Struct, frozen=True):
         listed = vendor.models.get(entry.wire_name) if vendor else None
         return replace(
             entry,
-            capabilities=(listed or Capabilities()).merged(entry.capabilities),
+            capabilities=(listed or Capabilities())
+            .merged(self.observed.find(adapter.base_url, entry.wire_name))
+            .merged(entry.capabilities),
             status="configured" if adapter.is_configured else "not_configured",
             tokens=entry.tokens or (vendor.token_family(entry.wire_name) if vendor else "default"),
             priced_as=replace(_price(entry, adapter), table=self.own_prices),

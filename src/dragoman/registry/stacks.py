@@ -157,7 +157,9 @@ class Stacks:
         is_usable = entry.status == "configured" or order.planning
         if not is_usable and not ("api_key" in order.settings and adapter.base_url):
             raise not_configured(entry, adapter)
-        keys = adapter.keys() if "api_key" not in order.settings else []
+        keys = adapter.keys() if "api_key" not in order.settings and adapter.auth is None else []
+        if adapter.base_url is not None:
+            given["observe"] = names.observed.watch(adapter.base_url, entry.wire_name, entry.capabilities)
         made = [self._bind(entry, adapter, {**given, "api_key": key}) for key in keys[1:]]
         made.insert(0, self._bind(entry, adapter, given))
         provider = _observe(made[0] if len(made) == 1 else KeyRotation(made), order)
@@ -201,7 +203,8 @@ class Stacks:
             if not names.is_scheme(model):
                 entry = names.find(model)
                 adapter = names.adapter(entry.adapter)
-                known.append((entry.id, entry.status, _describe(entry, adapter), adapter.keys()))
+                settings = {**_describe(entry, adapter), "api_key": None}
+                known.append((entry.id, entry.status, settings, adapter.keys(), adapter.auth))
         text = repr((name, order.retries, order.planning, order.bare, sorted(order.settings.items()), known))
         return hashlib.sha256(text.encode()).hexdigest()
 

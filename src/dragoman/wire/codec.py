@@ -170,6 +170,13 @@ class Endpoint(Generic[Q]):
             quirks = replace(quirks, result_media="omit")
         if capabilities.known("supports_structured_output") is False:
             quirks = replace(quirks, structured="prompt")
+        return cls.adapt_calls(quirks, capabilities)
+
+    @staticmethod
+    def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
+        """Return the quirks for a model that is known not to make several calls in one turn."""
+        if capabilities.known("supports_parallel_tool_calls") is False and hasattr(quirks, "parallel_tools"):
+            return replace(quirks, parallel_tools=False)
         return quirks
 
     @staticmethod

@@ -44,7 +44,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         self._max_output_tokens = max_output_tokens
-        self._url = _address(base_url, "/messages")
+        self._url = base_url if self.quirks.raw_predict else _address(base_url, "/messages")
 
     @classmethod
     def connect(
@@ -58,7 +58,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Where there is no structured output, tools serve for it; without tools, words."""
-        quirks = cls.adapt_reasoning(quirks, capabilities)
+        quirks = cls.adapt_calls(cls.adapt_reasoning(quirks, capabilities), capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
         if capabilities.known("supports_structured_output") is not False or quirks.structured != "native":
@@ -76,7 +76,12 @@ class AnthropicCodec(Endpoint[Quirks]):
         notes = Notes()
         path = structured_path(request, self.home(request), self.quirks)
         body = write_request(request, self.home(request), self.quirks, path, self._max_output_tokens, notes)
-        return encode_post(self._url, body, notes, path, _HEADERS, request.native.get(self.wire))
+        url = self._url
+        if self.quirks.raw_predict:
+            verb = ":streamRawPredict" if request.stream else ":rawPredict"
+            url = join_url(self._url, f"/models/{quote(body.pop('model'), safe='@.-_')}{verb}")
+            body = {"anthropic_version": _RAW_VERSION, **body}
+        return encode_post(url, body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         """A decoder for the reply, whole or streamed."""
@@ -136,6 +141,7 @@ class AnthropicCodec(Endpoint[Quirks]):
 
 _VERSION = {"anthropic-version": "2023-06-01"}
 _HEADERS = {"content-type": "application/json", "accept": "application/json, text/event-stream", **_VERSION}
+_RAW_VERSION = "vertex-2023-10-16"  # the one value that Google Cloud documents for the field anthropic_version
 _NAMES_FORMAT = re.compile(r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE)
 _NAMES_TOOL = re.compile(r"\btools?\b|tool_choice|input_schema", re.IGNORECASE)
 

@@ -47,3 +47,11 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: ReasoningStyle | None = None
     """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
     name."""
+
+    parallel_tools: bool = True
+    """Whether the model may make several calls in one turn. ``False`` sends the switch of this wire with every request
+    that has tools; ``supports_parallel_tool_calls: false`` sets it."""
+
+    raw_predict: bool = False
+    """The model is served by Google Cloud: its name is in the address, ``/models/NAME:rawPredict``, and the version of
+    the wire in the body. ``base_url`` ends with ``/publishers/anthropic``; there is no list of models to ask for."""

@@ -34,7 +34,7 @@ def write_request(
     system, rest = join_system(request.messages)
     cache = read_cache(request, default=quirks.cache == "auto")
     note_unplaced(cache, ("ttl",), notes)
-    directive = _write_structure(body, request, path, notes)
+    directive = _write_structure(body, request, quirks, path, notes)
     _write_system(body, request.messages[: len(request.messages) - len(rest)], system, directive)
     if request.stream:
         body["stream"] = True
@@ -56,7 +56,9 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
     return "prompt" if quirks.structured == "prompt" or tools or _thinks(request.config, home, quirks) else "tool"
 
 
-def _write_structure(body: dict[str, Any], request: Request, path: _Path | None, notes: Notes) -> str | None:
+def _write_structure(
+    body: dict[str, Any], request: Request, quirks: Quirks, path: _Path | None, notes: Notes
+) -> str | None:
     """Write the tools and the response schema; return the directive for the system prompt where words must do."""
     schema = request.response_schema
     if schema is not None and path == "native":
@@ -65,7 +67,7 @@ def _write_structure(body: dict[str, Any], request: Request, path: _Path | None,
     if schema is not None and path == "tool":
         _answer_tool(body, schema, notes)
         return None
-    _write_tools(body, request, notes)
+    _write_tools(body, request, quirks, notes)
     return schema_directive(schema, "anthropic") if schema is not None and path == "prompt" else None
 
 
@@ -122,11 +124,15 @@ def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
     return asked is not None and asked.get("type") != "disabled"
 
 
-def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
+def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:
     """The tools, and which of them is to be called."""
     tools = [_write_tool(tool, notes, f"tools[{at}]") for at, tool in enumerate(request.tools)]
     if tools:
         body["tools"] = tools
+    if tools and not quirks.parallel_tools and request.tool_choice != "none":
+        choice = {"type": "auto"} if request.tool_choice is None else _write_tool_choice(request.tool_choice)
+        body["tool_choice"] = {**choice, "disable_parallel_tool_use": True}
+        return
     if request.tool_choice is None:
         return
     if tools or "tools" in request.config.extras:

@@ -76,3 +76,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     cache_control: bool = False
     """Marks for the prompt cache are sent, as ``cache_control`` of a part. OpenRouter passes them on to models whose
     cache is not automatic."""
+
+    parallel_tools: bool = True
+    """Whether the model may make several calls in one turn. ``False`` sends the switch of this wire with every request
+    that has tools; ``supports_parallel_tool_calls: false`` sets it."""

@@ -95,6 +95,8 @@ def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, pat
     elif quirks.tools == "native":
         if request.tools:
             body["tools"] = [_write_tool(tool, at, notes) for at, tool in enumerate(request.tools)]
+            if not quirks.parallel_tools:
+                body["parallel_tool_calls"] = False
         if request.tool_choice is not None:
             body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if path == "native" and request.response_schema is not None:

@@ -66,3 +66,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     cache_key: bool = True
     """``cache="auto"`` sends the id of the session as ``prompt_cache_key``, which routes its calls to one cache."""
+
+    parallel_tools: bool = True
+    """Whether the model may make several calls in one turn. ``False`` sends the switch of this wire with every request
+    that has tools; ``supports_parallel_tool_calls: false`` sets it."""

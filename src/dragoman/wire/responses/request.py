@@ -54,6 +54,8 @@ def _write_structure(
         body["instructions"] = "\n\n".join(instructions)
     if request.tools:
         body["tools"] = [_write_tool(tool, at, quirks, notes) for at, tool in enumerate(request.tools)]
+        if not quirks.parallel_tools:
+            body["parallel_tool_calls"] = False
     if request.tool_choice is not None:
         body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if schema is not None and path == "native":

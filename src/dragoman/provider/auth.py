@@ -1,0 +1,197 @@
+"""Credentials that are made when a request is sent: tokens that expire, and signatures.
+
+``api_key=`` of ``connect`` takes a key, a function that returns one, or an ``Auth``. A function may be plain or a
+coroutine function. It returns a text, and is then called for every request, or a ``Token``, which is kept until
+shortly before it expires. Concurrent requests wait for one call of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hashlib
+import hmac
+import inspect
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import quote, unquote, urlsplit
+
+from msgspec import Struct
+
+from ..errors import AuthenticationError, ProviderError
+from ..transport import Secret
+from ..wire import Codec, HttpRequest
+
+log = logging.getLogger("dragoman")
+
+MARGIN = 60.0
+"""How many seconds before its end a token is renewed."""
+
+
+class Token(Struct, frozen=True):
+    """A key with its end, in seconds since 1970; ``None`` if it does not expire."""
+
+    value: str
+    expires_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Token(hidden, expires_at={self.expires_at!r})"
+
+
+TokenSource: TypeAlias = Callable[[], str | Token | Awaitable[str | Token]]
+
+
+class Auth(ABC):
+    """Makes the headers that authorise a request."""
+
+    @abstractmethod
+    async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
+        """Return the headers for a request; ``AuthenticationError`` if there are no credentials."""
+
+    def reject(self) -> None:  # noqa: B027
+        """Forget what is kept: the server has rejected it."""
+
+    def secrets(self) -> list[str]:
+        """Return what must be in no text that is kept."""
+        return []
+
+
+class TokenAuth(Auth):
+    """Sends a token from a function: as the wire sends a key, or with ``bearer`` as ``Authorization: Bearer``."""
+
+    def __init__(self, source: TokenSource, *, bearer: bool = False, clock: Callable[[], float] = time.time) -> None:
+        self._source = source
+        self._bearer = bearer
+        self._clock = clock
+        self._token: Token | None = None
+        self._fetch: asyncio.Task[Token] | None = None
+
+    async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
+        value = (await self._find()).value
+        named = {"authorization": f"Bearer {value}"} if self._bearer else codec.authorise(value)
+        return {name: Secret(text) for name, text in named.items()}
+
+    def reject(self) -> None:
+        self._token = None
+
+    def secrets(self) -> list[str]:
+        return [self._token.value] if self._token is not None else []
+
+    async def _find(self) -> Token:
+        token = self._token
+        if token is not None and token.expires_at is not None and token.expires_at - self._clock() > MARGIN:
+            return token
+        if self._fetch is None or self._fetch.done() or self._fetch.get_loop() is not asyncio.get_running_loop():
+            self._fetch = asyncio.ensure_future(self._obtain())
+        try:
+            # Shielded: a caller that is cancelled must not take the token from the others.
+            return await asyncio.shield(self._fetch)
+        except ProviderError:
+            if token is not None and token.expires_at is not None and token.expires_at > self._clock():
+                log.warning("a token could not be renewed; the old one is used until it expires")
+                return token
+            raise
+
+    async def _obtain(self) -> Token:
+        try:
+            if inspect.iscoroutinefunction(self._source):
+                found: Any = await self._source()
+            else:
+                found = await asyncio.to_thread(self._source)
+                if inspect.isawaitable(found):
+                    found = await found
+        except ProviderError:
+            raise
+        except Exception as error:
+            problem = f"the key could not be obtained: {type(error).__name__}"
+            raise AuthenticationError(problem, provider_code="no_credentials") from None
+        token = Token(found) if isinstance(found, str) else found
+        if not isinstance(token, Token) or not isinstance(token.value, str) or not token.value.isprintable():
+            raise AuthenticationError("the function for the key must return a text or a Token")
+        if not token.value:
+            raise AuthenticationError("the function for the key returned an empty text")
+        self._token = token
+        return token
+
+
+# --- AWS Signature Version 4 ------------------------------------------------------------------------
+
+
+class AccessKeys(Struct, frozen=True):
+    """The credentials that requests are signed with."""
+
+    access_key: str
+    secret_key: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return "AccessKeys(hidden)"
+
+
+class SignatureAuth(Auth):
+    """Signs requests with AWS Signature Version 4. ``find_keys`` returns the credentials and is called for each."""
+
+    def __init__(
+        self,
+        find_keys: Callable[[], AccessKeys],
+        region: str,
+        service: str,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._find_keys = find_keys
+        self._region = region
+        self._service = service
+        self._clock = clock
+        self._last: AccessKeys | None = None
+
+    async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
+        try:
+            keys = self._last = await asyncio.to_thread(self._find_keys)
+        except ProviderError:
+            raise
+        except Exception as error:
+            problem = f"the credentials could not be obtained: {type(error).__name__}"
+            raise AuthenticationError(problem, provider_code="no_credentials") from None
+        signed = sign_v4(request, keys, self._region, self._service, self._clock())
+        return {name: Secret(value) for name, value in signed.items()}
+
+    def secrets(self) -> list[str]:
+        keys = self._last
+        return [] if keys is None else [each for each in (keys.secret_key, keys.token) if each]
+
+
+def sign_v4(request: HttpRequest, keys: AccessKeys, region: str, service: str, now: float) -> dict[str, str]:
+    """Return the headers that sign a request: the date, the digest of the body, the session's token, the signature."""
+    stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    parts = urlsplit(request.url)
+    digest = hashlib.sha256(request.body).hexdigest()
+    added = {"x-amz-date": stamp, "x-amz-content-sha256": digest}
+    if keys.token:
+        added["x-amz-security-token"] = keys.token
+    signed = {"host": parts.netloc.rpartition("@")[2].lower(), **added}
+    if "content-type" in request.headers:
+        signed["content-type"] = request.headers["content-type"]
+    names = ";".join(sorted(signed))
+    lines = [f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed)]
+    path = (
+        "/".join([quote(piece, safe="-_.~") for piece in parts.path.split("/")]) or "/"
+    )  # escaped twice, as it must be
+    canonical = "\n".join([request.method, path, _write_query(parts.query), "".join(lines), names, digest])
+    scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{keys.secret_key}".encode()
+    for piece in (stamp[:8], region, service, "aws4_request"):
+        key = hmac.new(key, piece.encode(), hashlib.sha256).digest()
+    signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    credential = f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope}"
+    return {**added, "authorization": f"{credential}, SignedHeaders={names}, Signature={signature}"}
+
+
+def _write_query(query: str) -> str:
+    pairs = [pair.partition("=") for pair in query.split("&") if pair]
+    escaped = [(quote(unquote(name), safe="-_.~"), quote(unquote(value), safe="-_.~")) for name, _, value in pairs]
+    return "&".join([f"{name}={value}" for name, value in sorted(escaped)])

@@ -1,0 +1,153 @@
+"""``auth:`` of an adapter: credentials beyond a fixed key.
+
+==============  ====================================================================================================
+``entra``       a token of Microsoft Entra ID, by ``azure-identity`` (extra ``azure``)
+``google``      a token of Google Cloud, by ``google-auth`` (extra ``google``)
+``aws``         AWS Signature Version 4 with the keys of the environment, or of ``botocore``'s chain (extra ``aws``)
+``command``     what a program prints: the key, or JSON with ``token`` and ``expires_at`` or ``expires_in``
+==============  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..config import Section
+from ..errors import AuthenticationError
+from ..provider import AccessKeys, Auth, SignatureAuth, Token, TokenAuth
+
+_KEYS = {
+    "entra": ("scope",),
+    "google": ("scopes",),
+    "aws": ("region", "service", "profile"),
+    "command": ("command", "seconds"),
+}
+_ENTRA_SCOPE = "https://cognitiveservices.azure.com/.default"
+_GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_SECONDS = 300.0  # how long the text of a command is used that does not name its end
+_COMMAND_SECONDS = 60.0
+
+
+class AuthSettings(Struct, frozen=True):
+    """An ``auth:`` section as it was read."""
+
+    type: str
+    scope: str | None = None
+    region: str | None = None
+    service: str = "bedrock"
+    profile: str | None = None
+    command: tuple[str, ...] = ()
+    seconds: float = _SECONDS
+
+    def build(self) -> Auth:
+        """Return what makes the credentials. Nothing is asked for before the first request."""
+        if self.type == "entra":
+            return TokenAuth(partial(_ask_entra, self.scope or _ENTRA_SCOPE), bearer=True)
+        if self.type == "google":
+            return TokenAuth(partial(_ask_google, self.scope or _GOOGLE_SCOPE), bearer=True)
+        if self.type == "aws":
+            region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+            return SignatureAuth(partial(_find_access_keys, self.profile), region, self.service)
+        return TokenAuth(partial(_run_command, self.command, self.seconds))
+
+
+def read_auth(section: Section) -> AuthSettings | None:
+    """Read ``auth:``."""
+    inner = section.inner("auth")
+    if inner is None:
+        return None
+    kind = inner.choice("type", tuple(_KEYS))
+    if kind is None:
+        if "type" not in inner.data:
+            inner.complain(f"needs type, one of {', '.join(_KEYS)}")
+        return None
+    inner.allow("type", *_KEYS[kind])
+    for other in ("api_key", "api_key_env"):
+        if other in section.data:
+            section.complain("auth is given as well; one of them", other)
+    scope = inner.get("scope", str) if kind == "entra" else " ".join(inner.texts("scopes") or ()) or None
+    command = _read_command(inner) if kind == "command" else ()
+    return AuthSettings(
+        kind, scope, inner.get("region", str), inner.get("service", str, "bedrock"), inner.get("profile", str),
+        command, float(inner.get("seconds", (int, float), _SECONDS)),
+    )  # fmt: skip
+
+
+def _read_command(section: Section) -> tuple[str, ...]:
+    given = section.data.get("command")
+    words = section.texts("command") if isinstance(given, list) else shlex.split(section.get("command", str, "") or "")
+    if not words:
+        section.complain("needs the words of a command", "command")
+    return tuple(words or ())
+
+
+def _ask_entra(scope: str) -> Token:
+    try:
+        from azure.identity import DefaultAzureCredential  # of the extra, and slow to load
+    except ImportError:
+        raise _missing("azure") from None
+    with DefaultAzureCredential() as credential:
+        found = credential.get_token(scope)
+    return Token(found.token, float(found.expires_on))
+
+
+def _ask_google(scopes: str) -> Token:
+    try:
+        import google.auth  # of the extra, and slow to load
+        from google.auth.transport.requests import Request
+    except ImportError:
+        raise _missing("google") from None
+    credentials: Any = google.auth.default(scopes=scopes.split())[0]
+    credentials.refresh(Request())
+    expiry = credentials.expiry  # naive, and in UTC
+    return Token(credentials.token, None if expiry is None else expiry.timestamp() - time.timezone)
+
+
+def _find_access_keys(profile: str | None) -> AccessKeys:
+    """Return the keys of the environment, else those that botocore finds: profiles, roles, the machine's own."""
+    access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    if profile is None and access and secret:
+        return AccessKeys(access, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
+    try:
+        import botocore.session  # type: ignore[import-untyped]  # of the extra, and slow to load
+    except ImportError:
+        raise _missing("aws") from None
+    found = botocore.session.Session(profile=profile).get_credentials()
+    if found is None:
+        raise AuthenticationError("there are no AWS credentials", provider_code="no_credentials")
+    frozen = found.get_frozen_credentials()
+    return AccessKeys(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _run_command(words: tuple[str, ...], seconds: float) -> Token:
+    """Run the user's own command and read what it prints. What it prints is in no error: it may be the key."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own file names it
+            words, capture_output=True, timeout=_COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = f"the command {words[0]} for the key failed: {type(error).__name__}"
+        raise AuthenticationError(problem, provider_code="no_credentials") from None
+    if done.returncode:
+        problem = f"the command {words[0]} for the key ended with status {done.returncode}"
+        raise AuthenticationError(problem, provider_code="no_credentials")
+    text = done.stdout.decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
+        return Token(text, time.time() + seconds)
+    record = msgspec.json.decode(text)
+    end = record.get("expires_at", record.get("expiration"))
+    if end is None:
+        end = time.time() + float(record.get("expires_in", seconds))
+    return Token(record.get("token") or record["access_token"], float(end))
+
+
+def _missing(extra: str) -> AuthenticationError:
+    return AuthenticationError(f"this needs an extra: pip install 'dragoman[{extra}]'", provider_code="no_credentials")

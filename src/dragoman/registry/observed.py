@@ -1,0 +1,131 @@
+"""Observed facts: what replies have shown that an endpoint does, kept between runs.
+
+A small JSON file in the cache folder, ``$DRAGOMAN_OBSERVED``, or nowhere if that is ``off``. Only what a reply proves
+is kept: that it called a tool, called several at once, thought, streamed, or was read from a prompt cache. A fact that
+the user declared, or that a check probed, has priority.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from ..capabilities import Capabilities, Fact
+from ..events import MessageComplete
+from ..messages import Request, Thinking, ToolCall
+
+log = logging.getLogger("dragoman")
+
+_MAX_ENDPOINTS = 1000
+
+Learn: TypeAlias = Callable[[Request, MessageComplete], None]
+
+
+def observed_path() -> Path | None:
+    """Return the file of observed facts; ``None`` if they are turned off."""
+    chosen = os.environ.get("DRAGOMAN_OBSERVED")
+    if chosen == "off":
+        return None
+    if chosen:
+        return Path(chosen)
+    import platformdirs  # only where it is needed
+
+    return platformdirs.user_cache_path("dragoman") / "observed.json"
+
+
+class ObservedFacts:
+    """The facts of the file, by endpoint, and the new ones of this process."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._facts: dict[str, dict[str, Fact]] | None = None
+
+    def find(self, base_url: str | None, model: str) -> Capabilities:
+        """Return what was observed of a model at an address."""
+        if self.path is None or base_url is None:
+            return Capabilities()
+        return Capabilities(**self._load().get(_key(base_url, model), {}))
+
+    def watch(
+        self, base_url: str, model: str, known: Capabilities
+    ) -> Callable[[Request, MessageComplete], None] | None:
+        """Return the function that learns from the replies of a model; ``None`` if nothing is kept."""
+        if self.path is None:
+            return None
+        seen: set[str] = {name for name in _PROVEN if known.known(name) is not None}
+
+        def learn(request: Request, complete: MessageComplete) -> None:
+            if len(seen) == len(_PROVEN):
+                return
+            new = [name for name, proves in _PROVEN.items() if name not in seen and proves(request, complete)]
+            if new:
+                seen.update(new)
+                self.add(base_url, model, dict.fromkeys(new, True))
+
+        return learn
+
+    def add(self, base_url: str, model: str, facts: dict[str, bool]) -> None:
+        """Keep facts, in memory and in the file."""
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        kept = self._load()
+        key = _key(base_url, model)
+        kept[key] = {
+            **kept.pop(key, {}),
+            **{name: Fact(value, "observed", today, "a reply") for name, value in facts.items()},
+        }
+        while len(kept) > _MAX_ENDPOINTS:
+            del kept[next(iter(kept))]
+        self._save(kept)
+
+    def _load(self) -> dict[str, dict[str, Fact]]:
+        if self._facts is None:
+            self._facts = {}
+            try:
+                data = self.path.read_bytes() if self.path is not None else b"{}"
+                read = msgspec.json.decode(data, type=dict[str, dict[str, Fact]])
+                known = set(Capabilities.__struct_fields__)
+                self._facts = {
+                    key: {name: fact for name, fact in facts.items() if name in known and fact.source == "observed"}
+                    for key, facts in read.items()
+                }
+            except FileNotFoundError:
+                pass
+            except (OSError, msgspec.MsgspecError) as error:
+                log.warning("the file of observed facts cannot be read (%s)", type(error).__name__)
+        return self._facts
+
+    def _save(self, facts: dict[str, dict[str, Fact]]) -> None:
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as file:
+                file.write(msgspec.json.encode(facts))
+            Path(file.name).replace(self.path)
+        except OSError as error:
+            log.warning("observed facts could not be written (%s)", type(error).__name__)
+
+
+def _key(base_url: str, model: str) -> str:
+    return f"{base_url.rstrip('/')} {model}"
+
+
+def _calls(complete: MessageComplete) -> int:
+    return sum([type(block) is ToolCall for block in complete.final_content])
+
+
+_PROVEN: dict[str, Callable[[Request, MessageComplete], bool]] = {
+    "supports_tools": lambda request, complete: _calls(complete) > 0,
+    "supports_parallel_tool_calls": lambda request, complete: _calls(complete) > 1,
+    "supports_streaming_tool_calls": lambda request, complete: request.stream and _calls(complete) > 0,
+    "supports_streaming": lambda request, complete: request.stream,
+    "supports_thinking": lambda request, complete: any(type(block) is Thinking for block in complete.final_content),
+    "supports_prompt_caching": lambda request, complete: bool(complete.usage.cached_input_tokens),
+}

@@ -1,0 +1,309 @@
+"""Credentials beyond a fixed key: functions, tokens that expire, signatures, and ``auth:`` of models.yaml."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from dragoman import AuthenticationError, ProviderError, connect
+from dragoman.provider import AccessKeys, SignatureAuth, Token, TokenAuth, sign_v4
+from dragoman.registry import ConfigError, Registry
+from dragoman.registry import auth as auth_module
+from dragoman.wire import HttpRequest
+
+from .server import Connection, serve
+
+SAID = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]}
+
+
+async def answer(connection: Connection) -> None:
+    connection.reply(200, json.dumps(SAID).encode())
+
+
+async def test_a_function_is_called_for_every_request() -> None:
+    keys = iter(["one", "two", "three"])
+
+    async def later() -> str:
+        return next(keys)
+
+    async with serve(answer) as server:
+        async with connect("m", base_url=server.base_url, api_key=lambda: next(keys)) as model:
+            await model.complete("Hi")
+        async with connect("m", base_url=server.base_url, api_key=later) as model:
+            await model.complete("Hi")
+            with contextlib.suppress(ProviderError):  # this server has no list of models
+                await model.ready()
+    assert [seen.headers["authorization"] for seen in server.requests[:2]] == ["Bearer one", "Bearer two"]
+    assert server.requests[-1].headers["authorization"] == "Bearer three"
+
+
+async def test_a_token_is_renewed_before_its_end_and_once_for_all() -> None:
+    made: list[float] = []
+    now = [1000.0]
+
+    async def make() -> Token:
+        made.append(now[0])
+        await asyncio.sleep(0.01)
+        return Token(f"token-{len(made)}", now[0] + 300)
+
+    async with serve(answer) as server:
+        auth = TokenAuth(make, clock=lambda: now[0])
+        async with connect("m", base_url=server.base_url, api_key=auth) as model:
+            await asyncio.gather(*[model.complete("Hi") for _ in range(10)])
+            now[0] += 200
+            await model.complete("Hi")
+            assert len(made) == 1
+            now[0] += 50  # less than a minute is left
+            await asyncio.gather(*[model.complete("Hi") for _ in range(5)])
+            assert len(made) == 2
+    assert server.requests[-1].headers["authorization"] == "Bearer token-2"
+    assert "token-1" not in repr(Token("token-1"))
+
+
+async def test_a_rejected_token_is_forgotten_and_hidden() -> None:
+    made = iter([Token("canary-one", time.time() + 900), Token("canary-two", time.time() + 900)])
+
+    async def refuse(connection: Connection) -> None:
+        connection.reply(401, connection.seen.headers["authorization"].encode())
+
+    async with serve(refuse) as server, connect("m", base_url=server.base_url, api_key=lambda: next(made)) as model:
+        for _ in range(2):
+            with pytest.raises(AuthenticationError) as caught:
+                await model.complete("Hi")
+            assert "canary" not in repr(caught.value) + str(caught.value) + repr(caught.value.provider_message)
+    assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer canary-one", "Bearer canary-two"]
+
+
+async def test_a_function_that_fails() -> None:
+    def fail() -> str:
+        raise OSError("canary")
+
+    for source, problem in (
+        (fail, "could not be obtained: OSError"),
+        (lambda: 3, "must return"),
+        (lambda: "", "empty"),
+    ):
+        async with connect("m", base_url="http://127.0.0.1:1/v1", api_key=source) as model:  # type: ignore[arg-type]
+            with pytest.raises(AuthenticationError, match=problem) as caught:
+                await model.complete("Hi")
+        assert "canary" not in str(caught.value)
+    with pytest.raises(ValueError, match="api_key must be a text"):
+        connect("m", base_url="http://127.0.0.1:1/v1", api_key=3)  # type: ignore[arg-type]
+
+
+async def test_an_old_token_serves_until_its_end() -> None:
+    now, answers = [0.0], [Token("old", 100.0)]
+
+    def make() -> Token:
+        if not answers:
+            raise OSError
+        return answers.pop()
+
+    auth = TokenAuth(make, bearer=True, clock=lambda: now[0])
+    request, codec = HttpRequest("GET", "http://a", {}), connect("m", base_url="http://a").codec  # type: ignore[attr-defined]
+    for at in (0.0, 99.0):
+        now[0] = at
+        assert (await auth.headers(request, codec))["authorization"].reveal() == "Bearer old"
+    now[0] = 100.0
+    with pytest.raises(AuthenticationError):
+        await auth.headers(request, codec)
+
+
+# --- signatures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [None, "session/token+with=signs"])
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        ("https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-3%3A0/converse", b'{"a": 1}'),
+        ("https://bedrock-runtime.eu-west-1.amazonaws.com:8443/", b""),
+        ("https://x.amazonaws.com/a%20b/c?z=1&a=%2F2&a=1&empty=", b"\xff"),
+    ],
+)
+def test_signatures_are_those_of_botocore(url: str, body: bytes, token: str | None) -> None:
+    now = datetime.datetime(2026, 11, 15, 12, 30, 45, tzinfo=datetime.UTC)
+    headers = {"content-type": "application/json"}
+    ours = sign_v4(
+        HttpRequest("POST", url, headers, body), AccessKeys("AKID", "secret", token), "eu-west-1", "bedrock",
+        now.timestamp(),
+    )  # fmt: skip
+    added = {"X-Amz-Content-SHA256": ours["x-amz-content-sha256"], "X-Amz-Date": now.strftime("%Y%m%dT%H%M%SZ")}
+    if token:
+        added["X-Amz-Security-Token"] = token
+    theirs = AWSRequest("POST", url, headers={**headers, **added}, data=body)
+    theirs.context["timestamp"] = added["X-Amz-Date"]
+    signer = SigV4Auth(Credentials("AKID", "secret", token), "bedrock", "eu-west-1")
+    canonical = signer.canonical_request(theirs)
+    signature = signer.signature(signer.string_to_sign(theirs, canonical), theirs)
+    assert ours["authorization"].endswith(f"Signature={signature}")
+    assert ours.get("x-amz-security-token") == token
+
+
+async def test_requests_are_signed_when_they_are_sent() -> None:
+    async with serve(answer) as server:
+        auth = SignatureAuth(lambda: AccessKeys("AKID", "canary"), "us-east-1", "bedrock")
+        async with connect("m", base_url=server.base_url, api_key=auth) as model:
+            await model.complete("Hi")
+    sent = server.requests[0].headers
+    assert sent["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKID/")
+    assert "canary" not in repr(sent) + repr(AccessKeys("a", "canary"))
+
+
+# --- models.yaml ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "models.yaml"
+
+
+def command(text: str) -> str:
+    return json.dumps([sys.executable, "-c", f"print({text!r})"])
+
+
+@pytest.mark.parametrize("text", ["from-a-command", '{"token": "from-a-command", "expires_in": 600}'])
+async def test_the_key_of_a_command(file: Path, text: str) -> None:
+    async with serve(answer) as server:
+        file.write_text(
+            f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url},"
+            f" auth: {{type: command, command: {command(text)}}}}}}}\n"
+        )
+        async with Registry.load(file) as registry:
+            assert registry.find("a:m").status == "configured"
+            await registry.open("a:m").complete("Hi")
+    assert server.requests[0].headers["authorization"] == "Bearer from-a-command"
+
+
+async def test_a_command_that_fails(file: Path) -> None:
+    failing = json.dumps([sys.executable, "-c", "print('canary'); raise SystemExit(3)"])
+    file.write_text(
+        "adapters: {a: {type: openai-compatible, base_url: 'http://127.0.0.1:1/v1', max_retries: 0,"
+        f" auth: {{type: command, command: {failing}}}}}}}\n"
+    )
+    async with Registry.load(file) as registry:
+        with pytest.raises(AuthenticationError, match="ended with status 3") as caught:
+            await registry.open("a:m").complete("Hi")
+    assert "canary" not in str(caught.value)
+
+
+async def test_entra_at_one_vendor_and_cloud_tokens_for_two_shapes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def token(scope: str) -> Token:
+        asked.append(scope)
+        return Token("cloud-token", time.time() + 3600)
+
+    monkeypatch.setattr(auth_module, "_ask_entra", token)
+    monkeypatch.setattr(auth_module, "_ask_google", token)
+    async with serve(any_shape) as server:
+        cloud = f"{server.url}/v1/projects/p/locations/l/publishers"
+        file.write_text(
+            f"adapters:\n  entra: {{type: azure, base_url: {server.url}/openai/v1, auth: {{type: entra}}}}\n"
+            f"  vertex: {{type: google, base_url: {cloud}/google, auth: {{type: google}}}}\n"
+            f"  claude: {{type: anthropic, base_url: {cloud}/anthropic, auth: {{type: google}},"
+            " quirks: {raw_predict: true}}\n"
+        )
+        async with Registry.load(file) as registry:
+            await registry.open("entra:gpt-5").complete("Hi")
+            await registry.open("vertex:gemini-2.5-pro").complete("Hi")
+            await registry.open("claude:claude-sonnet-4-5").complete("Hi", max_tokens=5)
+            async with registry.open("claude:claude-sonnet-4-5").stream("Hi", max_tokens=5) as stream:
+                async for _ in stream:
+                    pass
+            assert registry.find("claude:claude-sonnet-4-5").priced_as.model == "anthropic:claude-sonnet-4-5"
+    paths = [seen.path for seen in server.requests]
+    place = "/v1/projects/p/locations/l/publishers"
+    assert paths == [
+        "/openai/v1/chat/completions",
+        f"{place}/google/models/gemini-2.5-pro:generateContent",
+        f"{place}/anthropic/models/claude-sonnet-4-5:rawPredict",
+        f"{place}/anthropic/models/claude-sonnet-4-5:streamRawPredict",
+    ]
+    assert {seen.headers["authorization"] for seen in server.requests} == {"Bearer cloud-token"}
+    assert not any("x-goog-api-key" in seen.headers or "x-api-key" in seen.headers for seen in server.requests)
+    assert server.requests[2].json["anthropic_version"] == "vertex-2023-10-16"
+    assert "model" not in server.requests[2].json
+    assert asked[0] == "https://cognitiveservices.azure.com/.default"
+
+
+async def any_shape(connection: Connection) -> None:
+    path = connection.seen.path
+    said: Any = SAID
+    if "google" in path:
+        said = {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}
+    elif "anthropic" in path:
+        said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
+    connection.reply(200, json.dumps(said).encode())
+
+
+async def test_signed_by_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    async with serve(answer) as server:
+        kind = f"{{type: openai-compatible, base_url: {server.base_url}, auth: {{type: aws, region: eu-west-3}}}}"
+        file.write_text(f"adapters: {{a: {kind}}}\n")
+        async with Registry.load(file) as registry:
+            await registry.open("a:m").complete("Hi")
+    assert "Credential=AKENV/" in server.requests[0].headers["authorization"]
+    assert "/eu-west-3/bedrock/" in server.requests[0].headers["authorization"]
+
+
+def test_the_vendors_own_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import azure.identity
+    import google.auth
+
+    class Credential:
+        def __enter__(self) -> Credential:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def get_token(self, scope: str) -> Any:
+            return type("AccessToken", (), {"token": f"for {scope}", "expires_on": 2_000_000_000})()
+
+    class Google:
+        token, expiry = "g", datetime.datetime(2033, 5, 18, 3, 33, 20)
+
+        def refresh(self, request: object) -> None:
+            pass
+
+    monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Credential)
+    monkeypatch.setattr(google.auth, "default", lambda scopes: (Google(), "project"))
+    assert auth_module._ask_entra("scope") == Token("for scope", 2_000_000_000.0)
+    assert auth_module._ask_google("a b").value == "g"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "credentials").write_text("[work]\naws_access_key_id = AKFILE\naws_secret_access_key = s\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    assert auth_module._find_access_keys("work").access_key == "AKFILE"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("auth: {type: oauth}", "a.auth.type: must be one of entra, google, aws, command"),
+        ("auth: {region: x}", "a.auth: needs type, one of"),
+        ("auth: {type: aws, regin: x}", "a.auth.regin: unknown key; did you mean region?"),
+        ("auth: {type: command}", "a.auth.command: needs the words of a command"),
+        ("auth: {type: aws}, api_key_env: K", "a.api_key_env: auth is given as well"),
+    ],
+)
+def test_a_mistake_is_one_line(file: Path, text: str, problem: str) -> None:
+    file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        Registry.load(file)
+    assert str(caught.value).startswith(f"{file}:3: ")
+    assert problem in str(caught.value)
