@@ -468,7 +468,8 @@ class Request(Struct, frozen=True):
     to it, and ``Retry`` asks again when that fails. ``native`` holds fields in a wire's own form, by the wire's
     name; its codec puts them over what it writes. The gateway uses it for what these values cannot express.
     Without ``check_calls``, a call of a tool that was not offered, or whose arguments violate the tool's schema,
-    is an intent like any other, and the caller checks it.
+    is an intent like any other, and the caller checks it. With ``continues``, the last message may be the model's
+    own: its provider paused it, and goes on with it.
     """
 
     messages: Sequence[Message]
@@ -484,6 +485,7 @@ class Request(Struct, frozen=True):
     response_type: Any = None
     native: dict[str, dict[str, Any]] = field(default_factory=dict)
     check_calls: bool = True
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if type(self.messages) is list:

@@ -151,12 +151,14 @@ class SyncProvider:
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
         check_calls: bool = True,
+        continues: bool = False,
         **settings: Unpack[Settings],
     ) -> Response[Parsed]:
         """See ``Provider.complete``."""
         call = self._provider.complete(
             messages, tools, config, response_schema, tool_choice,
-            request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls, **settings,
+            request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls,
+            continues=continues, **settings,
         )  # fmt: skip
         return _portal.run(call)
 
@@ -172,6 +174,7 @@ class SyncProvider:
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
         check_calls: bool = True,
+        continues: bool = False,
         **settings: Unpack[Settings],
     ) -> SyncEventStream[Parsed]:
         """See ``Provider.stream``."""
@@ -179,7 +182,8 @@ class SyncProvider:
         async def open_stream() -> EventStream[Parsed]:
             return self._provider.stream(
                 messages, tools, config, response_schema, tool_choice,
-                request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls, **settings,
+                request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls,
+                continues=continues, **settings,
             )  # fmt: skip
 
         return SyncEventStream(_portal.run(open_stream()))

@@ -256,6 +256,34 @@ def test_a_session_goes_on_where_it_was_left(server: Server, workspace: Path) ->
     check_evidence(records(workspace))
 
 
+def test_a_session_goes_on_at_a_record_or_in_a_fork(workspace: Path) -> None:
+    with Background(Scripted(("One.", []), ("Two.", []), ("Three.", []), ("Four.", []))) as server:
+        run(server, workspace)
+        [first] = {record.session for record in records(workspace)}
+        again = words(server, workspace, "--resume", first, "--at", "3")
+        again[1] = "Something else."
+        result = CliRunner().invoke(main, again)
+        assert result.exit_code == 0, result.output
+        resumed = [record.payload for record in records(workspace) if record.type == "session.resumed"]
+        assert [each.at for each in resumed] == [3]
+        forked = words(server, workspace, "--fork", first, "--at", "3", "--then", "And then?")
+        forked[1] = "Another way."
+        result = CliRunner().invoke(main, forked)
+        assert result.exit_code == 0, result.output
+    assert "Three." in result.stdout
+    assert "Four." in result.stdout
+    with SqliteLog(workspace.parent / "log.db", readonly=True) as log:
+        [fork] = [entry.session for entry in log.sessions() if entry.session != first]
+        place = next(log.read(fork)).data["forked_from"]
+        assert (place["session"], place["seq"]) == (first, 3)
+        assert log.verify().ok
+
+
+@pytest.mark.parametrize("wrong", [["--at", "3"], ["--fork", "last", "--resume", "last"]])
+def test_options_that_do_not_go_together_are_refused(server: Server, workspace: Path, wrong: list[str]) -> None:
+    assert run(server, workspace, *wrong).exit_code == 2
+
+
 def test_an_error_of_the_model_is_an_exit_code(workspace: Path) -> None:
     with Background(Scripted()) as server:
         result = run(server, workspace)

@@ -439,3 +439,12 @@ def test_a_history_is_relayed_whatever_the_tools_have_become() -> None:
 def test_the_media_type_of_an_address_is_not_held_against_it() -> None:
     known = Capabilities.of({"accepted_image_media_types": ["image/png"]}, "declared")
     assert find_refusal(req(User([Image(Url("https://x/a"), "image/jpeg")])), known) is None
+
+
+def test_a_paused_reply_may_be_last_when_it_is_continued() -> None:
+    messages = [User("hi"), Assistant("Searching.")]
+    check_request(Request(messages, continues=True))
+    with pytest.raises(InvalidRequestError, match=LAST):
+        check_request(Request(messages))
+    with pytest.raises(InvalidRequestError, match=LAST):
+        check_request(Request([System("Be brief.")], continues=True))

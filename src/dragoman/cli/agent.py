@@ -128,6 +128,9 @@ class _Agent(click.Command):
 @click.option("--max-tokens", type=int, help="The longest reply.")
 @log_option
 @click.option("--resume", metavar="SESSION", help="Go on with a session: its id, the beginning of it, or last.")
+@click.option("--fork", metavar="SESSION", help="Begin a new session with the conversation of another one.")
+@click.option("--at", type=click.IntRange(1), metavar="SEQ", help="With --resume or --fork: go on after this record.")
+@click.option("--then", "goals", multiple=True, metavar="GOAL", help="A goal to pursue after it; may be repeated.")
 @click.option("--takeover", is_flag=True, help="With --resume: go on even if the session still runs elsewhere.")
 @click.option("--once", is_flag=True, help="End after the first answer; at a terminal, do not ask what is next.")
 @click.option("--json", "as_json", is_flag=True, help="Print every record, one JSON object a line.")
@@ -144,10 +147,7 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
     hide_memory()  # a command could read the keys of this process from /proc otherwise
     policy = _read_policy(options["policy"], options["allowed"], options["denied"], options["mode"])
     budget = _read_budget(options["limits"])
-    if goal is None and options["resume"] is None:
-        raise click.UsageError("give a GOAL, or --resume a session")
-    if options["takeover"] and options["resume"] is None:
-        raise click.UsageError("--takeover needs --resume")
+    _check_options(goal, options)
     with report_errors():
         provider = _open_model(options)
     view = AgentView(as_json=as_json)
@@ -167,8 +167,9 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
     }
     with open_log_at(where, readonly=False) as log:
         settings["approve"] = _add_approvers(log, approver, options)
-        if options["resume"] is not None:
-            options["resume"] = find_session(log, options["resume"], kind="agent")
+        for name in ("resume", "fork"):
+            if options[name] is not None:
+                options[name] = find_session(log, options[name], kind="agent")
         view.warn_of_sandbox(find_sandbox())
         work = _run(provider, workspace, policy, log, goal, settings, options, view, follow_up)
         _leave(asyncio.run(work))
@@ -218,11 +219,9 @@ async def _run(
         async with provider, _open_tools(workspace, options, view) as tools:
             for rule in policy.find_idle([(tool.name, tool.side_effect, tool.names_paths) for tool in tools]):
                 view.note(f"the rule {rule.label!r} never matches: no tool that it is about names paths")
-            if options["resume"] is not None:
-                name, takeover = options["resume"], options["takeover"]
-                session = await Session.resume(provider, tools, policy, log, name, takeover=takeover, **settings)
-            else:
-                session = Session(provider, tools, policy, log, **settings)
+            session = await _open_session(provider, tools, policy, log, settings, options)
+            for more in options["goals"]:
+                session.follow_up(more)
             outcome = await session.run(goal)
             view.show_outcome(outcome)
             while follow_up is not None and outcome.outcome == "completed":
@@ -237,6 +236,22 @@ async def _run(
     except ToolFailure as error:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(EXIT_CODES["session_failed"]) from None
+
+
+async def _open_session(
+    provider: Provider,
+    tools: list[ExecutableTool],
+    policy: Policy,
+    log: EventLog,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+) -> Session[Any]:
+    if options["fork"] is not None:
+        return await Session.fork(provider, tools, policy, log, options["fork"], at=options["at"], **settings)
+    if options["resume"] is None:
+        return Session(provider, tools, policy, log, **settings)
+    name, facts = options["resume"], {"takeover": options["takeover"], "at": options["at"]}
+    return await Session.resume(provider, tools, policy, log, name, **facts, **settings)
 
 
 def _add_approvers(log: EventLog, approver: Approver | None, options: dict[str, Any]) -> Approver | None:
@@ -276,6 +291,18 @@ def _leave(outcome: Outcome) -> None:
 
 
 # --- reading the options ----------------------------------------------------------------------------
+
+
+def _check_options(goal: str | None, options: dict[str, Any]) -> None:
+    resumed, forked = options["resume"] is not None, options["fork"] is not None
+    if goal is None and not resumed and not forked:
+        raise click.UsageError("give a GOAL, or --resume a session")
+    if options["takeover"] and not resumed:
+        raise click.UsageError("--takeover needs --resume")
+    if resumed and forked:
+        raise click.UsageError("--resume or --fork, one of the two")
+    if options["at"] is not None and not resumed and not forked:
+        raise click.UsageError("--at needs --resume or --fork")
 
 
 def _read_policy(path: str | None, allowed: tuple[str, ...], denied: tuple[str, ...], mode: str | None) -> Policy:

@@ -112,11 +112,17 @@ class RecordedAssembler(Assembler):
         self._blocks.skip()
 
     def end(
-        self, reason: FinishReason, usage: Usage, warnings: Sequence[LossWarning], error: ProviderError | None
+        self,
+        reason: FinishReason,
+        usage: Usage,
+        warnings: Sequence[LossWarning],
+        error: ProviderError | None,
+        *,
+        paused: bool = False,
     ) -> None:
         """End the message as it ended then; ``error`` is what was raised after it."""
         self.reported, self.warnings, self.error = usage, tuple(warnings), error
-        self._complete(reason)
+        self._complete(reason, "pause_turn" if paused else None)
 
 
 def make_intent(start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str) -> ToolIntent:

@@ -29,6 +29,10 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filte
 Problem: TypeAlias = Literal["cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"]
 
 
+# Sent by the anthropic wire when a turn with server-side tools gets long [pause-turn].
+_PAUSES = frozenset({"pause_turn"})
+
+
 # --- values ---------------------------------------------------------------------------------------
 
 
@@ -202,6 +206,11 @@ class Response(Struct, Generic[Parsed], frozen=True):
     def cached(self) -> bool:
         """Whether a ``Cache`` returned this reply without a call."""
         return self.usage.from_cache
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the provider stopped a long turn of its own tools, and goes on when the reply is sent back."""
+        return self.finish_reason == "stop" and self.finish_raw in _PAUSES
 
     @property
     def text(self) -> str:

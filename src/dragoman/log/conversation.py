@@ -75,6 +75,18 @@ class Conversation:
         self._history.append((seq, at, False))
         self._take(seq, at, False)
 
+    def list_changes(self, until: int | None = None) -> list[tuple[int, MessageRecorded | ContextProjected, bool]]:
+        """Return what the conversation follows from: messages and projections, each with whether it is a goal."""
+        changes: list[tuple[int, MessageRecorded | ContextProjected, bool]] = []
+        for seq, change, is_goal in self._history:
+            if until is not None and seq > until:
+                break
+            if isinstance(change, int):
+                changes = self.list_changes(change)
+            else:
+                changes.append((seq, change, is_goal))
+        return changes
+
     def _take(self, seq: int, change: _Change, is_goal: bool) -> None:
         if isinstance(change, int):
             self.messages, self.entries = [], []

@@ -117,7 +117,7 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
     model, the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
     every call id of the message, verbatim, to our own: the intent's, if the call became one. A message
     that is kept as evidence and not shown to the model again, such as half a reply, has ``in_context``
-    false.
+    false. A reply that its provider paused, and continues when it is sent back, is ``paused``.
     """
 
     message: Message
@@ -136,6 +136,7 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
     tool_ids: dict[str, str] = field(default_factory=dict)
     in_context: bool = True
     priced_as: str | None = None
+    paused: bool = False
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):

@@ -88,6 +88,7 @@ class Provider(ABC):
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
         check_calls: bool = True,
+        continues: bool = False,
         **settings: Unpack[Settings],
     ) -> Response[Parsed]:
         """Call the model once and return its complete reply. Nothing is executed.
@@ -98,7 +99,7 @@ class Provider(ABC):
         unknown tool, or with arguments that violate the schema, is returned and not an error.
         """
         request = self._request(
-            messages, tools, config, response_schema, tool_choice, check_calls=check_calls,
+            messages, tools, config, response_schema, tool_choice, check_calls=check_calls, continues=continues,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
         began = time.perf_counter()
@@ -138,15 +139,18 @@ class Provider(ABC):
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
         check_calls: bool = True,
+        continues: bool = False,
         **settings: Unpack[Settings],
     ) -> EventStream[Parsed]:
         """Call the model and return its reply as a stream of events. Arguments as for ``complete``.
 
         With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the schema, is an
-        intent and not an error: the caller checks it.
+        intent and not an error: the caller checks it. With ``continues=True`` the last message may be a reply that
+        its provider paused (``Response.is_paused``).
         """
         request = self._request(
             messages, tools, config, response_schema, tool_choice, stream=True, check_calls=check_calls,
+            continues=continues,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
         return EventStream(self.open(request), request, self._calls, self.find_sold)

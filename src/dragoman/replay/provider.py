@@ -288,7 +288,10 @@ def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> R
             out.call(block, _literal_arguments(block, intent), intent, is_whole=is_whole)
         else:
             out.block(block)
-    out.end(reply.finish_reason or "stop", _usage(reply, recorded.completed), reply.warnings, recorded.error)
+    out.end(
+        reply.finish_reason or "stop", _usage(reply, recorded.completed), reply.warnings, recorded.error,
+        paused=reply.paused,
+    )  # fmt: skip
     return out
 
 

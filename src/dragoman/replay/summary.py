@@ -84,14 +84,18 @@ def _join(*parts: str | None, by: str = ", ") -> str:
 
 def _started(it: SessionStarted) -> str:
     model = _join(it.provider, it.model, by=":")
-    return _join(f"session began: {it.goal}" if it.goal else "session began", f"({model})" if model else None, by=" ")
+    place = it.forked_from
+    forked = f"forked from {place.session} after record {place.seq}" if place is not None else None
+    words = f"session began: {it.goal}" if it.goal else "session began"
+    return _join(_join(words, f"({model})" if model else None, by=" "), forked)
 
 
 def _resumed(it: SessionResumed) -> str:
     count = len(it.open_intents)
     changed = f"changed tools: {', '.join(it.changed_tools)}" if it.changed_tools else None
     opened = f"{count} intents open" if count else None
-    return _join(f"session resumed after record {it.after}", opened, it.reason, changed)
+    again = f"going back to record {it.at}" if it.at is not None else None
+    return _join(f"session resumed after record {it.after}", again, opened, it.reason, changed)
 
 
 def _finished(it: SessionFinished) -> str:

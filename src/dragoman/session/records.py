@@ -59,6 +59,7 @@ def make_message(
         latency_ms=response.latency_ms,
         tool_ids={end.tool_use_id: end.intent.id if end.intent else f"tu_{new_ulid()}" for end in calls},
         in_context=in_context,
+        paused=response.is_paused,
         **{name: price.get(name) for name in _COST},
     )
 

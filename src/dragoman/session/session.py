@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, cast
 
 from msgspec import to_builtins
 
@@ -42,13 +42,14 @@ from .budget import Budget
 from .closing import close_open
 from .context import ContextPolicy
 from .execution import Pipeline
+from .fork import write_fork
 from .journal import Journal, Watcher
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
 from .projector import Projector
 from .records import Price, new_message_id
 from .state import State, reduce_records
 from .supervisor import Supervisor
-from .turn import RUNNABLE, Turn, TurnSettings
+from .turn import RUNNABLE, Corrections, Turn, TurnSettings
 
 _HARMLESS = Rule("allow", side_effect="none", name="tools without side effects")
 _FINAL = "Now give the final answer in the required form, as JSON alone."
@@ -117,12 +118,13 @@ class Session(Generic[Parsed]):
         policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
         self._projector = Projector(policies, self._journal, self._settings.config, price)
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
-        self._routing = Routing("default", self._target(), "the provider the session was given")
+        self._routing = Routing("default", _name(self.provider), "the provider the session was given")
         self._loaded = False
         self._takeover = False
         self._supervisor = Supervisor(self.id)
-        self._corrections = corrections
-        self._unusable = 0  # replies in a row that could not be used
+        self._corrections = Corrections(corrections)
+        self._queued: list[User] = []  # goals that wait for the end of the present one
+        self._at: int | None = None  # the record to go on after, if not the last one
         self._final = False  # whether the next turn asks for the structured answer
 
     @classmethod
@@ -135,9 +137,12 @@ class Session(Generic[Parsed]):
         session_id: str,
         *,
         takeover: bool = False,
+        at: int | None = None,
         **settings: Any,
     ) -> Session[Any]:
         """Continue a session from its log, after any kind of end.
+
+        With ``at`` the conversation goes on after that record: later messages stay in the log and are not sent.
 
         Nothing runs again. The next ``run`` or ``step`` closes the intents that are open, each by a record
         of its own, and the model receives a result for each. A session that still runs elsewhere is refused
@@ -153,10 +158,41 @@ class Session(Generic[Parsed]):
             await session.close()
             raise
         session._loaded = True
+        if at is not None and not 1 <= at <= session.state.last_seq:
+            await session.close()
+            raise SessionError(f"session {session_id!r} has no record {at}")
+        session._at = at
         known = session.state.model
-        if known is not None and known != session._target():
-            session._routing = Routing("manual", session._target(), f"resumed with another provider than {known}")
+        if known is not None and known != _name(session.provider):
+            session._routing = Routing("manual", _name(session.provider), f"resumed with another provider than {known}")
         return session
+
+    @classmethod
+    async def fork(
+        cls,
+        provider: Provider,
+        tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None,
+        policy: Policy | None,
+        log: EventLog | str | Path,
+        session_id: str,
+        *,
+        at: int | None = None,
+        new_id: str | None = None,
+        **settings: Any,
+    ) -> Session[Any]:
+        """Begin a new session with the conversation of another after its record ``at``, by default its last one.
+
+        The other session is not changed, may still run, and is named in the first record of the new one, which
+        has a budget of its own. Nothing that was proposed there runs here.
+        """
+        owned = open_log(log) if isinstance(log, str | Path) else None
+        name = new_id or f"session_{new_ulid()}"
+        try:
+            await write_fork(owned or cast("EventLog", log), session_id, at, name)
+        finally:
+            if owned is not None:
+                await asyncio.to_thread(owned.close)
+        return await cls.resume(provider, tools, policy, log, name, **settings)
 
     @property
     def state(self) -> State:
@@ -180,6 +216,10 @@ class Session(Generic[Parsed]):
         """Do one turn: call the model once, and bring every intent of its reply to an end."""
         return await self._supervise(goal, once=True)
 
+    def follow_up(self, goal: str | User) -> None:
+        """Add a goal to pursue after the present one, in the same run if one is going on."""
+        self._queued.append(_as_user(goal))
+
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Stop the run and wait until that is recorded; return ``False`` if nothing is running."""
         return await self._supervisor.cancel(reason)
@@ -190,16 +230,17 @@ class Session(Generic[Parsed]):
         Raise ``InvalidRequestError`` if the other model cannot take the conversation at all.
         """
         self._supervisor.refuse_running()
-        before, messages = self._target(), self.state.project(provider.name)
+        before, messages = _name(self.provider), self.state.project(provider.name)
         plan = provider.plan(messages) if messages else SwapPlan(f"{provider.name}:{provider.model}", ())
         if plan.refused is not None or (plan.fits is False and self._projector.keeps_all):
             why = plan.refused or f"about {plan.estimated_tokens} tokens do not fit its window of {plan.context_tokens}"
             raise InvalidRequestError(f"swap to {plan.target}: {why}", provider=provider.name, model=provider.model)
         losses = tuple([LossWarning(item.rule, item.path, item.reason) for item in plan.losses])
         self.provider = provider
-        self._routing = Routing("manual", self._target(), reason or "swapped by the caller")
+        self._routing = Routing("manual", _name(self.provider), reason or "swapped by the caller")
         if self.state.root is not None:
-            await self._journal.write(ModelSwapped(before, self._target(), reason or "swapped by the caller", losses))
+            swapped = ModelSwapped(before, _name(provider), reason or "swapped by the caller", losses)
+            await self._journal.write(swapped)
         return plan
 
     async def close_open_intents(self, reason: str) -> tuple[str, ...]:
@@ -220,7 +261,7 @@ class Session(Generic[Parsed]):
 
     def __repr__(self) -> str:
         where = ", log in memory" if isinstance(self.log, MemoryLog) else ""
-        return f"<Session {self.id} {self._target()}{where}>"
+        return f"<Session {self.id} {_name(self.provider)}{where}>"
 
     # --- the loop -------------------------------------------------------------------------------------
 
@@ -252,6 +293,8 @@ class Session(Generic[Parsed]):
 
     async def _advance(self) -> Step:
         """Do one turn, unless the session is at its end."""
+        if self._queued and self.state.has_answered:
+            await self._journal.write(MessageRecorded(self._queued.pop(0), message_id=new_message_id()))
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
             if self._settings.output is None or reason != "stop":
@@ -276,7 +319,7 @@ class Session(Generic[Parsed]):
         try:
             response, intents = await turn.run(self._pipeline)
         except (MalformedToolCallError, StructuredOutputError) as error:
-            self._count_unusable(error)
+            self._corrections.count(error)
             if isinstance(error, StructuredOutputError):
                 await turn.correct_output(error)
             else:
@@ -284,22 +327,18 @@ class Session(Generic[Parsed]):
             return Step(number, error.response)
         rejected = [self.state.intents[intent.id].end for intent in intents]
         if rejected and all(isinstance(end, ToolIntentRejected) for end in rejected):
-            self._count_unusable(_reject(response, rejected[0]))
+            self._corrections.count(_reject(response, rejected[0]))
         else:
-            self._unusable = 0
+            self._corrections.used = 0
         if intents and response.finish_reason in RUNNABLE:
             return Step(number, response, intents)
         await close_open(self._journal, f"the reply ended with {response.finish_reason}")
+        if response.is_paused or (self._queued and self.state.has_answered and response.finish_reason == "stop"):
+            return Step(number, response, intents)
         if self._settings.output is not None and not final and response.finish_reason == "stop":
             return Step(number, response, intents)  # the next turn asks for the structured answer
         ending = find_ending(response.finish_reason)
         return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
-
-    def _count_unusable(self, error: MalformedToolCallError | StructuredOutputError) -> None:
-        """Count a reply of which nothing could be used, and raise once there were too many in a row."""
-        self._unusable += 1
-        if self._unusable > self._corrections:
-            raise error
 
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop
@@ -321,9 +360,11 @@ class Session(Generic[Parsed]):
     # --- beginning and end --------------------------------------------------------------------------
 
     async def _begin(self, goal: str | User | None) -> None:
+        if goal is None and self._queued:
+            goal = self._queued.pop(0)
         if self.state.root is None:
             await self._start(goal)
-        elif goal is None and self.state.finished is not None and self.state.has_answered:
+        elif self._at is None and goal is None and self.state.finished is not None and self.state.has_answered:
             raise SessionError("the model has answered; give the session another goal")
         elif self._loaded or self.state.finished is not None:
             self._loaded = False
@@ -341,7 +382,7 @@ class Session(Generic[Parsed]):
             raise SessionError("a new session needs a goal")
         if next(iter(self.log.read(self.id)), None) is not None:
             raise SessionError(f"there is a session {self.id!r} in this log already; use Session.resume")
-        self._check_price()
+        _check_price(self.provider, self.budget, self._settings.price)
         message = _as_user(goal)
         metadata = {"budget": to_builtins(self.budget, enc_hook=str), "policy": repr(self.policy), **self._metadata}
         digests = {tool.name: tool.digest for tool in self.tools}
@@ -350,15 +391,6 @@ class Session(Generic[Parsed]):
             definitions=self.tools.describe(),
         )  # fmt: skip
         await self._journal.write(started)
-
-    def _check_price(self) -> None:
-        if self.budget.cost_usd is None:
-            return
-        price = self._settings.price
-        nothing = Usage(input_tokens=0, output_tokens=0)
-        found = price(nothing, self._target()) if price is not None else self.provider.priced_as.cost(nothing)
-        if isinstance(found, Unpriced):
-            raise ValueError(f"budget.cost_usd: the price of {self._target()} is not known: {found.reason}")
 
     async def _continue(self, why: str) -> None:
         """Record that the session goes on after an end, and close what that left open."""
@@ -371,8 +403,10 @@ class Session(Generic[Parsed]):
         known = state.tool_digests
         definitions = tuple([tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]])
         resumed = SessionResumed(
-            state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed, definitions
+            state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed, definitions,
+            self._at,
         )  # fmt: skip
+        self._at = None
         await self._journal.write(resumed)
         self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")
@@ -382,8 +416,9 @@ class Session(Generic[Parsed]):
         await self._journal.write(SessionFinished(ending, detail, self.state.spent.turns))
         return make_outcome(self.id, self.state, ending, detail, parsed)
 
-    def _target(self) -> str:
-        return f"{self.provider.name}:{self.provider.model}"
+
+def _name(provider: Provider) -> str:
+    return f"{provider.name}:{provider.model}"
 
 
 def _as_user(goal: str | User) -> User:
@@ -391,6 +426,16 @@ def _as_user(goal: str | User) -> User:
     if not message.content:
         raise ValueError("goal: is empty")
     return message
+
+
+def _check_price(provider: Provider, budget: Budget, price: Price | None) -> None:
+    """Raise ``ValueError`` if money is limited and the price of the model is not known."""
+    if budget.cost_usd is None:
+        return
+    nothing = Usage(input_tokens=0, output_tokens=0)
+    found = price(nothing, _name(provider)) if price is not None else provider.priced_as.cost(nothing)
+    if isinstance(found, Unpriced):
+        raise ValueError(f"budget.cost_usd: the price of {_name(provider)} is not known: {found.reason}")
 
 
 def _reject(response: Response, end: Any) -> MalformedToolCallError:

@@ -160,8 +160,16 @@ class State:
     @property
     def has_answered(self) -> bool:
         """Whether the conversation ends with a reply of the model that calls no tool."""
-        last = self.messages[-1].message if self.messages else None
-        return isinstance(last, Assistant) and not last.tool_calls
+        last = self.messages[-1] if self.messages else None
+        if last is None or last.paused or not isinstance(last.message, Assistant):
+            return False
+        return not last.message.tool_calls
+
+    @property
+    def paused_by(self) -> str | None:
+        """The provider that paused the reply with which the conversation ends, if one did."""
+        last = self.messages[-1] if self.messages else None
+        return last.provider or "" if last is not None and last.paused else None
 
     @property
     def open_intents(self) -> list[IntentState]:

@@ -59,6 +59,20 @@ class TurnSettings(Struct, frozen=True):
     output: Any = None
 
 
+class Corrections:
+    """Counts the replies in a row of which nothing could be used, ``used`` of at most ``limit``."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.used = 0
+
+    def count(self, error: MalformedToolCallError | StructuredOutputError) -> None:
+        """Count one more, and raise it if there were too many."""
+        self.used += 1
+        if self.used > self._limit:
+            raise error
+
+
 class Turn:
     """One turn of a session, with the provider it calls and the route by which that was chosen."""
 
@@ -92,6 +106,9 @@ class Turn:
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
         """Call the model and process the intents of its reply, unless the reply ended as an error."""
         record = await self._write(TurnStarted(self.number, self._provider.model, self._provider.name))
+        paused_by = self._journal.state.paused_by
+        if paused_by is not None and paused_by != self._provider.name:  # another cannot continue it
+            await self._write(MessageRecorded(User("Continue."), message_id=new_message_id()), actor="system")
         response = await self._call(record.id)
         intents = tuple([end.intent for end in self._ends if end.intent is not None])
         if intents and response.finish_reason in RUNNABLE:
@@ -152,7 +169,7 @@ class Turn:
             stream = provider.stream(
                 messages, tools, config, schema, choice, request_id=started.request_id,
                 session_id=self._journal.session, metadata={**self._settings.metadata, TURN: self._id},
-                check_calls=False,
+                check_calls=False, continues=self._journal.state.paused_by is not None,
             )  # fmt: skip
             async with stream:
                 await self._read(stream, started, call.id)

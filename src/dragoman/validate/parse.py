@@ -61,6 +61,7 @@ def build_request(
     session_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     check_calls: bool = True,
+    continues: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Request:
     """Read the arguments of a call into one ``Request``. ``settings`` go over ``config``."""
@@ -86,6 +87,7 @@ def build_request(
         {} if metadata is None else dict(metadata),
         response_type,
         check_calls=check_calls,
+        continues=continues,
     )
 
 

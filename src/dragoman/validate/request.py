@@ -46,7 +46,7 @@ def check_request(request: Request, *, history: bool = True) -> None:
     Without ``history``, or without ``check_calls`` of the request, the arguments of earlier calls are not checked
     against the tools of today. The gateway relays them as its client sent them: the client's tools may have changed.
     """
-    _check_messages(request.messages)
+    _check_messages(request.messages, continues=request.continues)
     if request.tools:
         schemas = _check_tools(request.tools)
         if history and request.check_calls:
@@ -59,10 +59,10 @@ def check_request(request: Request, *, history: bool = True) -> None:
         _check_config(request.config)
 
 
-def _check_messages(messages: Sequence[Message]) -> None:
+def _check_messages(messages: Sequence[Message], *, continues: bool) -> None:
     if not messages:
         raise InvalidRequestError("messages is empty")
-    if type(messages[-1]) not in (User, ToolResult):
+    if type(messages[-1]) not in (User, ToolResult) and not (continues and type(messages[-1]) is Assistant):
         raise InvalidRequestError("the last message must be the user's or a tool's: there is nothing to answer")
     began = False
     open_calls: dict[str, int] = {}

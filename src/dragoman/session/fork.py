@@ -1,0 +1,68 @@
+"""A new session that continues another after one of its records. The other session is not changed."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from msgspec.structs import replace
+
+from ..log import EventLog, ForkedFrom, LogRecord, MessageRecorded, SessionStarted
+from ..messages import ToolResult, User
+from .execution import describe_end
+from .outcome import SessionError
+from .records import new_message_id
+from .state import State, reduce_records
+
+
+async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> None:
+    """Write the beginning of a session that has the conversation of another after the record ``at``.
+
+    The messages are copied, and what a context policy left out; calls and their costs are not, so that nothing is
+    counted twice. Calls without a result at that record get one that says what is known.
+    """
+    records = list(takewhile(lambda record: at is None or record.seq <= at, log.read(session)))
+    if not records or (at is not None and records[-1].seq != at):
+        raise SessionError(f"session {session!r} has no record {at}")
+    if next(iter(log.read(name)), None) is not None:
+        raise SessionError(f"there is a session {name!r} in this log already")
+    state = reduce_records(records)
+    place = ForkedFrom(session, records[-1].seq, records[-1].hash)
+    root = await log.append(name, _start(records, place), expected=0)
+    written = root
+    numbers: dict[int, int] = {}  # of the copied records, by those of the originals
+    for seq, change, is_goal in state.conversation.list_changes():
+        if isinstance(change, MessageRecorded):
+            change = replace(change, request_id=None, usage=None, cost_usd=None, latency_ms=None, warnings=())
+        else:
+            known = [each for each in change.left_out if each.seq in numbers]
+            change = replace(change, left_out=tuple([replace(each, seq=numbers[each.seq]) for each in known]))
+        actor = "user" if is_goal else None
+        if isinstance(change, MessageRecorded) and not is_goal and isinstance(change.message, User):
+            actor = "system"
+        written = await log.append(name, change, parent=root.id, actor=actor, expected=written.seq)  # type: ignore[arg-type]
+        numbers[seq] = written.seq
+    await _answer(log, name, state, root, written)
+
+
+def _start(records: list[LogRecord], place: ForkedFrom) -> SessionStarted:
+    first = records[0].payload
+    if not isinstance(first, SessionStarted):
+        raise SessionError(f"session {place.session!r} does not begin with session.started")
+    return replace(first, forked_from=place)
+
+
+async def _answer(log: EventLog, name: str, state: State, root: LogRecord, last: LogRecord) -> None:
+    """Answer the calls that have no result in the copied conversation."""
+    for call, intent in state.unanswered():
+        kept = state.intents.get(intent or "")
+        content, is_error = describe_end(kept)
+        if kept is not None and kept.is_open:
+            began = kept.started
+            why = "the session was forked before this came to an end"
+            content = f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {why}"
+        result = MessageRecorded(
+            ToolResult(call.id, content, is_error),  # type: ignore[arg-type]
+            message_id=new_message_id(),
+            tool_ids={call.id: intent} if intent else {},
+        )
+        last = await log.append(name, result, parent=root.id, expected=last.seq)
