@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +15,8 @@ import dragoman
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
+from dragoman.gateway.policy import NEVER, TABLES
+from dragoman.gateway.policy.concepts import CONCEPTS
 
 from .test_layers import FLOORS
 
@@ -28,7 +32,12 @@ MODULES = [
 
 def write_pages() -> dict[str, str]:
     """Every generated page, by its path under ``docs/reference``."""
-    return {"cli.md": write_commands(), "errors.md": write_errors(), **write_modules()}
+    return {
+        "cli.md": write_commands(),
+        "errors.md": write_errors(),
+        "gateway-fields.md": write_gateway_fields(),
+        **write_modules(),
+    }
 
 
 # --- the command ------------------------------------------------------------------------------------
@@ -95,6 +104,43 @@ with file and line.
 | 2 | wrong usage, or a file that is wrong or cannot be read |
 {codes}
 """
+
+
+_FIELDS_HEAD = """# Fields of requests to the gateway
+
+What `dragoman serve` does with each field of each wire, when the model behind the name speaks another wire. To a model
+of the client's own wire every field goes as it came, apart from those marked *always*.
+
+- **read**: the field has a place in the library's values, and every wire's codec writes it in its own form.
+- **mapped**: the model's wire has a field for it. Where it has none, the field is left out and reported.
+- **left out**: the field is left out and reported: in the header `x-dragoman-warnings`, the access log, the event log
+  and the metric `dragoman_warnings_total`. So is every field that this page does not list.
+- **refused**: the answer would mean something else without it. The error names the field, the model and what to do.
+
+A value that equals the default is neither sent nor reported. With `on_loss: reject`, of a key in the file of keys or
+of a model in `models.yaml`, every loss is refused. Fields that decide where a request goes are refused on every wire:
+NEVER.
+"""
+_EFFECTS = {"read": "read", "mapped": "mapped", "hint": "left out", "refused": "refused"}
+
+
+def write_gateway_fields() -> str:
+    """Return the page that shows the gateway's policy."""
+    never = ", ".join([f"`{name}`" for name in NEVER])
+    parts = [_FIELDS_HEAD.replace("NEVER", never)]
+    for wire, rules in TABLES.items():
+        parts.append(f"\n## {wire}\n\n| field | effect | default | |\n|---|---|---|---|\n")
+        for name, rule in sorted(rules.items(), key=lambda item: (item[1].effect != "read", item[0])):
+            defaults = ", ".join([f"`{json.dumps(value)}`" for value in rule.default])
+            effect = _EFFECTS[rule.effect] + (", *always*" if rule.always else "")
+            concept = CONCEPTS.get(rule.concept or "", {})
+            places = ", ".join([f"{each}: `{_place(place)}`" for each, place in concept.items()])
+            parts.append(f"| `{name}` | {effect} | {defaults} | {places or rule.what} |\n")
+    return "".join(parts)
+
+
+def _place(place: Any) -> str:
+    return str(place[0] if isinstance(place, tuple) else place)
 
 
 def write_errors() -> str:

@@ -7,9 +7,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dragoman.events import MessageComplete, TextDelta
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from dragoman.gateway.policy import NEVER
 from dragoman.gateway.policy.translate import merge
+from dragoman.gateway.stops import StopCutter
+from dragoman.messages import Text
 
 from .upstream import WIRES, bench, models_for
 
@@ -318,3 +321,101 @@ async def test_warnings_are_counted_by_our_own_codes() -> None:
     assert 'dragoman_warnings_total{wire="openai",code="field_dropped"} 1' in text
     assert 'dragoman_warnings_total{wire="openai",code="user_dropped"} 1' in text
     assert "made_up" not in text
+
+
+# Amounts of thinking for models that the catalogue does not know: what each wire is sent.
+THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "anthropic",
+        {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000},
+        {
+            "openai": {"reasoning_effort": "low"},
+            "responses": {"reasoning": {"effort": "low"}},
+            "anthropic": {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000},
+            "gemini": {"generationConfig": {"thinkingConfig": {"thinkingBudget": 2000}}},
+        },
+    ),
+    (
+        "openai",
+        {"reasoning_effort": "medium", "max_tokens": 100},
+        {
+            "openai": {"reasoning_effort": "medium"},
+            "anthropic": {"thinking": {"type": "enabled", "budget_tokens": 8192}, "max_tokens": 8292},
+            "gemini": {"generationConfig": {"thinkingConfig": {"thinkingLevel": "medium"}}},
+        },
+    ),
+    (
+        "anthropic",
+        {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}, "max_tokens": 100},
+        {
+            "openai": {"reasoning_effort": "xhigh"},
+            "anthropic": {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
+        },
+    ),
+    (
+        "anthropic",
+        {"thinking": {"type": "disabled"}},
+        {"openai": {"reasoning_effort": "none"}, "ollama": {"think": False}},
+    ),
+    ("anthropic", {"thinking": {"type": "adaptive"}}, {"openai": "thinking_adaptive thinking"}),
+    (
+        "gemini",
+        {"generationConfig": {"thinkingConfig": {"includeThoughts": True, "thinkingLevel": "HIGH"}}},
+        {
+            "openai": {"reasoning_effort": "high"},
+            "gemini": {"generationConfig": {"thinkingConfig": {"includeThoughts": True, "thinkingLevel": "HIGH"}}},
+        },
+    ),
+    ("openai", {"reasoning": {"max_tokens": 9000}}, {"openai": {"reasoning": {"max_tokens": 9000}}}),
+    ("openai", {"enable_thinking": False}, {"openai": {"enable_thinking": False}, "gemini": {}}),
+    ("ollama", {"think": True}, {"openai": {"reasoning_effort": "medium"}}),
+]
+
+
+async def test_amounts_of_thinking_cross_every_wire() -> None:
+    async with bench() as gateway:
+        for client, fields, wanted in THINKING:
+            for model, expected in wanted.items():
+                status, headers, said = await gateway.ask(client, model, fields)
+                where = (client, fields, model, said, gateway.seen, headers.get("x-dragoman-warnings"))
+                assert status == 200, where
+                if isinstance(expected, str):
+                    assert expected in headers.get("x-dragoman-warnings", ""), where
+                else:
+                    assert holds(gateway.seen[0], expected), where
+
+
+async def test_stop_sequences_are_cut_where_the_wire_has_none() -> None:
+    async with bench("one two STOP three") as gateway:
+        _, _, said = await gateway.ask("openai", "responses", {"stop": ["STOP", "never"]})
+        assert (said["choices"][0]["message"]["content"], said["choices"][0]["finish_reason"]) == ("one two ", "stop")
+        assert "stop" not in str(sorted(gateway.seen[0]))
+        _, _, said = await gateway.ask("anthropic", "responses", {"stop_sequences": ["two"]})
+        assert (said["content"][0]["text"], said["stop_reason"], said["stop_sequence"]) == (
+            "one ",
+            "stop_sequence",
+            "two",
+        )
+        _, _, said = await gateway.ask("openai", "responses", {"stop": "absent"})
+        assert said["choices"][0]["message"]["content"] == "one two STOP three"
+
+
+def pieces_of(text: str, size: int) -> list[Any]:
+    return [TextDelta("m", "r", 0, text[at : at + size]) for at in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_a_stop_sequence_is_found_wherever_the_pieces_end(size: int) -> None:
+    cutter = StopCutter(["STOP", "ST!"])
+    passed = cutter.feed(pieces_of("a STEP, a STSTOP, more", size))
+    assert "".join([event.text for event in passed if isinstance(event, TextDelta)]) == "a STEP, a ST"
+    complete = MessageComplete("m", "r", "cancelled", (Text("a STEP, a STSTOP, more"),))
+    closed = cutter.close(complete)
+    assert (closed.final_content, closed.stop_sequence, closed.finish_reason) == (
+        (Text("a STEP, a ST"),),
+        "STOP",
+        "stop",
+    )
+    kept = StopCutter(["STOP"])
+    events = [*pieces_of("ends with ST", size), complete]
+    assert "".join([event.text for event in kept.feed(events) if isinstance(event, TextDelta)]) == "ends with ST"

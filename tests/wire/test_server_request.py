@@ -59,7 +59,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("openai", {"messages": None}, "messages is required"),
     ("openai", {"messages": "Hello"}, "messages must be a list"),
     ("openai", {"messages": [{"role": "user"}]}, "messages[0].content is required"),
-    ("openai", {"messages": [{**HELLO, "name": "Ann"}]}, "messages[0].name"),
+    ("openai", {"messages": [{**HELLO, "nickname": "Ann"}]}, "messages[0].nickname"),
     ("openai", {"n": 2}, "n must be 1"),
     ("openai", {"stream": 1}, "stream must be true or false"),
     ("openai", {"temperature": "hot"}, "temperature must be a number"),
@@ -156,8 +156,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "gemini",
-        {"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": ["a"]}}},
-        "toolConfig.functionCallingConfig.allowedFunctionNames can name",
+        {"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": [1]}}},
+        "toolConfig.functionCallingConfig.allowedFunctionNames must be a list of strings",
     ),
     ("gemini", parts({"text": "x"}, role="tool"), "contents[0].role must be"),
     (
@@ -424,7 +424,8 @@ KEYS = [
     ("responses", {"authorization": "Bearer abc"}, "abc"),
     ("ollama", {"authorization": "Bearer abc"}, "abc"),
     ("gemini", {"x-goog-api-key": "abc"}, "abc"),
-    ("gemini", {"authorization": "Bearer abc"}, None),
+    ("gemini", {"authorization": "Bearer abc"}, "abc"),
+    ("gemini", {}, None),
 ]
 
 
@@ -461,3 +462,25 @@ def test_any_json_is_read_or_refused(wire: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize(("status", "expected"), [(307, 502), (400, 400), (None, 400)])
 def test_a_redirect_of_the_provider_is_not_the_clients_fault(wire: str, status: int | None, expected: int) -> None:
     assert SERVER_CODECS[wire].error(InvalidRequestError("no", status=status)).status == expected
+
+
+@pytest.mark.parametrize(
+    ("calling", "choice", "names"),
+    [
+        ({"mode": "ANY", "allowedFunctionNames": ["f"]}, ForceTool("f"), ["f", "g", "h"]),
+        ({"mode": "ANY", "allowedFunctionNames": ["f", "g"]}, "required", ["f", "g"]),
+        ({"mode": "AUTO", "allowedFunctionNames": ["h"]}, "auto", ["h"]),
+        ({"mode": "VALIDATED"}, "auto", ["f", "g", "h"]),
+    ],
+)
+def test_gemini_tools_that_may_be_called(calling: Any, choice: Any, names: list[str]) -> None:
+    tools = [{"functionDeclarations": [{"name": name} for name in "fgh"]}]
+    body = {"contents": [{"parts": [{"text": "Hi"}]}], "tools": tools, "toolConfig": {"functionCallingConfig": calling}}
+    asked = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
+    assert (asked.request.tool_choice, [tool.name for tool in asked.request.tools]) == (choice, names)
+
+
+def test_names_of_participants_are_dropped_and_reported() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi", "name": "ann"}]}
+    asked = SERVER_CODECS["openai"].decode(body)
+    assert [(each.code, each.path) for each in asked.warnings] == [("name_dropped", "messages[0].name")]

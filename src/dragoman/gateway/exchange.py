@@ -38,7 +38,7 @@ from .evidence import LARGE
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .listings import show_ollama_model
-from .models import find_losses, issuer_of, refuses_losses, wires_of
+from .models import find_losses, fit_reasoning, issuer_of, refuses_losses, wires_of
 from .policy import NAMES, Prepared, Target, prepare, refuse_losses, settle_shape, translate, unwrap_count, write_echo
 from .routing import show_route
 from .stops import StopCutter
@@ -342,7 +342,8 @@ class Exchange:
         made = translate(request, self.prepared, wire, target, NAMES[wire], is_native=self.is_native)
         self.warnings += made.warnings
         self.stops = made.stops
-        request = replace(made.request, model=provider.model)
+        request, approximated = fit_reasoning(provider, replace(made.request, model=provider.model))
+        self.warnings += approximated
         if refuses_losses(provider) or (self.key is not None and self.key.on_loss == "reject"):
             refuse_losses((*self.warnings, *find_losses(provider, request)), self.model)
         return request

@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Mapping
 
-from ..errors import AuthenticationError, InvalidModelError, ProviderError
-from ..messages import Issuer, LossWarning, Request
+from msgspec.structs import replace
+
+from ..errors import AuthenticationError, InvalidModelError, ProviderError, UnsupportedFeatureError
+from ..messages import Effort, Issuer, LossWarning, Request
 from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..registry import Registry
@@ -114,6 +116,48 @@ def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
     """Return what would be lost of a request on any wire that the provider may speak."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     return [loss for part in ends for loss in part.codec.encode(request).warnings]
+
+
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
+
+
+def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
+    """Return the request with an amount of thinking that the model's wire can express.
+
+    The codec translates for models that the catalogue knows. For one that it does not know, a wire of budgets gets
+    the budget nearest to an effort, and a wire of efforts the effort nearest to a budget.
+    """
+    asked = request.config.reasoning
+    if asked is None or _takes_reasoning(provider, request):
+        return request, ()
+    other: Effort | int | None = None
+    if isinstance(asked, int):
+        _, other = min([(abs(_BUDGETS[effort] - asked), effort) for effort in _EFFORTS])
+    else:
+        other = _BUDGETS.get(asked)
+    config = request.config
+    if isinstance(other, int) and config.max_tokens is not None and config.max_tokens <= other:
+        config = replace(config, max_tokens=config.max_tokens + other)  # the limit counts thinking, too
+    fitted = replace(request, config=replace(config, reasoning=other))
+    if other is not None and _takes_reasoning(provider, fitted):
+        return fitted, (LossWarning("reasoning_approximated", "reasoning", f"{other} stands for {asked}"),)
+    plain = replace(request, config=replace(request.config, reasoning=None))
+    why = "the model thinks as much as it does by default"
+    return plain, (LossWarning("reasoning_dropped", "reasoning", why),)
+
+
+def _takes_reasoning(provider: Provider, request: Request) -> bool:
+    for part in walk(provider):
+        if isinstance(part, HttpProvider):
+            try:
+                part.codec.encode(request)
+            except UnsupportedFeatureError as error:
+                if "config.reasoning" in error.message:
+                    return False
+    return True
+
+
+_EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
 
 
 def wires_of(provider: Provider) -> set[str]:

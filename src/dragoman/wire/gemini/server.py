@@ -94,8 +94,8 @@ class _StreamEncoder(ReplyEncoder):
             arguments = None if is_cut else event.final_input
             return data_frame(_chunk(self, [_write_call(event.tool_use_id, self._name, arguments)]))
         elif isinstance(event, MessageStart):
+            # Nothing is sent before the first part: clients make an empty block of an empty chunk.
             self._before_text, self._after_text = split_at_text(data_frame(_chunk(self, [{"text": "\0"}])))
-            return data_frame(_chunk(self, []))
         return b""
 
     def hides_call(self, complete: MessageComplete) -> bool:

@@ -43,7 +43,7 @@ from .request import LEVELS
 
 _ISSUER = Issuer("gemini")
 _VERBS = {"generateContent": False, "streamGenerateContent": True}  # and whether it streams
-_MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+_MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
@@ -54,8 +54,8 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
     fields, losses = read_body(body), Losses()
     messages = [*_read_system(fields), *_Reader().read(fields.inners("contents", required=True))]
-    tools = _read_tools(fields)
-    choice = _read_choice(fields)
+    choice, allowed = _read_choice(fields)
+    tools = [tool for tool in _read_tools(fields) if not allowed or tool.name in allowed]
     config, schema = _read_config(fields)
     fields.done()
     return Asked(Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb]), losses.warnings)
@@ -138,21 +138,20 @@ def _lower_types(schema: Any) -> Any:
     }
 
 
-def _read_choice(fields: Fields) -> ToolChoice | None:
+def _read_choice(fields: Fields) -> tuple[ToolChoice | None, tuple[str, ...]]:
+    """Return how to choose a tool, and the names of the tools that may be called if they are limited."""
     record = fields.inner("toolConfig")
     inner = record.inner("functionCallingConfig") if record is not None else None
     if record is None or inner is None:
-        return None
-    mode, names = inner.text("mode") or "AUTO", inner.items("allowedFunctionNames") or []
+        return None, ()
+    mode, names = inner.text("mode") or "AUTO", inner.texts("allowedFunctionNames") or ()
     inner.done()
     record.done()
     if mode not in _MODES:
-        inner.refuse("mode", "must be AUTO, ANY or NONE")
-    if not names:
-        return _MODES[mode]
-    if mode != "ANY" or len(names) > 1 or not isinstance(names[0], str):
-        inner.refuse("allowedFunctionNames", "can name one function, with the mode ANY")
-    return ForceTool(names[0])
+        inner.refuse("mode", "must be AUTO, ANY, VALIDATED or NONE")
+    if mode == "ANY" and len(names) == 1:
+        return ForceTool(names[0]), ()
+    return _MODES[mode], names
 
 
 # --- the conversation -----------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class OpenAIServer:
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream") or False
         records = fields.items("messages", required=True) or ()
-        joined = [_join_system_parts(record, at) for at, record in enumerate(records)]
+        joined = [_drop_name(_join_system_parts(record, at), at, losses) for at, record in enumerate(records)]
         messages = tuple([_inline_media(message) for message in parse_messages(joined)])
         if (fields.take("n") or 1) != 1:
             fields.refuse("n", "must be 1: a reply has one choice here")
@@ -103,6 +103,14 @@ def _join_system_parts(record: Any, at: int) -> Any:
         part.allow("type", "text")
         parts.append(part.need_text("text"))
     return {**record, "content": "".join(parts)}
+
+
+def _drop_name(record: Any, at: int, losses: Losses) -> Any:
+    """Return a message without the name of its participant or tool, which our values have no place for."""
+    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
+        return record
+    losses.drop(f"messages[{at}].name", "name_dropped", "a participant has no name here")
+    return {name: value for name, value in record.items() if name != "name"}
 
 
 def _inline_media(message: Message) -> Message:

@@ -112,7 +112,9 @@ class _StreamEncoder(ReplyEncoder):
         record = error_record(error)
         # Without its items: one that was cut would look complete. After this the vendor's server sends nothing,
         # and its SDK raises nothing; an error event with an object inside makes it raise.
-        why = {"code": record["code"] if record["code"] in _CODES else "server_error", "message": record["message"]}
+        # The document allows few codes; the one by which clients of ours know the error goes beside it.
+        code = record["code"] if record["code"] in _CODES else "server_error"
+        why = {"code": code, "message": record["message"], "type": record["code"] or record["type"]}
         failed = self._event("response.failed", response=self._response("failed", error=why, output=[]))
         return failed + self._event("error", code=record["code"], message=record["message"], param=None, error=record)
 
