@@ -246,6 +246,7 @@ class _Exchange(HttpStream):
         others = task.cancelling() if task is not None else 0
         if task is not None:
             clock.start(partial(_cancel, task))
+        failed: ProviderError | None = None
         try:
             # The key is merged inside the call, so that it is in no local variable of ours.
             self._response = await session.request(
@@ -273,8 +274,8 @@ class _Exchange(HttpStream):
             failed = transport._translate(error, clock, request.url)
             # The refusal of a proxy repeats the URL of the proxy, with its password.
             failed.__cause__ = None if isinstance(error, aiohttp.ClientResponseError) else without_frames(error)
-        if self._response is None:
-            raise failed
+        if self._response is None or failed is not None:
+            raise failed or RuntimeError("there is no reply")
         self.status = self._response.status
         self.headers = self._response.headers
         self._content = self._response.content

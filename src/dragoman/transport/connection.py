@@ -11,8 +11,8 @@ idle      bytes on a used connection          closed    nobody asked; the pool d
 idle      end of file                         closed    the pool drops the connection
 head      a 1xx head other than 101           head      it is skipped
 head      101, invalid or too long a head     closed    ``failure`` is a ``FramingError``
-head      a head with a body to follow        body      ``status`` and ``headers`` are set
-head      a head without a body               done      ``status`` and ``headers`` are set
+head      a head with a body to follow        body      ``status`` and ``fields`` are set
+head      a head without a body               done      ``status`` and ``fields`` are set
 head      end of file                         closed    ``failure`` is an ``OSError``
 body      bytes of the body                   body      they are kept; from ``limit`` bytes on, reading pauses
 body      the end, by its framing             done
@@ -36,7 +36,9 @@ import asyncio
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Literal, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -47,6 +49,7 @@ MAX_HEAD = 64 * 1024
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 
+_FRAMING = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 # A connection with a smaller buffer is for a stream that may not run far ahead of its reader.
 _USUAL_LIMIT = 64 * 1024
 
@@ -75,16 +78,17 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_awaited", "_buffer", "_head", "_held", "_interim", "_loop", "_owner", "_parser", "_paused", "_timer",
-        "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields", "is_reusable", "key",
-        "limit", "pieces", "state", "status", "transport", "without_body",
+        "_arriving", "_awaited", "_buffer", "_held", "_interim", "_loop", "_owner", "_parser", "_paused", "_poll",
+        "_timer", "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields", "framing",
+        "is_reusable", "key", "limit", "pieces", "state", "status", "transport", "without_body",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, key: str, buffer: memoryview) -> None:
         self.key = key
         self.state: State = "idle"
         self.status = 0
-        self.fields: dict[str, str] = {}
+        self.fields: list[tuple[bytes, bytes]] = []  # of the head, as they arrived
+        self.framing: dict[bytes, str] = {}  # those that decide how the body is read
         self.pieces: list[bytes] = []
         self.failure: Exception | None = None
         self.is_reusable = True
@@ -100,10 +104,11 @@ class Connection(asyncio.BufferedProtocol):
         self._awaited: State = "idle"
         self._timer: asyncio.TimerHandle | None = None
         self._held = 0  # bytes in pieces
-        self._head = 0  # bytes of the fields so far
+        self._arriving: list[tuple[bytes, bytes]] = []
         self._unframed = 0  # bytes since the last that were part of a body
         self._interim = False
         self._paused = False
+        self._poll: Callable[[], object] | None = None
         self._until_eof = False
         self._used = False
 
@@ -161,8 +166,10 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         if self.state != "idle" or transport is None or transport.is_closing():
             return False
-        link = transport.get_extra_info("socket")
-        return link is None or not _is_readable(link.fileno())
+        if self._poll is None:
+            link = transport.get_extra_info("socket")
+            self._poll = _make_poll(link.fileno() if link is not None else -1)
+        return not self._poll()
 
     def close(self) -> None:
         """Close the socket at once."""
@@ -249,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.state != "done":
             self.state = "closed"
         self.is_reusable = False
-        self._parser = self.transport = None  # the parser refers to this object
+        self._poll = self._parser = self.transport = None  # the parser refers to this object
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
@@ -262,12 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             raise FramingError("bytes follow the reply")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.state == "head":  # else it is a trailer
-            self._head += len(name) + len(value) + 4
-            if self._head > MAX_HEAD:
-                raise FramingError("the head is too long")
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-            self.fields[key] = f"{self.fields[key]}, {text}" if key in self.fields else text
+        self._arriving.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -277,7 +279,12 @@ class Connection(asyncio.BufferedProtocol):
                 raise FramingError("the server changes the protocol, which was not asked for")
             self._interim = True
             return
-        self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, self.fields)
+        # Bytes of the body may have arrived with the last of the head: measure the fields only when it matters.
+        if self._unframed > MAX_HEAD and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD:
+            raise FramingError("the head is too long")
+        self.fields, self._arriving = self._arriving, []  # what follows are trailers
+        self.framing = _read_framing(self.fields)
+        self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, self.framing)
         self.is_reusable = self.is_reusable and self._parser.should_keep_alive()
         self.status = status
         self._unframed = 0
@@ -295,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         if self._interim:
             self._interim = False
-            self.fields = {}
+            self._arriving.clear()
         else:
             self.state = "done"
 
@@ -304,8 +311,8 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         self.state = "head"
         self.status = 0
-        self.fields = {}
-        self._head = self._unframed = 0
+        self.fields, self._arriving = [], []
+        self._unframed = 0
         self._until_eof = False
 
     def _handle_invalid(self, error: BaseException) -> None:
@@ -320,15 +327,25 @@ class Connection(asyncio.BufferedProtocol):
             waiter.set_result(None)
 
 
-def _ends_at_eof(version: str, status: int, fields: dict[str, str]) -> bool:
+def _read_framing(fields: list[tuple[bytes, bytes]]) -> dict[bytes, str]:
+    """Return the fields that decide how the body is read, by lower-case names."""
+    found: dict[bytes, str] = {}
+    for name, value in fields:
+        if (key := name.lower()) in _FRAMING:
+            text = value.decode("latin-1").strip()
+            found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
     """Return whether the end of file ends a body, by RFC 9112, section 6.3; refuse the heads that llhttp does not."""
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")
     if status < 100:
         raise FramingError(f"the status is {status}")
-    coding = fields.get("transfer-encoding")
+    coding = framing.get(b"transfer-encoding")
     if coding is None:
-        return "content-length" not in fields and status not in (204, 304)
+        return b"content-length" not in framing and status not in (204, 304)
     if coding.lower() != "chunked":
         raise FramingError("the transfer coding is not chunked")
     return False
@@ -347,12 +364,12 @@ def _is_truncated(transport: asyncio.Transport | None) -> bool:
         return True
 
 
-def _is_readable(fd: int) -> bool:
-    """Return whether a socket has bytes, an end of file or an error to report."""
+def _make_poll(fd: int) -> Callable[[], object]:
+    """Return a function that returns something true if a socket has bytes, an end of file or an error to report."""
     if fd < 0:
-        return True
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(0))
-    return bool(select.select([fd], [], [], 0)[0])
+        return lambda: True
+    if not hasattr(select, "poll"):  # Windows
+        return lambda: select.select([fd], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return partial(poll.poll, 0)

@@ -166,6 +166,7 @@ class _Exchange(HttpStream):
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None
         self._connection: Connection | None = None
+        self._fields: list[tuple[bytes, bytes]] = []  # decoded when they are asked for
         self._inflater: Inflater | None = None
         self._unpaused = 0  # decompressed bytes that were returned since the event loop had a turn
         self._counted = False
@@ -207,9 +208,9 @@ class _Exchange(HttpStream):
             self._close()
             raise failed from connection.failure
         self.status = connection.status
-        self.headers = connection.fields
-        encoding = connection.fields.get("content-encoding", "").lower()
-        if encoding not in ("", "identity"):
+        self._fields = connection.fields
+        encoding = connection.framing.get(b"content-encoding", "identity").lower()
+        if encoding not in ("identity", ""):
             self._inflater = Inflater(encoding)
         return self
 
@@ -251,11 +252,22 @@ class _Exchange(HttpStream):
         if connection is not None:
             connection.close()
 
+    @property
+    def headers(self) -> Mapping[str, str]:  # type: ignore[override]
+        read: dict[str, str] = {}
+        for raw, value in self._fields:
+            name, text = raw.decode("latin-1").lower(), value.decode("latin-1").strip()
+            read[name] = f"{read[name]}, {text}" if name in read else text
+        return read
+
     def touch(self) -> None:
         self._clock.touch()
 
     async def receive(self) -> bytes:
-        clock = self._clock
+        clock, connection = self._clock, self._connection
+        if connection is not None and connection.pieces and self._inflater is None and clock.expired is None:
+            self.over = connection.state == "done"
+            return connection.take()
         clock.reading = True
         try:
             if self._inflater is not None:
@@ -312,6 +324,24 @@ def _field_name(name: str) -> str:
     return lower
 
 
+@lru_cache(maxsize=256)
+def _encode_fields(
+    method: str, target: str, host: str, encoding: str, headers: tuple[tuple[str, str], ...], keys: tuple[str, ...]
+) -> str:
+    """Return the head of a request as far as it is the same each time: without keys and the length."""
+    fields = {"host": host, "user-agent": "dragoman", "accept": "*/*", "accept-encoding": encoding}
+    fields |= {_field_name(name): value for name, value in headers}
+    for name in keys:
+        fields.pop(_field_name(name), None)
+    return "\r\n".join([f"{method} {target} HTTP/1.1", *map(_field, fields, fields.values())])
+
+
+def _field(name: str, value: str) -> str:
+    if _UNSENDABLE.search(value):
+        raise ValueError("the value of a header cannot be sent")
+    return f"{name}: {value}"
+
+
 def _encode_head(
     request: HttpRequest,
     target: Target,
@@ -321,27 +351,22 @@ def _encode_head(
     stream: bool,
     close: bool,
 ) -> bytes:
-    # A compressed stream gains little and can hide a gigabyte in a megabyte.
-    fields = {
-        "host": target.authority,
-        "user-agent": "dragoman",
-        "accept": "*/*",
-        "accept-encoding": "identity" if stream else ACCEPTED,
-    }
-    for name, value in request.headers.items():
-        fields[_field_name(name)] = value
-    for name, key in credentials.items():
-        fields[_field_name(name)] = key.reveal() or ""
+    is_absolute = proxy is not None and not target.is_tls
+    lines = [
+        _encode_fields(
+            request.method,
+            target.origin + target.path if is_absolute else target.path,
+            target.authority,
+            "identity" if stream else ACCEPTED,  # a compressed stream gains little and can hide a gigabyte
+            tuple(request.headers.items()),
+            tuple(credentials),
+        )
+    ]
+    lines += [_field(_field_name(name), key.reveal() or "") for name, key in credentials.items()]
     if request.body or request.method == "POST":
-        fields["content-length"] = str(len(request.body))
+        lines.append(f"content-length: {len(request.body)}")
     if close:
-        fields["connection"] = "close"
-    path = target.path
-    if proxy is not None and not target.is_tls:
-        path = target.origin + path
-        if proxy.authorization:
-            fields["proxy-authorization"] = proxy.authorization.reveal() or ""
-    lines = [f"{name}: {value}" for name, value in fields.items()]
-    if _UNSENDABLE.search("".join(lines)):
-        raise ValueError("the value of a header cannot be sent")
-    return "\r\n".join([f"{request.method} {path} HTTP/1.1", *lines, "", ""]).encode()
+        lines.append("connection: close")
+    if is_absolute and proxy is not None and proxy.authorization:
+        lines.append(f"proxy-authorization: {proxy.authorization.reveal()}")
+    return "\r\n".join([*lines, "", ""]).encode()

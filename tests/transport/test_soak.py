@@ -1,0 +1,202 @@
+"""Many calls with faults at every phase: they leave neither a socket, a task, a timer nor memory behind.
+
+``make test`` makes a thousand calls; ``make test-exhaustive`` a million.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from dragoman import HttpTransport, ProviderError, Timeouts
+from dragoman.transport import Transport
+from dragoman.wire import HttpRequest
+
+from .raw import RawServer, listen
+
+WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+CALLS = 1_000_000 if WHOLE else 1_200
+AT_ONCE = 50
+BODY = b'{"choices": []}' * 20
+WHOLE_REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
+CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 20 + b"0\r\n\r\n"
+
+# What the server does with a request: what it writes, and whether it closes, waits or goes on afterwards.
+SERVER: dict[str, tuple[bytes, str]] = {
+    "whole": (WHOLE_REPLY, "on"),
+    "chunks": (CHUNKS, "on"),
+    "error": (b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\nno", "on"),
+    "close": (WHOLE_REPLY.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1), "close"),
+    "lying keep-alive": (WHOLE_REPLY, "close"),
+    "nothing": (b"", "close"),
+    "half a head": (WHOLE_REPLY[:20], "close"),
+    "half a body": (WHOLE_REPLY[:-5], "close"),
+    "half a chunk": (CHUNKS[:-30], "close"),
+    "reset": (CHUNKS[:60], "abort"),
+    "not HTTP": (b"nonsense\r\n\r\n", "wait"),
+    "bad chunk": (CHUNKS[:60] + b"\r\nzz\r\n", "wait"),
+    "more than asked": (WHOLE_REPLY + b"HTTP/1.1 200", "wait"),
+    "until the end": (b"HTTP/1.1 200 OK\r\n\r\n" + BODY, "close"),
+    "mute": (b"", "wait"),
+    "stuck in the head": (WHOLE_REPLY[:30], "wait"),
+    "stuck in the body": (CHUNKS[:70], "wait"),
+}
+CLIENT = ["read", "read", "read", "leave", "cancel", "drop"]
+
+
+async def serve_by_name(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer as the request demands."""
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2)
+        data, after = SERVER[head.partition(b"x-do: ")[2].partition(b"\r\n")[0].decode()]
+        writer.write(data)
+        await writer.drain()
+        if after == "abort":
+            writer.transport.abort()
+        elif after == "wait":
+            await reader.read()
+        if after != "on":
+            return
+
+
+async def call_once(transport: Transport, url: str, dice: random.Random, counted: Counter[str]) -> None:
+    does, way = dice.choice(list(SERVER)), dice.choice(CLIENT)
+    stuck = does in ("mute", "stuck in the head", "stuck in the body")
+    seconds = 0.02 if stuck else 20.0
+    limits = Timeouts(connect=20.0, first_event=seconds, idle=seconds, total=seconds if dice.random() < 0.5 else 20.0)
+    stream = dice.random() < 0.5
+    limits = limits if stream or not stuck else Timeouts(connect=20.0, total=seconds)
+    request = HttpRequest("POST", f"{url}/v1", {"x-do": does}, b"{}")
+    exchange: Any = transport.send(request, {}, limits, stream=stream)
+    try:
+        async with asyncio.timeout(dice.random() * 0.01 if way == "cancel" else 30):
+            reply = await exchange.__aenter__()
+            while await reply.receive() and way in ("read", "cancel"):
+                reply.touch()
+            if way == "drop":
+                counted["dropped"] += 1
+                return
+            await exchange.__aexit__(None, None, None)
+    except ProviderError as error:
+        counted[type(error).__name__] += 1
+        await exchange.__aexit__(type(error), error, None)
+    except TimeoutError as error:
+        counted["cancelled"] += 1
+        await exchange.__aexit__(type(error), error, None)
+    else:
+        counted["answered"] += 1
+
+
+async def run_calls(transport: Transport, server: RawServer, count: int, dice: random.Random) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    left = count
+
+    async def work() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await call_once(transport, server.url, dice, counted)
+
+    await asyncio.gather(*[work() for _ in range(AT_ONCE)])
+    return counted
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def measure_memory() -> int:
+    """Return the bytes in use: by their count, or in a long run, which counting would double, those of the process."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss) if WHOLE else tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files as Linux lists them")  # noqa: PTH112
+async def test_many_calls_leave_nothing(count: Callable[[str, int], None]) -> None:
+    dice = random.Random(7)
+    files, tasks = open_files(), len(asyncio.all_tasks())
+    transport = HttpTransport()
+    async with listen(serve_by_name) as server:
+        await run_calls(transport, server, 10_000 if WHOLE else 400, dice)  # everything that is made once is made now
+        if not WHOLE:
+            tracemalloc.start()
+        try:
+            before = measure_memory()
+            counted = await run_calls(transport, server, CALLS, dice)
+            opened, idle = transport.open_pool().sizes
+            assert opened == idle <= AT_ONCE
+            assert transport.open_pool().streams == 0
+            async with asyncio.timeout(20):
+                while server.open > idle:
+                    await asyncio.sleep(0.01)
+            grown = measure_memory() - before
+        finally:
+            tracemalloc.stop()
+        assert grown < (4_000_000 if WHOLE else 200_000)
+        await transport.close()
+        async with asyncio.timeout(20):
+            while server.open:
+                await asyncio.sleep(0.01)
+    # All timers of calls are cancelled; asyncio drops the cancelled ones when there are many.
+    scheduled = [each for each in asyncio.get_running_loop()._scheduled if not each.cancelled()]  # type: ignore[attr-defined]
+    assert [each for each in scheduled if "dragoman" in repr(each)] == []
+    assert len(asyncio.all_tasks()) <= tasks
+    assert open_files() <= files
+    for outcome, number in counted.items():
+        count(f"calls of a soak: {outcome}", number)
+    assert set(counted) == {
+        "answered", "cancelled", "dropped",
+        "NetworkError", "StreamInterruptedError", "InvalidResponseError", "TimedOutError",
+    }  # fmt: skip
+    assert sum(counted.values()) == CALLS
+
+
+STREAMS = 5_000 if WHOLE else 400
+
+
+@pytest.mark.exhaustive
+async def test_many_streams_at_once() -> None:
+    """Each gets its own bytes, while all are open."""
+    everyone = asyncio.Event()
+    here = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal here
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2)
+        here += 1
+        if here == STREAMS:
+            everyone.set()
+        await everyone.wait()
+        name = head.partition(b"x-do: ")[2].partition(b"\r\n")[0]
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            writer.write(b"%x\r\n%b\r\n" % (len(name), name))
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    transport = HttpTransport()
+
+    async def read(number: int) -> bytes:
+        request = HttpRequest("POST", f"{server.url}/v1", {"x-do": f"[{number}]"}, b"{}")
+        async with transport.send(request, {}, Timeouts(60.0, 60.0, 60.0, 120.0), stream=True) as reply:
+            pieces = []
+            while piece := await reply.receive():
+                pieces.append(piece)
+            return b"".join(pieces)
+
+    async with listen(handler, backlog=1000) as server:
+        replies = await asyncio.gather(*[read(number) for number in range(STREAMS)])
+        await transport.close()
+    assert replies == [f"[{number}]".encode() * 3 for number in range(STREAMS)]
