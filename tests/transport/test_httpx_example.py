@@ -1,0 +1,83 @@
+"""The example of a transport over another HTTP client keeps what a provider relies on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman import (
+    AuthenticationError,
+    NetworkError,
+    StreamInterruptedError,
+    TimedOutError,
+    Timeouts,
+    check_events,
+    connect,
+)
+
+from ..server import Connection, answering, chunk, serve
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from examples import httpx_transport
+from examples.httpx_transport import HttpxTransport
+
+
+async def test_replies_and_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serve(answering("Hello")) as server:
+        async with connect("m", base_url=server.base_url, api_key="k-1234", transport=HttpxTransport()) as model:
+            assert (await model.complete("Hi")).text == "Hello"
+            async with model.stream("Hi") as stream:
+                check_events(events := [event async for event in stream])
+            assert len(events) > 5
+            assert stream.response.text == "Hello"
+        assert server.requests[0].headers["authorization"] == "Bearer k-1234"
+        await httpx_transport.main(server.base_url, "m")
+    assert capsys.readouterr().out == "Hello"
+
+
+async def refuse(connection: Connection) -> None:
+    connection.reply(401, b'{"error": {"message": "no"}}')
+
+
+async def redirect(connection: Connection) -> None:
+    connection.reply(307, b"{}", location="http://127.0.0.1:1/elsewhere")
+
+
+async def cut(connection: Connection) -> None:
+    connection.begin_stream()
+    connection.chunk(chunk("Hel"))
+    await connection.writer.drain()
+    connection.writer.transport.abort()
+
+
+async def stall(connection: Connection) -> None:
+    connection.begin_stream()
+    connection.chunk(chunk("Hel"))
+    await connection.writer.drain()
+    await asyncio.Event().wait()
+
+
+async def test_failures_are_those_of_the_error_tree() -> None:
+    expected = [
+        (refuse, AuthenticationError, "no"),
+        (redirect, Exception, "307"),
+        (cut, StreamInterruptedError, "middle of the reply"),
+        (stall, TimedOutError, "in time"),
+    ]
+    for handler, kind, text in expected:
+        async with serve(handler) as server:
+            limits = Timeouts(idle=0.3)
+            model = connect("m", base_url=server.base_url, transport=HttpxTransport(), timeouts=limits)
+            with pytest.raises(kind, match=text):
+                async for _ in model.stream("Hi"):
+                    pass
+            await model.close()
+            await asyncio.wait_for(server.closed.wait(), 10)
+            assert len(server.requests) == 1
+    model = connect("m", base_url="http://127.0.0.1:1/v1", transport=HttpxTransport())
+    with pytest.raises(NetworkError):
+        await model.complete("Hi")
+    await model.close()
