@@ -45,7 +45,7 @@ class Worker:
             text=True,
             cwd=ROOT,
             # Nothing of the environment but what Python needs: no proxy, no key, no tracing.
-            env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": path},
+            env={name: os.environ.get(name, "/") for name in ("PATH", "HOME", "BENCH_TLS")} | {"PYTHONPATH": path},
         )
         self.broken = "" if self._answer() else "it did not start"
 
@@ -120,17 +120,35 @@ def measure(started: list[Worker], cases: list[str], rounds: int, seconds: float
     return {case: {name: one.summary() for name, one in clients.items()} for case, clients in taken.items()}
 
 
-def measure_imports(pythons: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
+FIRST_CALL = """
+import asyncio
+from dragoman import connect
+asyncio.run(connect('m', base_url='{base}/text/v1').complete('Hi'))
+"""
+FIRST_CALL_BY_HAND = """
+import asyncio, aiohttp, msgspec
+async def call():
+    async with aiohttp.ClientSession() as session:
+        request = msgspec.json.encode({{'model': 'm', 'messages': []}})
+        async with session.post('{base}/text/v1/chat/completions', data=request) as reply:
+            msgspec.json.decode(await reply.read())
+asyncio.run(call())
+"""
+
+
+def measure_imports(pythons: dict[str, str], rounds: int, base: str) -> dict[str, dict[str, float]]:
     """CPU of importing each client's library over the bare interpreter, and how many modules that loads."""
     ready = "from dragoman import connect; connect('m', base_url='http://127.0.0.1:1/v1')"
     statements = {
         "import dragoman": (OURS[-1], "import dragoman"),
         "from dragoman import connect": (OURS[-1], "from dragoman import connect"),
         "dragoman, connected": (OURS[-1], ready),
+        "dragoman, first call": (OURS[-1], FIRST_CALL.format(base=base)),
         FLOOR: (FLOOR, "import aiohttp, msgspec"),
+        "floor, first call": (FLOOR, FIRST_CALL_BY_HAND.format(base=base)),
         **{name: (name, environments.PEERS[name][1]) for name in pythons if name in environments.PEERS},
     }
-    code = "import sys, time; n = len(sys.modules); t = time.process_time(); {}; "
+    code = "import sys, time; n = len(sys.modules); t = time.process_time()\n{}\n"
     code += "print(time.process_time() - t, len(sys.modules) - n)"
     taken: dict[str, list[tuple[float, int]]] = {}
     for _ in range(rounds + 1):
@@ -209,10 +227,10 @@ def main() -> None:
         speaking = {name: python for name, python in pythons.items() if name in (*OURS, "anthropic")}
         with workers(speaking, base, "anthropic") as started:
             results["anthropic"] = measure(started, list(ANTHROPIC_CASES), rounds, seconds, skipped)
-        modes = ("connection", "lean") if options.quick else ("connection", "lean", "raw", "floor")
+        modes = ("connection", "lean", "floor") if options.quick else ("connection", "lean", "raw", "floor")
         results["memory"] = measure_memory(base, 100 if options.quick else 200, modes)
-    print("memory is measured; now imports and the parts by themselves", file=sys.stderr, flush=True)
-    results["imports"] = measure_imports(pythons, 5)
+        print("memory is measured; now imports and the parts by themselves", file=sys.stderr, flush=True)
+        results["imports"] = measure_imports(pythons, 5, base)
     results["micro"] = micro.measure()
     if not options.quick:
         results["starting"] = imports.measure(5)
@@ -229,7 +247,7 @@ def worker_cases() -> dict[str, Any]:
     from .floors import Raw
     from .worker import cases
 
-    return cases(Raw("http://127.0.0.1", "openai"))
+    return cases(Raw("http://127.0.0.1", "openai"), secure=True)
 
 
 if __name__ == "__main__":

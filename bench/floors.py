@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -166,9 +167,10 @@ class Floor:
 class Aiohttp(Floor):
     """aiohttp and msgspec by hand."""
 
-    def __init__(self, base: str, wire: str) -> None:
+    def __init__(self, base: str, wire: str, ca: str | None = None) -> None:
         super().__init__(base, wire)
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        context = ssl.create_default_context(cafile=ca) if ca else True
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=context))
 
     async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
         data = self.request(messages, tools=tools)

@@ -21,11 +21,11 @@ from .worker import CHUNKS, Growing
 
 # The most that ours may cost of the floor: 1.6 times what it does, or somewhat more where a busy machine shakes it.
 LIMITS = {
-    "complete, text": 2.5,
-    "complete, 64 at once": 2.5,
-    "stream, a chunk": 2.9,
-    "history of 1,000 messages": 3.5,
-    "history of 1,000, one turn more": 3.5,
+    "complete, text": 1.2,
+    "complete, 64 at once": 1.5,
+    "stream, a chunk": 2.2,
+    "history of 1,000 messages": 2.6,
+    "history of 1,000, one turn more": 2.6,
 }
 TURNS = 7
 SECONDS = 0.02

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman import Assistant, RuntimeConfig, TextDelta, Tool, User, connect
+from dragoman import Assistant, HttpTransport, RuntimeConfig, TextDelta, Tool, User, connect
 
 from .floors import PARAMETERS
 
@@ -16,7 +16,9 @@ class Ours:
 
     wires = ("openai", "anthropic")
 
-    def __init__(self, base: str, wire: str, **settings: Any) -> None:
+    def __init__(self, base: str, wire: str, ca: str | None = None, **settings: Any) -> None:
+        if ca:
+            settings["transport"] = HttpTransport(ca=ca)
         # The anthropic wire demands a limit.
         self.config = RuntimeConfig(max_tokens=1000) if wire == "anthropic" else None
         self.models = {

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import ipaddress
 import json
+import os
+import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 CHUNKS = 500
 LONG_CHUNKS = 10_000
@@ -174,23 +180,58 @@ def _content_length(head: bytes) -> int:
     return int(rest.partition(b"\r")[0]) if found else 0
 
 
-async def main() -> None:
-    listener = await asyncio.get_running_loop().create_server(Protocol, "127.0.0.1", 0)
-    print(listener.sockets[0].getsockname()[1], flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+async def main(folder: str) -> None:
+    loop = asyncio.get_running_loop()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")
+    listeners = [await loop.create_server(Protocol, "127.0.0.1", 0, ssl=each) for each in (None, context)]
+    print(*[each.sockets[0].getsockname()[1] for each in listeners], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+def make_certificate(folder: str) -> None:
+    """Write a certificate for 127.0.0.1 that signs itself."""
+    from cryptography import x509  # only the parent of all processes needs it
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bench")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    Path(folder, "cert.pem").write_bytes(made.public_bytes(pem))
+    Path(folder, "key.pem").write_bytes(key.private_bytes(pem, plain, serialization.NoEncryption()))
 
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """The server in a child process; yields its address."""
-    child = subprocess.Popen([sys.executable, "-m", "bench.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert child.stdout is not None
-        yield f"http://127.0.0.1:{int(child.stdout.readline())}"
-    finally:
-        child.kill()
-        child.wait()
+    """The server in a child process; yields its address. ``BENCH_TLS`` is set to that with TLS, and its certificate."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_certificate(folder)
+        command = [sys.executable, "-m", "bench.server", folder]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            assert child.stdout is not None
+            plain, secure = map(int, child.stdout.readline().split())
+            os.environ["BENCH_TLS"] = f"https://127.0.0.1:{secure} {folder}/cert.pem"
+            yield f"http://127.0.0.1:{plain}"
+        finally:
+            child.kill()
+            child.wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1]))

@@ -11,6 +11,7 @@ import asyncio
 import gc
 import importlib
 import json
+import os
 import sys
 import time
 from collections import deque
@@ -29,6 +30,7 @@ CLIENTS = {
     "langchain": "bench.peers:LangChain",
 }
 CHUNKS = 500
+TLS = ("floor", "dragoman")  # who is measured with TLS, too
 
 
 class Case(NamedTuple):
@@ -56,7 +58,8 @@ class Growing:
         return self.messages
 
 
-def cases(client: Any) -> dict[str, Case]:
+def cases(client: Any, secure: Any = None) -> dict[str, Case]:
+    """What is measured; ``secure`` is the same client for a server with TLS."""
     short = client.conversation(1)
     grown = Growing(client, 1000)
 
@@ -67,7 +70,7 @@ def cases(client: Any) -> dict[str, Case]:
         count = await client.stream(path, short)
         assert count == CHUNKS, count
 
-    return {
+    known = {
         "complete, text": Case(lambda _: client.complete("text", short)),
         "complete, tool call": Case(lambda _: client.complete("tool", short, tools=True)),
         "complete, 64 at once": Case(many, units=64, most=8),
@@ -83,6 +86,9 @@ def cases(client: Any) -> dict[str, Case]:
             lambda messages: client.complete("text", messages), grown.prepare, most=20
         ),
     }
+    if secure is not None:
+        known["complete over TLS"] = Case(lambda _: secure.complete("text", short))
+    return known
 
 
 async def measure(case: Case, seconds: float) -> float:
@@ -111,8 +117,10 @@ async def _once(case: Case) -> float:
 
 async def main(name: str, base: str, wire: str) -> None:
     module, _, kind = CLIENTS[name].partition(":")
-    client = getattr(importlib.import_module(module), kind)(base, wire)
-    known = cases(client)
+    make = getattr(importlib.import_module(module), kind)
+    client = make(base, wire)
+    secure = make(os.environ["BENCH_TLS"].split()[0], wire, os.environ["BENCH_TLS"].split()[1]) if name in TLS else None
+    known = cases(client, secure)
     print(json.dumps({"ready": sorted(known)}), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -123,6 +131,8 @@ async def main(name: str, base: str, wire: str) -> None:
             answer = {"error": f"{type(error).__name__}: {error}"[:200]}
         print(json.dumps(answer), flush=True)
     await client.close()
+    if secure is not None:
+        await secure.close()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""The transport on uvloop, the event loop of ``dragoman serve``: replies, streams, TLS, cuts and cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from dragoman import HttpTransport, InvalidResponseError, NetworkError, StreamInterruptedError, TimedOutError, Timeouts
+
+from .certificates import Authority, server_context
+from .raw import call, listen, read_request, replying
+
+uvloop = pytest.importorskip("uvloop", reason="uvloop does not exist for Windows")
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 3
+WRONG: list[tuple[bytes, type[Exception]]] = [
+    (b"", NetworkError),
+    (b"nonsense\r\n\r\n", InvalidResponseError),
+    (CHUNKS, StreamInterruptedError),
+    (CHUNKS + b"zz\r\n", StreamInterruptedError),
+]
+
+
+async def plain() -> None:
+    transport = HttpTransport()
+    async with listen(replying(REPLY)) as server:
+        for stream in (False, True, False):
+            assert (await call(transport, server.url, stream=stream))[2] == b"hi"
+        assert server.connections == 2
+        await transport.close()
+    for data, kind in WRONG:
+        async with listen(replying(data, close=True)) as server:
+            with pytest.raises(kind):
+                await call(transport := HttpTransport(), server.url)
+            async with asyncio.timeout(10):
+                while transport.open_pool().sizes != (0, 0):
+                    await asyncio.sleep(0)
+            await transport.close()
+    transport = HttpTransport()
+    with pytest.raises(NetworkError, match="cannot be reached"):
+        await call(transport, "http://127.0.0.1:1")
+    await transport.close()
+
+
+async def cancelled() -> None:
+    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKS)
+        await reader.read()
+
+    transport = HttpTransport()
+    async with listen(stuck) as server:
+        with pytest.raises(TimedOutError):
+            await call(transport, server.url, stream=True, timeouts=Timeouts(first_event=0.1))
+        await asyncio.wait_for(server.closed.wait(), 10)
+        server.closed.clear()
+        task = asyncio.ensure_future(call(transport, server.url))
+        while server.connections < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.closed.wait(), 10)
+        await transport.close()
+
+
+async def secure(folder: Path) -> None:
+    authority = Authority(folder)
+    context = server_context(authority.issue("127.0.0.1"))
+    transport = HttpTransport(ca=authority.path)
+    async with listen(replying(REPLY), ssl=context) as server:
+        for stream in (True, False, True):
+            assert (await call(transport, server.url, stream=stream))[2] == b"hi"
+        assert server.connections == 1
+        stranger = HttpTransport(ca=ssl.create_default_context())
+        with pytest.raises(NetworkError, match="certificate"):
+            await call(stranger, server.url)
+        await stranger.close()
+        await transport.close()
+        await asyncio.wait_for(server.closed.wait(), 10)
+
+
+async def until_eof(folder: Path, *, notify: bool) -> bytes:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhi")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        if not notify:
+            writer.transport.abort()
+
+    authority = Authority(folder)
+    transport = HttpTransport(ca=authority.path)
+    async with listen(handler, ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        try:
+            return (await call(transport, server.url))[2]
+        finally:
+            await transport.close()
+
+
+def run(work: object) -> object:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)  # type: ignore[arg-type]
+
+
+def test_on_uvloop(tmp_path: Path) -> None:
+    run(plain())
+    run(cancelled())
+    run(secure(tmp_path))
+
+
+def test_the_end_of_tls_on_uvloop(tmp_path: Path) -> None:
+    assert run(until_eof(tmp_path, notify=True)) == b"hi"
+    with pytest.raises(StreamInterruptedError):
+        run(until_eof(tmp_path, notify=False))
