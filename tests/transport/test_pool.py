@@ -391,11 +391,12 @@ async def test_a_stream_dropped_in_another_thread_is_closed_in_its_loop() -> Non
         await transport.close()
 
 
-async def test_a_transport_that_is_dropped_closes_its_sockets() -> None:
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in its loop", "in another thread"])
+async def test_a_transport_that_is_dropped_closes_its_sockets(elsewhere: bool) -> None:
     async with listen(replying(REPLY)) as server:
-        transport = HttpTransport()
-        await call(transport, server.url)
-        del transport
+        held = [HttpTransport()]
+        await call(held[0], server.url)
+        await asyncio.to_thread(held.clear) if elsewhere else held.clear()
         gc.collect()
         await asyncio.wait_for(server.closed.wait(), 10)
 

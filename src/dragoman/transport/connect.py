@@ -187,8 +187,8 @@ class Dialer:
         loop = asyncio.get_running_loop()
         if self._uds is not None:
             return (await loop.create_unix_connection(make, self._uds, **settings))[1]
-        if not _is_address(target.host):
-            settings["happy_eyeballs_delay"] = _NEXT_ADDRESS
+        if isinstance(loop, asyncio.BaseEventLoop) and not _is_address(target.host):
+            settings["happy_eyeballs_delay"] = _NEXT_ADDRESS  # uvloop does not take it, and tries one after the other
         return (await loop.create_connection(make, target.host, target.port, **settings))[1]
 
     async def _reach_proxy(self, target: Target, proxy: Proxy, make: Make) -> Connection:

@@ -91,7 +91,7 @@ class HttpTransport(Transport):
         if pool is None:
             return
         if pool.loop is not asyncio.get_running_loop():
-            pool.close()
+            pool.drop()
             return
         pool.close(ConnectionAbortedError("the transport was closed"))
         for _ in range(4):  # sockets are closed in the next turns of the loop
@@ -102,7 +102,7 @@ class HttpTransport(Transport):
     def __del__(self) -> None:
         pool = getattr(self, "_pool", None)
         if pool is not None:
-            pool.close()
+            pool.drop()
 
     def open_pool(self) -> Pool:
         """Return the pool, which belongs to the event loop that first asked."""
@@ -264,44 +264,43 @@ class _Exchange(HttpStream):
         self._clock.touch()
 
     async def receive(self) -> bytes:
-        clock, connection = self._clock, self._connection
-        if connection is not None and connection.pieces and self._inflater is None and clock.expired is None:
-            self.over = connection.state == "done"
-            return connection.take()
-        clock.reading = True
-        try:
-            if self._inflater is not None:
-                return await self._receive_inflated(self._inflater)
-            return await self._receive()
-        finally:
-            clock.reading = False
-
-    async def _receive(self) -> bytes:
         connection = self._connection
         if connection is None:
             return b""
-        if not connection.pieces and connection.state == "body":
-            await connection.wait()
+        clock = self._clock
+        clock.reading = True
+        try:
+            if self._inflater is not None:
+                return await self._receive_inflated(connection, self._inflater)
+            if not connection.pieces and connection.state == "body":
+                await connection.wait()
+        finally:
+            clock.reading = False
+        received = self._take(connection)
+        self.over = connection.state == "done"
+        return received
+
+    def _take(self, connection: Connection) -> bytes:
+        """Return the bytes that have arrived, nothing at the end of the body, or raise what ended it."""
         if self._clock.expired is not None:
             raise self._clock.expiry()
         if connection.pieces:
-            data = connection.take()
-            self.over = self._inflater is None and connection.state == "done"
-            return data
+            return connection.take()
         if connection.state == "done":
-            self.over = self._inflater is None
             return b""
         lost = StreamInterruptedError("the connection was lost in the middle of the reply")
         raise lost from connection.failure and without_frames(connection.failure)
 
-    async def _receive_inflated(self, inflater: Inflater) -> bytes:
+    async def _receive_inflated(self, connection: Connection, inflater: Inflater) -> bytes:
         if self._unpaused > _TURN:
             self._unpaused = 0
             await asyncio.sleep(0)
             if self._clock.expired is not None:
                 raise self._clock.expiry()
         while not (data := inflater.read()):
-            if not (packed := await self._receive()):
+            if not connection.pieces and connection.state == "body":
+                await connection.wait()
+            if not (packed := self._take(connection)):
                 inflater.finish()
                 self.over = True
                 return b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from .connection import Connection
 
@@ -113,6 +114,18 @@ class Pool:
             else:
                 connection.fail(error or ConnectionAbortedError("the connection was closed"))
         self._idle.clear()
+
+    def drop(self) -> None:
+        """Close all connections from whichever thread, or after the event loop was closed."""
+        try:
+            is_here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            is_here = False
+        if is_here or not self.loop.is_running():
+            self.close()
+        else:
+            with suppress(RuntimeError):  # closed meanwhile
+                self.loop.call_soon_threadsafe(self.close)
 
     # for the connections
 
