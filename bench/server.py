@@ -182,6 +182,7 @@ def _content_length(head: bytes) -> int:
 
 async def main(folder: str) -> None:
     loop = asyncio.get_running_loop()
+    make_certificate(folder)  # here and not in the parent: what it imports would count as memory of all its children
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")
     listeners = [await loop.create_server(Protocol, "127.0.0.1", 0, ssl=each) for each in (None, context)]
@@ -191,7 +192,7 @@ async def main(folder: str) -> None:
 
 def make_certificate(folder: str) -> None:
     """Write a certificate for 127.0.0.1 that signs itself."""
-    from cryptography import x509  # only the parent of all processes needs it
+    from cryptography import x509  # only this process needs it
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -220,7 +221,6 @@ def make_certificate(folder: str) -> None:
 def running() -> Iterator[str]:
     """The server in a child process; yields its address. ``BENCH_TLS`` is set to that with TLS, and its certificate."""
     with tempfile.TemporaryDirectory() as folder:
-        make_certificate(folder)
         command = [sys.executable, "-m", "bench.server", folder]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
