@@ -189,7 +189,7 @@ async def replay(log: EventLog, session: str) -> None:
     provider = ReplayProvider(log, session)
     tools = [Tool(name, "", {"type": "object"}) for name in provider._tools]
     for call in list(provider._recorded):
-        await provider.complete(provider._messages[: call.context], tools)
+        await provider.complete(call.complete, tools)
 
 
 @pytest.mark.exhaustive

@@ -93,7 +93,7 @@ WRONG = [
     ("rules: []", 1, "rules: a script needs at least one rule"),
     ("rules:\n  - reply: a\nsede: 1", 3, "sede: unknown key; did you mean seed?"),
     ("seed: x\nrules:\n  - reply: a", 1, "seed: must be an integer, not a string"),
-    ("rules:\n  - a", 1, "rules[0]: must be a mapping, not a string"),
+    ("rules:\n  - a", 2, "rules[0]: must be a mapping, not a string"),
     ("rules:\n  - name: a", 2, "rules[0]: a rule needs a reply or a fault"),
     ("rules:\n  - reply: a\n  - reply:\n      txt: b", 4, "rules[1].reply.txt: unknown key; did you mean text?"),
     ("rules:\n  - reply: a\n    match:\n      pattern: '('", 4, "rules[0].match.pattern: is not a regular expression"),

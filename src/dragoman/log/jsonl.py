@@ -51,7 +51,7 @@ class ExportedLog(EventLog):
         for number, line in enumerate(file, 1):
             try:
                 place = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 end = "" if line.endswith(b"\n") else "; the file was cut off"
                 raise LogCorruptError(f"{self.path}, line {number}: is no record: {error}{end}") from None
             found.setdefault(place.session, []).append((place.seq, at))

@@ -143,7 +143,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
     kind = block.get("type")
     if kind == "search_result":
         return _write_search_result(block, path, sorter)
-    if kind not in _BLOCKS:
+    if not isinstance(kind, str) or kind not in _BLOCKS:
         sorter.leave(path, _BLOCK, "content_dropped")
         return {"type": "text", "text": "[content of another kind]"}
     made = sorter.keep(block, path, _BLOCKS[kind], {**_CACHE, "citations": _CITATIONS, "context": _HINT})
