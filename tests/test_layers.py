@@ -33,6 +33,7 @@ FLOORS = {
     "tokens": "token estimates, offline",
     "sse": "bytes to server-sent events and lines",
     "wire": "both sides of each wire, pure (sans-IO)",
+    "plugins": "vendors, wires and tools of other packages, by entry points",
     "transport": "the only code that opens a socket to a provider",
     "provider": "the provider contract, streams, and the provider over HTTP",
     "retrieval": "embedding and reranking: contract, wires, models over HTTP",

@@ -35,7 +35,15 @@ from ..session import (
     Window,
     hook,
 )
-from ..tools import ExecutableTool, McpServer, ToolFailure, find_sandbox, hide_memory, workspace_tools
+from ..tools import (
+    ExecutableTool,
+    McpServer,
+    ToolFailure,
+    find_sandbox,
+    hide_memory,
+    plugin_tools,
+    workspace_tools,
+)
 from .agent_view import AgentView
 from .approval import Lines, make_approver
 from .completion import ModelName
@@ -115,6 +123,7 @@ class _Agent(click.Command):
     help="What to leave out of a conversation that grows too long: old results, old turns, or nothing. With summary, "
     "the model summarises old turns.",
 )
+@click.option("--plugin", "plugins", multiple=True, metavar="NAME", help="Tools of another package that it may use.")
 @click.option("--mcp", "servers", multiple=True, metavar="COMMAND", help="An MCP server whose tools it may use, too.")
 @click.option("--network", is_flag=True, help="Let commands in the sandbox use the network.")
 @click.option(
@@ -276,6 +285,10 @@ async def _ask_next(lines: Lines) -> str:
 async def _open_tools(workspace: Path, options: dict[str, Any], view: AgentView) -> AsyncIterator[list[ExecutableTool]]:
     async with AsyncExitStack() as stack:
         tools = workspace_tools(workspace, network=options["network"], readable=options["readable"])
+        try:
+            tools += plugin_tools(options["plugins"])
+        except ValueError as error:
+            raise click.UsageError(f"--plugin: {error}") from error
         for line in options["servers"]:
             target: str | list[str] = line if line.startswith(("http://", "https://")) else shlex.split(line)
             server = await stack.enter_async_context(McpServer(target))

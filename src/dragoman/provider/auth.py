@@ -100,7 +100,7 @@ class TokenAuth(Auth):
             if inspect.iscoroutinefunction(self._source):
                 found: Any = await self._source()
             else:
-                found = await asyncio.to_thread(self._source)
+                found = await asyncio.to_thread(self._source)  # pyright: ignore[reportArgumentType]
                 if inspect.isawaitable(found):
                     found = await found
         except ProviderError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ..capabilities import Capabilities
+from ..plugins import load_wires
 from ..prices import PricedAs, PriceRow, name_host
 from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
@@ -110,6 +111,8 @@ def bind(
     every complete reply.
     """
     wire, token_family = wire or "openai", token_family or "default"
+    if wire not in CODECS:
+        load_wires()
     if wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
     if token_family not in FAMILIES:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..config import ConfigError, Section, read_yaml
 from ..middleware import Thresholds
+from ..plugins import load_wires
 from ..prices import PricedAs, PriceTable
 from ..provider import SCHEMES
 from ..tokens import FAMILIES
@@ -283,6 +284,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         "timeouts", "auth", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
     )  # fmt: skip
     kind = section.get("type", str, name)
+    load_wires()
     kinds = {*CODECS, *_WIRES, *vendor_names()}
     if kind not in kinds:
         wrong = _nearest(kind, kinds) or f"; one of {', '.join(sorted(kinds))}"

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from ..capabilities import Capabilities
 from ..config import Section, parse_yaml, unparsed
+from ..plugins import find_plugins, read_plugin_file
 from ..tokens import FAMILIES
 
 _FACTS = {
@@ -110,14 +111,22 @@ def _complete_url(given: str, base_url: str) -> str:
 
 @cache
 def vendor_names() -> tuple[str, ...]:
-    """Every vendor there is a file for."""
+    """Return every vendor there is a file for, here or in another package."""
+    return tuple(sorted({*_bundled(), *find_plugins("dragoman.vendors")}))
+
+
+@cache
+def _bundled() -> frozenset[str]:
     names = [entry.name.removesuffix(".yaml") for entry in _folder().iterdir() if entry.name.endswith(".yaml")]
-    return tuple(sorted(names))
+    return frozenset(names)
 
 
 @cache
 def load_vendor(vendor: str) -> Vendor:
     """What a vendor's file says."""
+    if vendor not in _bundled():
+        place = find_plugins("dragoman.vendors")[vendor].value
+        return _build(vendor, parse_yaml(read_plugin_file("dragoman.vendors", vendor), place))
     text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
     kept = _read_compiled().get(vendor)
     if kept is not None and kept.digest == _digest(text):
@@ -221,7 +230,7 @@ def _digest(text: bytes) -> str:
 def compile_catalog() -> bytes:
     """Every vendor's file as it reads, with its digest."""
     kept = {}
-    for vendor in vendor_names():
+    for vendor in sorted(_bundled()):
         text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
         content = msgspec.json.encode(parse_yaml(text, f"catalog/{vendor}.yaml").plain())
         kept[vendor] = _Compiled(_digest(text), msgspec.Raw(content))

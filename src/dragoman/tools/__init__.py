@@ -20,6 +20,7 @@ from typing import Any
 
 from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
+from .plugins import plugin_tools
 from .process import ProcessTool, clean_environment
 from .protection import Protection, hide_memory, list_protections
 from .recorded import RecordedRun, RecordedTool
@@ -61,6 +62,7 @@ __all__ = [
     "hide_memory",
     "limit_output",
     "list_protections",
+    "plugin_tools",
     "run_in_thread",
     "tool",
     "workspace_tools",

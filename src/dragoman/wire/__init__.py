@@ -44,10 +44,16 @@ __all__ = [
     "ReplyEncoder",
     "ServerCodec",
     "SwapPlan",
+    "add_codec",
     "make_plan",
 ]
 
 _T = TypeVar("_T")
+
+
+def add_codec(wire: str, place: str) -> None:
+    """Add the codec of a wire of another package, by its place ``module:name``; it is imported when it is used."""
+    _codecs.add(wire, place)
 
 
 class _ByWire(Mapping[str, _T], Generic[_T]):
@@ -70,8 +76,12 @@ class _ByWire(Mapping[str, _T], Generic[_T]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def add(self, wire: str, place: str) -> None:
+        """Add the value of another wire, by its place ``module:name``."""
+        self._places[wire] = place
 
-CODECS: Mapping[str, type[Codec]] = _ByWire(
+
+_codecs: _ByWire[type[Codec]] = _ByWire(
     {
         "anthropic": ".anthropic:AnthropicCodec",
         "gemini": ".gemini:GeminiCodec",
@@ -81,6 +91,7 @@ CODECS: Mapping[str, type[Codec]] = _ByWire(
     },
     lambda codec: codec,
 )
+CODECS: Mapping[str, type[Codec]] = _codecs
 """The client side of each wire, by name."""
 
 SERVER_CODECS: Mapping[str, ServerCodec] = _ByWire(

@@ -1,0 +1,1 @@
+"""A vendor, a wire and tools for Dragoman."""

@@ -1,0 +1,20 @@
+"""A wire: the one of Chat Completions, with a header that every request carries."""
+
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from dragoman.messages import Request
+from dragoman.wire import Encoded
+from dragoman.wire.openai.codec import OpenAICodec
+
+
+class ExampleCodec(OpenAICodec):
+    """Says which plugin sent a request."""
+
+    wire: ClassVar[str] = "example"
+
+    def encode(self, request: Request) -> Encoded:
+        encoded = super().encode(request)
+        headers = {**encoded.http.headers, "x-plugin": "dragoman-example"}
+        return replace(encoded, http=replace(encoded.http, headers=headers))

@@ -1,0 +1,12 @@
+"""Tools: functions that a session may call."""
+
+from dragoman.tools import tool
+
+
+@tool(side_effect="read")
+def count_words(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
+
+
+TOOLS = [count_words]

@@ -1,0 +1,102 @@
+"""Plugins: the package of examples/plugin, installed and used; and what is wrong with others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import plugins
+from dragoman.tools import plugin_tools
+
+from .cli.test_models import Background
+from .server import Connection
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+import asyncio, json, sys
+from dragoman import Registry, connect
+from dragoman.tools import plugin_tools
+
+async def main():
+    entry = Registry().find("example:parrot")
+    async with connect("example:parrot") as model:
+        reply = await model.complete("Hi")
+    async with connect("m", base_url=sys.argv[1], wire="example") as model:
+        await model.complete("Hi")
+    [tool] = plugin_tools(["example"])
+    facts = [entry.capabilities.known("max_context_tokens"), entry.priced_as.model, model.codec.wire]
+    print(json.dumps([reply.text, *facts, tool.name]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the example into a folder, without a network."""
+    folder = tmp_path_factory.mktemp("plugin")
+    source = shutil.copytree(ROOT / "examples" / "plugin", folder / "source")
+    words = ["install", "-q", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(folder / "site")]
+    subprocess.run([sys.executable, "-m", "pip", *words, str(source)], check=True, capture_output=True, timeout=120)
+    return folder / "site"
+
+
+def test_the_example_is_installed_and_used(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handle(connection: Connection) -> None:
+        message = {"role": "assistant", "content": "Hi"}
+        body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        connection.reply(200, json.dumps(body).encode())
+
+    with Background(handle) as server:
+        file = tmp_path / "models.yaml"
+        file.write_text(f"adapters: {{example: {{type: example, base_url: {server.base_url}}}}}\n")
+        monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+        monkeypatch.setenv("PYTHONPATH", f"{installed}:{ROOT / 'src'}")
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, server.base_url], capture_output=True, timeout=60, check=False
+        )
+        assert done.stderr == b""
+        assert json.loads(done.stdout) == ["Hi", 8000, "local:parrot", "example", "count_words"]
+        assert [seen.headers["x-plugin"] for seen in server.requests] == ["dragoman-example"] * 2
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    """Let a package offer entry points, in every group."""
+    found = {name: EntryPoint(name, value, "x") for name, value in points.items()}
+    monkeypatch.setattr(plugins, "find_plugins", lambda group: found)
+
+
+def test_tools_of_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, one="json:dumps", many="tests.test_plugins:MANY", wrong="json:__name__", gone="nowhere:x")
+    assert [each.name for each in plugin_tools(["many"])] == ["shout"]
+    for name, problem in (("wrong", "offers str"), ("gone", "cannot be loaded"), ("none", "no package offers")):
+        with pytest.raises(ValueError, match=problem):
+            plugin_tools([name])
+
+
+def shout(text: str) -> str:
+    """Say it louder."""
+    return text.upper()
+
+
+MANY: list[Any] = [shout]
+
+
+def test_a_wire_that_is_built_in_stays(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    offer(monkeypatch, openai="nowhere:Codec")
+    plugins.load_wires.__wrapped__()
+    assert "the wire openai is built in" in caplog.text
+
+
+def test_a_file_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, lab="json:missing.yaml", gone="nowhere:x.yaml")
+    for name in ("lab", "gone"):
+        with pytest.raises(ValueError, match="cannot be read"):
+            plugins.read_plugin_file("dragoman.vendors", name)
