@@ -7,13 +7,17 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dragoman.errors import ContextOverflowError
 from dragoman.events import MessageComplete, TextDelta
+from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
-from dragoman.gateway.policy import NEVER
+from dragoman.gateway.policy import NEVER, rename_settings
 from dragoman.gateway.policy.translate import merge
 from dragoman.gateway.stops import StopCutter
 from dragoman.messages import Text
+from tests.listed import Listed
 
+from .serving import serving
 from .upstream import WIRES, bench, models_for
 
 TOOL = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
@@ -419,3 +423,25 @@ def test_a_stop_sequence_is_found_wherever_the_pieces_end(size: int) -> None:
     kept = StopCutter(["STOP"])
     events = [*pieces_of("ends with ST", size), complete]
     assert "".join([event.text for event in kept.feed(events) if isinstance(event, TextDelta)]) == "ends with ST"
+
+
+async def test_errors_name_the_clients_own_fields() -> None:
+    async with bench() as gateway:
+        for client, fields, name in (
+            ("gemini", {"generationConfig": {"maxOutputTokens": 1.5}}, "generationConfig.maxOutputTokens"),
+            ("openai", {"temperature": 10**400}, "temperature"),
+            ("ollama", {"options": {"temperature": 10**400}}, "temperature"),
+        ):
+            status, _, said = await gateway.ask(client, "openai", fields)
+            assert (status, name in str(said), "config." in str(said)) == (400, True, False), said
+    assert rename_settings("gemini", "config.seed: no") == "generationConfig.seed: no"
+
+
+async def test_a_context_that_is_too_long_is_told_in_the_vendors_sentence() -> None:
+    model = Listed(ContextOverflowError("too long"))
+    async with serving(create_app({"m": model})) as url, aiohttp.ClientSession() as http:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        async with http.post(f"{url}/v1/chat/completions", json=body) as answer:
+            said = (await answer.json())["error"]
+    assert said["message"].startswith("This model's maximum context length is")
+    assert said["code"] == "context_length_exceeded"

@@ -39,7 +39,18 @@ from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .listings import show_ollama_model
 from .models import find_losses, fit_reasoning, issuer_of, refuses_losses, wires_of
-from .policy import NAMES, Prepared, Target, prepare, refuse_losses, settle_shape, translate, unwrap_count, write_echo
+from .policy import (
+    NAMES,
+    Prepared,
+    Target,
+    prepare,
+    refuse_losses,
+    rename_settings,
+    settle_shape,
+    translate,
+    unwrap_count,
+    write_echo,
+)
 from .routing import show_route
 from .stops import StopCutter
 
@@ -455,6 +466,7 @@ class Exchange:
     async def _refuse(self, error: ProviderError) -> None:
         self.error = error
         error.request_id = error.request_id or self.id
+        error.message = rename_settings(self.codec.wire, error.message)
         if self.started:  # nothing more can be said in form
             return
         reply = self.codec.error(error)

@@ -132,7 +132,8 @@ def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[
         return request, ()
     other: Effort | int | None = None
     if isinstance(asked, int):
-        _, other = min([(abs(_BUDGETS[effort] - asked), effort) for effort in _EFFORTS])
+        nearest = min([abs(_BUDGETS[effort] - asked) for effort in _EFFORTS])
+        other = next(effort for effort in _EFFORTS if abs(_BUDGETS[effort] - asked) == nearest)
     else:
         other = _BUDGETS.get(asked)
     config = request.config

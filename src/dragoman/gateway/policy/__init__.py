@@ -11,6 +11,7 @@ one per wire    the table of the wire's fields, and what makes a body ready for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,6 +82,14 @@ def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Pre
     return settled, replace(prepared, left=(*prepared.left, *sorter.left))
 
 
+_SETTING = re.compile(r"\bconfig\.([a-z_]+)")
+
+
+def rename_settings(wire: str, message: str) -> str:
+    """Return a message with our names of settings replaced by the client's own."""
+    return _SETTING.sub(lambda found: NAMES[wire].get(found[1], found[1]), message)
+
+
 def write_echo(wire: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a request that the reply repeats."""
     return responses.write_echo(body) if wire == "responses" else {}
@@ -106,6 +115,7 @@ __all__ = [
     "Translated",
     "prepare",
     "refuse_losses",
+    "rename_settings",
     "settle_shape",
     "translate",
     "unwrap_count",

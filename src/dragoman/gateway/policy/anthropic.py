@@ -141,6 +141,8 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
             return {name: value for name, value in block.items() if name != "cache_control"}
         return block  # what else is in it is kept for its issuer
     kind = block.get("type")
+    if not isinstance(kind, str):
+        return block  # the reader refuses it
     if kind == "search_result":
         return _write_search_result(block, path, sorter)
     if not isinstance(kind, str) or kind not in _BLOCKS:

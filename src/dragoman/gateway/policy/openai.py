@@ -158,7 +158,8 @@ def _sort_part(part: Any, path: str, role: str, sorter: Sorter) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or not isinstance(part, dict):
         return part
-    if kind not in _PARTS or (kind == "file" and "file_id" in (part.get("file") or ())):
+    file = part.get("file")
+    if kind not in _PARTS or (isinstance(file, dict) and file.get("file_id") is not None):
         if kind in ("image", "document", "thinking", "redacted_thinking", "tool_call", "opaque"):
             return part  # in our own form, which the reader knows
         sorter.leave(path, _PART, "content_dropped")
@@ -238,13 +239,11 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 def keep_allowed(made: dict[str, Any], choice: Any, sorter: Sorter) -> None:
     """Offer only the tools that may be called: no other wire can offer one and forbid it."""
     listed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
-    names = set()
-    for tool in listed:
-        if isinstance(tool, dict):
-            names.add(name_of(tool))
+    names = [name_of(tool) for tool in listed if isinstance(tool, dict)]
     made["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"
-    sorter.own["tools"] = made.get("tools")
-    made["tools"] = [tool for tool in made.get("tools") or [] if name_of(tool) in names]
+    if isinstance(made.get("tools"), list):
+        sorter.own["tools"] = made["tools"]
+        made["tools"] = [tool for tool in made["tools"] if name_of(tool) in names]
 
 
 def name_of(tool: Any) -> Any:

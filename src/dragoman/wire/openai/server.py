@@ -313,7 +313,8 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
     QuotaExceededError: ("insufficient_quota", "insufficient_quota", ""),
     RateLimitError: ("rate_limit_error", "rate_limit_exceeded", ""),
     OverloadedError: ("server_error", "overloaded", ""),
-    ContextOverflowError: (_INVALID, "context_length_exceeded", ""),
+    # Proxies and agents know this one by the vendor's sentence, not by the code.
+    ContextOverflowError: (_INVALID, "context_length_exceeded", "This model's maximum context length is exceeded: "),
     UnsupportedFeatureError: (_INVALID, "unsupported_parameter", ""),
     UnsupportedContentError: (_INVALID, "unsupported_content", "unsupported content block: "),
     InvalidRequestError: (_INVALID, None, ""),
