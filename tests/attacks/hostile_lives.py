@@ -3,7 +3,9 @@
     python -m tests.attacks.hostile_lives PLACE FOLDER SEED SESSIONS KILLS RUNNERS
 
 A session pays invoices. The model proposes an invoice again when it is told that the payment did not run,
-and goes on to the next when the outcome is unknown, so that every invoice must be paid at most once. With
+and goes on to the next when the outcome is unknown, so that every invoice must be paid at most once. It also
+calls a tool that does not exist; old results are left out by a context policy, and an approver edits every
+payment that it is asked about. With
 two RUNNERS, each is started on the same session while the other one is alive, takes it over or is refused,
 and is stopped and continued by signals. The lock file of a log in a file is deleted now and then, as
 cleaners of temporary folders do. Prints a ``Tally`` as JSON.
@@ -21,9 +23,11 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from dragoman.capabilities import Capabilities
 from dragoman.events import Assembler, Event
 from dragoman.log import (
     EventLog,
@@ -35,16 +39,18 @@ from dragoman.log import (
     SqliteLog,
 )
 from dragoman.messages import Assistant, Request, ToolResult
-from dragoman.permission import Policy, Rule
+from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
 from dragoman.provider import Provider
 from dragoman.replay import read_steps
-from dragoman.session import Session
+from dragoman.session import DropOldToolResults, Session
 from dragoman.tools import tool
 
 from ..session.playing import check_evidence, of, types
 
 INVOICES = 9
 REFUSED, FENCED = 3, 4  # exit codes of a life, besides 0 and death by a signal
+WINDOW = 3_000  # tokens: the results of a few payments
+RECEIPT = "with a receipt of many words " * 60
 RECORDS = 50  # a session that nothing disturbs has about twice as many
 
 
@@ -62,6 +68,9 @@ class Tally(msgspec.Struct):
     acknowledged: int = 0
     payments: int = 0
     unknown_outcomes: int = 0
+    projections: int = 0
+    edits: int = 0
+    rejections: int = 0
     # All of these must be empty.
     lost: list[str] = []
     paid_twice: list[str] = []
@@ -80,6 +89,7 @@ class Payer(Provider):
     """Propose the invoices that are not settled yet, one to three at a time; then answer."""
 
     name, model = "payer", "m"
+    capabilities = Capabilities.of({"max_context_tokens": WINDOW})
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         turns, settled = 0, set()
@@ -99,6 +109,10 @@ class Payer(Provider):
             out.tool_start(place, f"call_{place}", "transfer" if turns % 2 else "pay")
             out.tool_input(place, f'{{"invoice": {number}}}')
             out.block_end(place)
+        if due and turns % 2:
+            out.tool_start("odd", "call_odd", "fly")
+            out.tool_input("odd", '{"invoice": -1}')
+            out.block_end("odd")
         out.finish("tool_calls" if due else "stop")
         for event in out.take():
             yield event
@@ -108,30 +122,34 @@ class Payer(Provider):
 async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeover: bool) -> None:
     payments = os.open(folder / "payments", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    async def pay(invoice: int) -> str:
+    async def pay(invoice: int, memo: str = "") -> str:
         """Pay, one after the other."""
         await asyncio.sleep(random.uniform(0, 0.004))
         os.write(payments, f"{name}/{invoice}\n".encode())
         await asyncio.sleep(random.uniform(0, 0.004))
-        return "paid"
+        return f"paid {memo} " + RECEIPT
 
     def transfer(invoice: int) -> str:
         """Pay from a thread, several at once."""
         time.sleep(random.uniform(0, 0.002))
         os.write(payments, f"{name}/{invoice}\n".encode())
-        return "paid"
+        return "paid " + RECEIPT
+
+    def edit(proposal: Proposal, verdict: Verdict) -> Decision:
+        return Decision(True, "ann", input={**proposal.input, "memo": "looked at"})
 
     def watch(record: LogRecord) -> None:
         os.write(acknowledge, f"{name} {record.seq} {record.hash}\n".encode())
 
     tools = [tool(side_effect="write")(pay), tool(side_effect="read")(transfer)]
-    policy = Policy([Rule("allow")])
+    policy = Policy([Rule("allow", tool="transfer")])
+    settings: dict[str, Any] = {"on_record": watch, "approve": edit, "context": DropOldToolResults(keep=1)}
     with open_place(place) as log:
         if next(log.read(name), None) is None:
-            session = Session(Payer(), tools, policy, log, session_id=name, on_record=watch)
+            session = Session(Payer(), tools, policy, log, session_id=name, **settings)
             await session.run("Pay everything.")
             return
-        session = await Session.resume(Payer(), tools, policy, log, name, takeover=takeover, on_record=watch)
+        session = await Session.resume(Payer(), tools, policy, log, name, takeover=takeover, **settings)
         if session.state.finished is None:  # else it was killed when all was done
             await session.run()
 
@@ -303,7 +321,13 @@ class World:
             if f"{name}/{proposed[observed.intent_id]}" not in paid:
                 self.tally.problems.append(f"{name}: observed and never paid")
         results = [it.message for it in of(records, "message.recorded") if isinstance(it.message, ToolResult)]
-        self.tally.unknown_outcomes += sum(str(it.content).startswith("Interrupted") for it in results)
+        self.tally.unknown_outcomes += sum("Interrupted, and what it did" in str(it.content) for it in results)
+        self.tally.projections += len(of(records, "context.projected"))
+        self.tally.edits += sum(it.input is not None for it in of(records, "permission.granted"))
+        self.tally.rejections += len(of(records, "tool_intent.rejected"))
+        for began in of(records, "tool.started"):
+            if began.tool_name == "pay" and began.input.get("memo") != "looked at":
+                self.tally.problems.append(f"{name}: ran without the edit")
         epochs = [it.epoch for it in of(records, "session.resumed")]
         if epochs != list(range(2, len(epochs) + 2)):
             self.tally.problems.append(f"{name}: epochs {epochs}")

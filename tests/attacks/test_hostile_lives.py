@@ -39,6 +39,7 @@ def test_killed_at_random_moments(place: str, tmp_path: Path, count: Count) -> N
     kills = 400 if EXHAUSTIVE else 10
     tally = attack(place, tmp_path, count, sessions=1, kills=kills, runners=1)
     assert tally.kills >= kills
+    assert min(tally.projections, tally.edits, tally.rejections) > 0
     assert tally.unknown_outcomes > 0 or not EXHAUSTIVE
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import OverloadedError, ProviderError
-from dragoman.log import SqliteLog
+from dragoman.log import ContextProjected, SqliteLog
 from dragoman.messages import Assistant, ToolResult
-from dragoman.permission import Policy, Rule
+from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
 from dragoman.replay import to_steps
-from dragoman.session import Budget, Session, reduce_records
+from dragoman.session import Budget, DropOldToolResults, Session, Window, reduce_records
 from dragoman.tools import ToolFailure, tool
 from dragoman.validate import build_request, check_request
 
@@ -74,14 +74,15 @@ def answer(turn: Any, at: int) -> Any:
     return propose(*said, words="Hm.") if said else ""
 
 
-async def play(turns: list[Any], yes: bool, folder: Path) -> None:
+async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> None:
     ran: list[int] = []
     policy = Policy([Rule("allow", side_effect=["none", "read"]), Rule("deny", tool="forbidden")])
     provider = Listed(*[answer(turn, at) for at, turn in enumerate(turns)], "The end.", repeat=True)
     with SqliteLog(folder / "log.db") as log:
         session = Session(
-            provider, make_tools(ran), policy, log, session_id="s1", approve=lambda p, v: yes, budget=Budget(steps=12)
-        )
+            provider, make_tools(ran), policy, log, session_id="s1", approve=answer_yes, budget=Budget(steps=12),
+            context=[DropOldToolResults(window=window, keep=1), Window()], corrections=1,
+        )  # fmt: skip
         goal: str | None = "Go."
         for _ in range(8):
             try:
@@ -94,7 +95,11 @@ async def play(turns: list[Any], yes: bool, folder: Path) -> None:
     steps = check_evidence(records)
     assert len(ran) == sum("tool.started" in chain for chain in steps.values())
     assert not [step.notes for step in to_steps(records) if step.notes]
-    assert reduce_records(records).messages == session.state.messages
+    state = reduce_records(records)
+    assert state.messages == session.state.messages
+    assert state.project("listed") == session.messages
+    for projected in [record.payload for record in records if isinstance(record.payload, ContextProjected)]:
+        assert projected.left_out
     for request in provider.requests:
         check_request(build_request(request.messages, [], None, None, None, model="m"))
         asked = [c.id for m in request.messages if isinstance(m, Assistant) for c in m.tool_calls]
@@ -103,7 +108,12 @@ async def play(turns: list[Any], yes: bool, folder: Path) -> None:
 
 
 @settings(max_examples=30)
-@given(turns, st.booleans())
-def test_the_evidence_of_any_run_holds(turns: list[Any], yes: bool) -> None:
+@given(turns, st.sampled_from(["yes", "no", "edit"]), st.sampled_from([60, 120, 100_000]))
+def test_the_evidence_of_any_run_holds(turns: list[Any], said: str, window: int) -> None:
+    """With a context policy that leaves out much or nothing, and an approver that may edit what is proposed."""
+
+    def decide(proposal: Proposal, verdict: Verdict) -> Decision:
+        return Decision(said != "no", "ann", input={"n": 7} if said == "edit" else None)
+
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(play(turns, yes, Path(folder)))
+        asyncio.run(play(turns, decide, window, Path(folder)))

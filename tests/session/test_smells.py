@@ -102,6 +102,26 @@ async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> 
     assert switched == RoutingSwitched("full:m", "free:m", "rate_limit", "rate_limit", switched.request_id)
     [failed] = [record.payload for record in records if isinstance(record.payload, CallFailed)]
     assert (failed.provider, failed.status) == ("full", 429)
+    order = [record.type for record in records]
+    assert (
+        order.index("llm.call_failed")
+        < order.index("routing.switched")
+        < len(order) - 1 - order[::-1].index("message.recorded")
+    )
+    assert replies[-1].routing is not None
+    assert list(replies[-1].routing.passed_over) == ["full:m"]
+
+
+async def test_6_a_healthy_fallback_leaves_no_false_evidence(log: SqliteLog) -> None:
+    """It switches nothing, fails nothing, and money can be limited: the candidate that answers has a price."""
+    transport = FixtureTransport((200, STREAM, [ANSWER]))
+    first = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, name="a", priced_as="free")
+    second = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", name="b", priced_as="free")
+    budget = dragoman.Budget(cost_usd=1)
+    session = Session(dragoman.Fallback([first, second]), (), Policy(), log, budget=budget)
+    assert (await session.run("Go.")).outcome == "completed"
+    found = [record.type for record in log.read(session.id)]
+    assert not {"routing.switched", "llm.call_failed", "routing.provider_unavailable"} & set(found)
 
 
 def test_7_no_private_field_of_a_provider_reaches_core_or_command() -> None:
