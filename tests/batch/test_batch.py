@@ -400,9 +400,8 @@ async def test_a_disk_that_is_full_ends_the_batch(out: Path, monkeypatch: pytest
     def refuse(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     await run(prompts(1), out, Echo())
-    monkeypatch.setattr("dragoman.batch.output.os.fsync", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
         await run(prompts(50), out, Echo())
 

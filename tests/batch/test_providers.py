@@ -13,6 +13,7 @@ import pytest
 import dragoman
 from dragoman import BatchReport, batch, errors
 from dragoman.batch.apis import APIS, BatchApi, open_api
+from dragoman.batch.remote import RemoteRunner
 from dragoman.events import Usage
 from dragoman.sim import Answer, BatchScript, Call, RequestMatch, ScriptRule, SimServer, serve
 
@@ -158,7 +159,7 @@ async def test_cancelling_fetches_what_is_done_and_a_later_run_the_rest(
     async def interrupt(*_: Any) -> None:
         raise Interrupted
 
-    monkeypatch.setattr("dragoman.batch.remote.asyncio.sleep", interrupt)
+    monkeypatch.setattr(RemoteRunner, "_wait", interrupt)
     with pytest.raises(Interrupted):
         await run(prompts(*"abcdef"))
     monkeypatch.undo()

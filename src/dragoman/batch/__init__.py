@@ -10,6 +10,8 @@
 ``runner``    the local runner
 ``remote``    the runner for batch APIs of providers
 ``apis``      those APIs
+``cluster``   the runner on Ray
+``parts``     the part files of its workers
 ``output``    the output file, which is the checkpoint
 ``results``   a row of the output
 ``spending``  budgets

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from msgspec import Struct
 
@@ -15,9 +15,11 @@ from ..prices import EXACT
 from ..provider import Provider
 from ..validate import build_request
 from .apis import open_api
+from .cluster import ClusterRunner, forget_parts
 from .job import Job, Limits, State, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
-from .output import Output, drop_failures
+from .output import Lines, Output, count_saved, drop_failures
+from .parts import merge
 from .remote import RemoteRunner
 from .rows import BadRow, Defaults, Row, RowParser, Skipped, find_bad_rows, name_of, read_rows
 from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
@@ -78,6 +80,8 @@ async def batch(
     """
     given = read_options(options)
     job = _make_job(model, given)
+    if given.on == "ray" and not isinstance(model, str):
+        raise ValueError("on: a batch on Ray needs the name of a model, which every process can open")
     limits = parse_budget(given.budget)
     rows = open_source(source, given.max_row_bytes)
     provider = job.open(None if isinstance(model, str) else model)
@@ -88,10 +92,13 @@ async def batch(
             raise StrictError(name_of(source), bad)
         file = StateFile(Path(out))
         state = file.open(job.identify(), rows.identify(), fresh=given.fresh)
+        if given.fresh:
+            forget_parts(Path(out))
+        merge(Path(out), ordered=given.order == "input")  # what a run on a cluster left
         if given.retry_failed:
             _drop(file, state)
         output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
-        return await _Run(rows, parser, provider, output, limits, given).run(file, state)
+        return await _Run(rows, parser, provider, output, limits, given, job).run(file, state)
     finally:
         if isinstance(model, str):
             await provider.close()
@@ -113,6 +120,9 @@ def _make_job(model: str | Provider, given: Options) -> Job:
     )
 
 
+_Runner: TypeAlias = Runner | RemoteRunner | ClusterRunner
+
+
 class _Run:
     """One run of a batch: what earlier runs left, the runner, and the report."""
 
@@ -124,7 +134,9 @@ class _Run:
         output: Output,
         limits: Mapping[str, Decimal],
         given: Options,
+        job: Job,
     ) -> None:
+        self._job = job
         self._source = source
         self._parser = parser
         self._provider = provider
@@ -135,6 +147,7 @@ class _Run:
         self._spent = Spent()
         self._resumed = 0
         self._total: int | None = None
+        self._cluster: ClusterRunner | None = None
 
     async def run(self, file: StateFile, state: State) -> BatchReport:
         output, given = self._output, self._given
@@ -146,29 +159,49 @@ class _Run:
             self._total = self._source.count() if given.on_progress is not None else None
             spending = Spending(self._limits, self._spent)
 
-            def rows() -> Iterator[Row | BadRow | Skipped]:
-                return read_rows(self._source, self._parser, earlier.done)
-
-            runner: Runner | RemoteRunner
-            if given.via == "provider":
-                api = open_api(self._provider)
-                runner = RemoteRunner(
-                    rows, api, output, spending, file, state, poll_seconds=given.poll_seconds, on_saved=self._report
-                )
-                await runner.run(cancel=given.cancel)
-            else:
-                caller = Caller(self._provider, needs_price="usd" in self._limits)
-                concurrency = given.concurrency
-                runner = Runner(rows(), caller, output, spending, concurrency=concurrency, on_saved=self._report)
-                await runner.run()
+            runner = await self._run(earlier.done, spending, file, state)
         finally:
             output.release()
         return self._make_report(runner.problems, runner.stopped)
 
+    async def _run(self, done: Lines, spending: Spending, file: StateFile, state: State) -> _Runner:
+        given, output, provider = self._given, self._output, self._provider
+
+        def rows() -> Iterator[Row | BadRow | Skipped]:
+            return read_rows(self._source, self._parser, done)
+
+        if given.on == "ray":
+            output.release()
+            self._cluster = ClusterRunner(
+                self._source, self._job, output.path, spending,
+                ordered=output.ordered, workers=given.workers, address=given.ray_address, on_saved=self._report,
+            )  # fmt: skip
+            await self._cluster.run(done)
+            self._recount(Decimal(state.dropped_usd))
+            return self._cluster
+        if given.via == "provider":
+            remote = RemoteRunner(
+                rows, open_api(provider), output, spending, file, state,
+                poll_seconds=given.poll_seconds, on_saved=self._report,
+            )  # fmt: skip
+            await remote.run(cancel=given.cancel)
+            return remote
+        caller = Caller(provider, needs_price="usd" in self._limits)
+        runner = Runner(rows(), caller, output, spending, concurrency=given.concurrency, on_saved=self._report)
+        await runner.run()
+        return runner
+
+    def _recount(self, dropped: Decimal) -> None:
+        """Take the totals from the output: results of a worker that died did not come back with its block."""
+        found, spent = count_saved(self._output.path), self._spent
+        spent.rows, spent.failed, spent.bad, spent.tokens = found.done.count, found.failed, found.bad, found.tokens
+        spent.cost = EXACT.add(found.cost, dropped)
+
     def _report(self) -> None:
         if self._given.on_progress is not None:
             seconds = time.monotonic() - self._began
-            self._given.on_progress(_measure(self._spent, self._total, self._resumed, self._output.saved, seconds))
+            saved = self._output.saved if self._cluster is None else self._cluster.saved
+            self._given.on_progress(_measure(self._spent, self._total, self._resumed, saved, seconds))
 
     def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:
         spent = self._spent

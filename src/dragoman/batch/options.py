@@ -41,6 +41,8 @@ class BatchOptions(Settings, total=False):
 
     ``strict`` refuses an input with bad rows before anything is sent, ``retry_failed`` asks again for the failed rows
     of an earlier run, ``fresh`` deletes the output first, ``max_row_bytes`` bounds a row of the input.
+    ``on="ray"`` runs the batch on Ray, on this machine or on the cluster at ``ray_address``, with up to ``workers`` (2)
+    processes of ``concurrency`` calls each; the folder of ``out`` must be one that all machines see.
     ``via="provider"`` uses the provider's batch API, which costs half and takes up to a day; ``poll_seconds`` (10) is
     the first pause between two questions for its state, and ``cancel`` stops its batches and fetches what is done.
     ``connection`` are the settings of ``connect``, if ``model`` is a name. ``on_progress`` is called after each sync.
@@ -64,6 +66,9 @@ class BatchOptions(Settings, total=False):
     retry_failed: bool
     fresh: bool
     max_row_bytes: int
+    on: Literal["local", "ray"]
+    workers: int
+    ray_address: str | None
     via: Literal["model", "provider"]
     poll_seconds: float
     cancel: bool
@@ -91,6 +96,9 @@ class Options(Struct, kw_only=True):
     retry_failed: bool = False
     fresh: bool = False
     max_row_bytes: int = MAX_ROW_BYTES
+    on: Literal["local", "ray"] = "local"
+    workers: int = 2
+    ray_address: str | None = None
     via: Literal["model", "provider"] = "model"
     poll_seconds: float = 10.0
     cancel: bool = False
@@ -105,16 +113,33 @@ def read_options(given: Mapping[str, Any]) -> Options:
     own = {name: value for name, value in given.items() if name in names}
     settings = {name: value for name, value in given.items() if name not in names}
     options = Options(**own, settings=settings)
-    for name, least in (("concurrency", 1), ("retries", 0), ("max_row_bytes", 1)):
+    for name, least in (("concurrency", 1), ("retries", 0), ("max_row_bytes", 1), ("workers", 1)):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name}: must be a whole number of at least {least}, not {value!r}")
     if options.order not in ("input", "completed"):
         raise ValueError(f"order: must be input or completed, not {options.order!r}")
+    _check_runner(options)
+    return options
+
+
+def _check_runner(options: Options) -> None:
     if options.via not in ("model", "provider"):
         raise ValueError(f"via: must be model or provider, not {options.via!r}")
     if options.via == "provider" and (options.budget is not None or options.cache is not None):
         raise ValueError("via: a provider's batch API has no budget and no cache; leave them out")
     if options.cancel and options.via != "provider":
         raise ValueError('cancel: is for via="provider" only')
-    return options
+    if options.on not in ("local", "ray"):
+        raise ValueError(f"on: must be local or ray, not {options.on!r}")
+    if options.on == "local":
+        return
+    if options.via == "provider":
+        raise ValueError("on: a provider's batch API needs no cluster; leave out one of on and via")
+    if options.budget is not None:
+        raise ValueError("on: a batch on Ray has no budget yet; leave it out")
+    if isinstance(options.cache, Store):
+        raise ValueError("on: a cache on Ray is a redis:// URL, which every process can open")
+    has_limits = options.requests_per_minute is not None or options.tokens_per_minute is not None
+    if has_limits and options.limits_redis is None:
+        raise ValueError("on: limits of a batch on Ray are shared over Redis; give limits_redis")

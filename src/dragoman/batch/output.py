@@ -58,7 +58,7 @@ class Lines:
         return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
 
 
-class _Saved(Struct):
+class Saved(Struct):
     """What a restart needs of a row of the output."""
 
     line: int
@@ -82,7 +82,7 @@ class _Saved(Struct):
         return (counts.get("input_tokens") or 0) + (counts.get("output_tokens") or 0)
 
 
-_saved = msgspec.json.Decoder(_Saved)
+_saved = msgspec.json.Decoder(Saved)
 
 
 class Recovered(Struct):
@@ -94,7 +94,7 @@ class Recovered(Struct):
     tokens: int = 0
     cost: Decimal = Decimal(0)
 
-    def add(self, row: _Saved) -> bool:
+    def add(self, row: Saved) -> bool:
         if not self.done.add(row.line):
             return False
         self.failed += row.failed
@@ -121,6 +121,7 @@ class Output:
         self._fresh: list[int] = []  # of these, those that are not in the journal
         self._ready: list[bytes] = []
         self._bytes = 0
+        self._put = 0
         self._dirty = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -136,9 +137,10 @@ class Output:
         lock(self._file, self.path)
         recovered = Recovered(Lines())
         _recover(self._file, self.path, recovered, None)
-        self._journal = self._ahead_path.open("ab+")
         ahead: dict[int, bytes] = {}
-        _recover(self._journal, self._ahead_path, recovered, ahead)
+        if self.ordered or self._ahead_path.exists():
+            self._journal = self._ahead_path.open("ab+")
+            _recover(self._journal, self._ahead_path, recovered, ahead)
         self._bytes = sum(map(len, ahead.values()))
         if self.ordered:
             self._held = ahead
@@ -168,6 +170,7 @@ class Output:
 
     def put(self, line: int, data: bytes) -> None:
         """Take the result of a line; it is on disk after one of the next syncs."""
+        self._put += 1
         if not self.ordered:
             self._add(data)
             self._bytes += len(data)
@@ -204,6 +207,12 @@ class Output:
             if self._closing and not self._ready and not self._fresh:
                 return
 
+    async def sync(self) -> None:
+        """Wait until every result that was put is on disk; results must not wait for earlier lines."""
+        while self.saved < self._put:
+            self._room.clear()
+            await self._room.wait()
+
     def close(self) -> None:
         """Let ``run`` return after all that was put is on disk."""
         self._closing = True
@@ -234,17 +243,19 @@ class Output:
         self._dirty.set()
 
     def _must_compact(self) -> bool:
-        assert self._journal is not None
+        if self._journal is None:
+            return False
         size = self._journal.tell()
         return size > _JOURNAL_BYTES or (size > 0 and not self._held)
 
     def _save(self, ready: list[bytes], fresh: list[bytes], compact: list[bytes] | None) -> None:
         """Write and sync, in a thread. The output comes first: only then may the journal lose what it has."""
         assert self._file is not None
-        assert self._journal is not None
         if ready:
             self._file.write(b"".join(ready))
             _sync(self._file)
+        if self._journal is None:
+            return
         if compact is not None:
             self._journal = _rewrite(self._ahead_path, compact, self._journal)
         elif fresh:
@@ -306,7 +317,8 @@ def lock(file: BinaryIO, path: Path) -> None:
 def _recover(file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, bytes] | None) -> None:
     """Read the rows of an earlier run, and cut off the incomplete line that a crash left at the end of the file."""
     end, damaged = 0, 0
-    for data, row in _read_saved(file):
+    file.seek(0)
+    for data, row in read_saved(file):
         if row is None and (not data.endswith(b"\n") or b"\0" in data):
             damaged += 1
             continue
@@ -320,8 +332,18 @@ def _recover(file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, b
     file.seek(0, os.SEEK_END)
 
 
-def _read_saved(file: BinaryIO) -> Iterator[tuple[bytes, _Saved | None]]:
-    file.seek(0)
+def count_saved(path: Path) -> Recovered:
+    """Return the totals of an output."""
+    recovered = Recovered(Lines())
+    with path.open("rb") as file:
+        for _, row in read_saved(file):
+            if row is not None:
+                recovered.add(row)
+    return recovered
+
+
+def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
+    """Read the results of a file from its place on; a line that is not a result, or not complete, comes without one."""
     for data in file:
         try:
             yield data, _saved.decode(data) if data.endswith(b"\n") else None
@@ -337,7 +359,7 @@ def drop_failures(path: Path) -> Decimal:
             continue
         with each.open("rb") as old, replace_file(each) as file:
             lock(old, each)
-            for data, row in _read_saved(old):
+            for data, row in read_saved(old):
                 if row is not None and not row.failed:
                     file.write(data)
                 elif row is not None and row.cost_usd is not None:

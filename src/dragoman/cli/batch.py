@@ -65,6 +65,14 @@ _INTERVAL = 10.0  # seconds between two plain lines
 @click.option("--fresh", is_flag=True, help="Delete OUT and its state, and begin again.")
 @click.option("--max-row-bytes", type=click.IntRange(1), default=8_000_000, show_default=True, help="Of a row of IN.")
 @click.option(
+    "--on", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+    help="Work in this process, or on Ray.",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(1), default=2, show_default=True, help="With --on ray: processes, at most."
+)
+@click.option("--ray-address", metavar="ADDRESS", help="With --on ray: the cluster; by default one on this machine.")
+@click.option(
     "--via", type=click.Choice(["model", "provider"]), default="model", show_default=True,
     help="Call the model, or use its provider's batch API: half the price, within a day.",
 )  # fmt: skip
@@ -118,6 +126,13 @@ def command(
         raise SystemExit(EXIT_CODES["session_exhausted" if report.stopped == "budget" else report.stopped])
 
 
+# Options that are keywords of the function under the same name.
+_SAME = (
+    "budget", "cache", "cancel", "concurrency", "fresh", "id_column", "limits_redis", "max_row_bytes", "on",
+    "poll_seconds", "ray_address", "retries", "retry_failed", "strict", "system", "via", "workers",
+)  # fmt: skip
+
+
 def _read_options(options: dict[str, Any], connection: dict[str, Any], progress: Any) -> dict[str, Any]:
     template = options["template"]
     if options["template_file"] is not None:
@@ -125,20 +140,7 @@ def _read_options(options: dict[str, Any], connection: dict[str, Any], progress:
             raise click.UsageError("give --template or --template-file, not both")
         template = Path(options["template_file"]).read_text("utf-8")
     order: Literal["input", "completed"] = options["order"]
-    names = (
-        "via",
-        "poll_seconds",
-        "cancel",
-        "id_column",
-        "concurrency",
-        "limits_redis",
-        "retries",
-        "budget",
-        "cache",
-        "strict",
-        "retry_failed",
-    )
-    given: dict[str, Any] = {name: options[name] for name in (*names, "fresh", "max_row_bytes", "system")}
+    given: dict[str, Any] = {name: options[name] for name in _SAME}
     return {
         **given,
         **_settings(read_config(options)),

@@ -1,0 +1,271 @@
+"""The runner on Ray: a Ray Data job whose actors ask for rows and keep what is finished in part files.
+
+The driver writes the rows that have no result to files, Ray Data reads them in parallel and hands them to a pool of
+asynchronous actors that grows and shrinks with the work. An actor syncs the results of a block before it returns the
+block. When an actor dies, Ray gives its block to another one, which finds in the part files what is finished; when the
+driver dies, the next run merges the part files first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import ProviderError
+from ..events import Usage
+from ..messages import new_ulid
+from .job import Job
+from .output import Lines, Output, replace_file
+from .parts import FinishedLines, hold, merge, parts_of
+from .results import Result, write_bad
+from .rows import BadRow, Row, RowParser, SeenIds, Shape
+from .runner import MAX_PROBLEMS, Caller
+from .sources import Source
+from .spending import Spending
+
+_SHARD = 1_000  # rows in a file that the driver writes
+_COLUMNS = ("failed", "bad", "cached", "tokens", "cost", "unpriced")  # of what an actor returns
+_BLOCK = 200  # rows that an actor takes at a time
+
+
+class _Spooled(msgspec.Struct, array_like=True):
+    """A row on its way to an actor."""
+
+    line: int
+    id: str | None
+    shape: Shape
+    record: dict[str, Any]
+
+
+_spooled = msgspec.json.Decoder(_Spooled)
+
+
+class ClusterRunner:
+    """Drives a batch on Ray from a thread of its own."""
+
+    def __init__(
+        self,
+        source: Source,
+        job: Job,
+        out: Path,
+        spending: Spending,
+        *,
+        ordered: bool,
+        workers: int,
+        address: str | None,
+        on_saved: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._job = job
+        self._out = out
+        self._folder = parts_of(out)
+        self._spending = spending
+        self._ordered = ordered
+        self._workers = workers
+        self._address = address
+        self._on_saved = on_saved
+        self.problems: list[str] = []
+        self.stopped: str | None = None
+        self.saved = 0
+
+    async def run(self, done: Lines) -> None:
+        """Ask for the rows that are not done, on the cluster, and merge the results into the output."""
+        driving = asyncio.get_running_loop().run_in_executor(None, self._drive, done)
+        try:
+            await asyncio.shield(driving)
+        except asyncio.CancelledError:
+            import ray  # it was loaded by the thread that is to stop
+
+            ray.shutdown()
+            with contextlib.suppress(Exception):
+                await driving
+            raise
+
+    # --- in the thread
+
+    def _drive(self, done: Lines) -> None:
+        with hold(self._out):
+            bad = self._spool(done)
+            if bad:
+                with (self._folder / f"part-driver-{new_ulid()}.jsonl").open("wb") as file:
+                    file.write(b"".join([result.data for result in bad]))
+            if next(self._folder.glob("rows-*.jsonl"), None) is not None:
+                with contextlib.redirect_stdout(sys.stderr):  # Ray prints what its processes print
+                    self._ask_all()
+        merge(self._out, ordered=self._ordered)
+
+    def _spool(self, done: Lines) -> list[Result]:
+        """Write the rows to ask for to files of the folder; return the results of those that cannot be asked."""
+        for path in self._folder.glob("rows-*"):
+            path.unlink()
+        found: list[Result] = []
+        rows, count = _name_rows(self._source, RowParser(self._job.defaults, self._job.model), done), 0
+        while shard := _take(rows, _SHARD, found):
+            count += 1
+            with replace_file(self._folder / f"rows-{count:08}.jsonl") as file:
+                file.write(b"".join([msgspec.json.encode(row) + b"\n" for row in shard]))
+        for result in found:
+            self.problems += [msgspec.json.decode(result.data)["error"]["message"]][: MAX_PROBLEMS - len(self.problems)]
+            self._add(result)
+        return found
+
+    def _ask_all(self) -> None:
+        ray, data = _load_ray()
+        is_ours = not ray.is_initialized()
+        if is_ours:
+            _start(ray, self._address, self._workers)
+        try:
+            context = data.DataContext.get_current()
+            context.enable_progress_bars = False
+            pool = data.ActorPoolStrategy(min_size=1, max_size=self._workers)
+            shards = [str(path) for path in sorted(self._folder.glob("rows-*.jsonl"))]
+            dataset = data.read_text(shards).map_batches(
+                Asker, fn_constructor_args=(self._job, str(self._folder)), batch_size=_BLOCK, compute=pool
+            )
+            for block in dataset.iter_batches(batch_size=None, prefetch_batches=0):
+                self._count(block)
+        finally:
+            if is_ours:
+                ray.shutdown()
+
+    def _count(self, block: Any) -> None:
+        for failed, bad, cached, tokens, cost, unpriced in zip(*[block[name] for name in _COLUMNS], strict=True):
+            price, reason = Decimal(str(cost)) if cost else None, str(unpriced) or None
+            self._add(Result(0, b"", bool(failed), bool(bad), bool(cached), Usage(int(tokens), 0), price, reason))
+        self._on_saved()
+
+    def _add(self, result: Result) -> None:
+        self._spending.add(result)
+        self.saved += 1
+
+
+def _name_rows(source: Source, parser: RowParser, done: Lines) -> Iterator[_Spooled | Result]:
+    """Iterate over the rows that are not done, with their ids checked; the actors read the rest of each row."""
+    seen = SeenIds()
+    try:
+        for line, record in source:
+            if isinstance(record, str):
+                if line not in done:
+                    yield write_bad(BadRow(line, None, "own", record))
+                continue
+            name: str | None = None
+            shape: Shape = "own"
+            try:
+                name, shape = parser.name(record)
+                earlier = None if name is None else seen.add(name, line)
+                if earlier is not None:
+                    raise ValueError(f"id {name!r} is already used in line {earlier}")
+            except ValueError as error:
+                if line not in done:
+                    yield write_bad(BadRow(line, name, shape, str(error)))
+                continue
+            if line not in done:
+                yield _Spooled(line, name, shape, record)
+    finally:
+        seen.close()
+
+
+def _take(rows: Iterator[_Spooled | Result], count: int, bad: list[Result]) -> list[_Spooled]:
+    found: list[_Spooled] = []
+    for row in rows:
+        if isinstance(row, Result):
+            bad.append(row)
+        else:
+            found.append(row)
+            if len(found) >= count:
+                break
+    return found
+
+
+def _load_ray() -> tuple[Any, Any]:
+    try:
+        import ray  # an optional dependency, and slow to import
+        import ray.data
+    except ImportError as error:
+        raise ImportError('batches on Ray need the extra "ray": pip install "dragoman[ray]"') from error
+    return ray, ray.data
+
+
+def _start(ray: Any, address: str | None, workers: int) -> None:
+    """Connect to a cluster, or start one on this machine with a CPU for each worker and one for reading."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+    settings = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(address="local", num_cpus=workers + 1, include_dashboard=False, **settings)
+    else:
+        ray.init(address=address, **settings)
+
+
+class Asker:
+    """The actor: asks for the rows of a block and returns when their results are on disk."""
+
+    def __init__(self, job: Job, folder: str) -> None:
+        self._job = job
+        self._folder = Path(folder)
+        self._finished = FinishedLines(self._folder)
+        self._begun: asyncio.Task[None] | None = None
+        self._caller: Caller
+        self._parser: RowParser
+        self._output: Output
+        self._slots: asyncio.Semaphore
+
+    async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        if self._begun is None:
+            self._begin()
+        done = self._finished.refresh()
+        rows = [_spooled.decode(text) for text in block["text"]]
+        results = await asyncio.gather(*[self._answer(row) for row in rows if row.line not in done])
+        await self._sync()
+        yield {
+            "failed": [result.failed for result in results],
+            "bad": [result.bad for result in results],
+            "cached": [result.cached for result in results],
+            "tokens": [(result.usage.input_tokens or 0) + (result.usage.output_tokens or 0) for result in results],
+            "cost": ["" if result.cost is None else str(result.cost) for result in results],
+            "unpriced": [result.unpriced or "" for result in results],
+        }
+
+    def _begin(self) -> None:
+        """Open the model and the part file, in the event loop that the calls run in."""
+        model = self._job.open()
+        self._caller, self._parser = Caller(model), RowParser(self._job.defaults, model.model)
+        self._slots = asyncio.Semaphore(self._job.concurrency)
+        path = self._folder / f"part-{os.getpid()}-{new_ulid()}.jsonl"
+        self._output = Output(path, ordered=False, concurrency=self._job.concurrency)
+        self._output.open()
+        self._begun = asyncio.create_task(self._output.run(lambda: None))
+
+    async def _answer(self, spooled: _Spooled) -> Result:
+        try:
+            request = self._parser.parse(spooled.record, spooled.shape)
+        except (ValueError, TypeError, ProviderError) as error:
+            reason = error.message if isinstance(error, ProviderError) else str(error)
+            result = write_bad(BadRow(spooled.line, spooled.id, spooled.shape, reason))
+        else:
+            async with self._slots:
+                result = await self._caller.ask(Row(spooled.line, spooled.id, spooled.shape, request))
+        self._output.put(result.line, result.data)
+        return result
+
+    async def _sync(self) -> None:
+        """Wait until everything is on disk; raise what prevents it."""
+        assert self._begun is not None
+        syncing = asyncio.create_task(self._output.sync())
+        await asyncio.wait([syncing, self._begun], return_when=asyncio.FIRST_COMPLETED)
+        if self._begun.done():
+            syncing.cancel()
+            self._begun.result()
+
+
+def forget_parts(out: Path) -> None:
+    """Remove the parts of an output that is begun again."""
+    shutil.rmtree(parts_of(out), ignore_errors=True)

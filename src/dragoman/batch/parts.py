@@ -1,0 +1,100 @@
+"""Part files: each worker of a cluster appends its results to a file of its own, and the driver merges them.
+
+They are in the folder ``OUT.parts``, which all machines of a cluster must see.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .output import Lines, lock, read_saved, replace_file
+
+
+def parts_of(out: Path) -> Path:
+    """Return the folder of an output's parts."""
+    return out.with_name(out.name + ".parts")
+
+
+@contextmanager
+def hold(out: Path) -> Iterator[None]:
+    """Keep other processes away from the parts of an output."""
+    folder = parts_of(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("ab") as held:
+        lock(held, out)
+        yield
+
+
+def list_parts(folder: Path) -> list[Path]:
+    """Return the part files of a folder."""
+    return sorted(folder.glob("part-*.jsonl"))
+
+
+class FinishedLines:
+    """The lines that any worker has finished; ``refresh`` reads what was added since the last time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[Path, int] = {}
+        self.lines = Lines()
+
+    def refresh(self) -> Lines:
+        """Return the lines that are on disk now. An incomplete last line is read again next time."""
+        for path in list_parts(self._folder):
+            with path.open("rb") as file:
+                file.seek(self._places.get(path, 0))
+                for data, row in read_saved(file):
+                    if row is None:
+                        break
+                    self.lines.add(row.line)
+                    self._places[path] = self._places.get(path, 0) + len(data)
+        return self.lines
+
+
+def merge(out: Path, *, ordered: bool) -> None:
+    """Put the results of all parts into the output, by their line or as they come, and remove the parts.
+
+    The output is replaced when all of it is on disk, and the parts are removed after that, so a crash at any point
+    loses nothing. Where a line has two results, the first one stays.
+    """
+    folder = parts_of(out)
+    if not folder.exists():
+        return
+    with hold(out), out.open("ab+") as held:
+        lock(held, out)
+        sources = [out, *list_parts(folder)]
+        with replace_file(out) as file:
+            for data in _read_merged(sources, ordered=ordered):
+                file.write(data)
+    shutil.rmtree(folder)
+
+
+def _read_merged(sources: list[Path], *, ordered: bool) -> Iterator[bytes]:
+    """Yield the results of several files. An index in a temporary database keeps memory constant."""
+    index = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    files = [path.open("rb") for path in sources]
+    try:
+        index.execute("CREATE TABLE rows (line INTEGER PRIMARY KEY, at INTEGER, file INTEGER, place INTEGER)")
+        index.execute("BEGIN")
+        at = 0
+        for number, file in enumerate(files):
+            place = 0
+            for data, row in read_saved(file):
+                if row is not None:
+                    at += 1
+                    index.execute("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)", (row.line, at, number, place))
+                place += len(data)
+        by_line, as_read = (f"SELECT file, place FROM rows ORDER BY {column}" for column in ("line", "at"))  # noqa: S608
+        wanted = by_line if ordered else as_read
+        for number, place in index.execute(wanted):
+            files[number].seek(place, os.SEEK_SET)
+            yield files[number].readline()
+    finally:
+        for file in files:
+            file.close()
+        index.close()

@@ -1,0 +1,199 @@
+"""Batches on a real local Ray cluster: the same output as locally, also when a worker or the driver is killed.
+
+Starting Ray takes many seconds, so all but the part files is tested with the exhaustive tests only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import batch
+from dragoman.batch import OutputError
+from dragoman.batch.parts import FinishedLines, hold, list_parts, merge, parts_of
+from tests.listed import Listed
+
+from ..server import Connection, Server, completion, serve
+
+WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+ROWS = 1_500
+
+
+# --- part files ---------------------------------------------------------------------------------------
+
+
+def line_of(number: int, text: str = "x") -> str:
+    return json.dumps({"line": number, "text": text}) + "\n"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    parts_of(tmp_path / "out.jsonl").mkdir()
+    return tmp_path / "out.jsonl"
+
+
+def test_parts_are_merged_by_line_and_removed(out: Path) -> None:
+    out.write_text(line_of(4, "out"))
+    (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3) + line_of(1) + '{"line": 9, "te')
+    (parts_of(out) / "part-2-b.jsonl").write_text(line_of(2) + line_of(4, "again"))
+    merge(out, ordered=True)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["line"], row["text"]) for row in rows] == [(1, "x"), (2, "x"), (3, "x"), (4, "out")]
+    assert not parts_of(out).exists()
+
+
+def test_parts_are_merged_as_they_come(out: Path) -> None:
+    (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3) + line_of(1))
+    merge(out, ordered=False)
+    assert [json.loads(line)["line"] for line in out.read_text().splitlines()] == [3, 1]
+
+
+def test_a_worker_sees_what_the_others_have_finished(out: Path) -> None:
+    part = parts_of(out) / "part-1-a.jsonl"
+    part.write_text(line_of(1) + '{"line": 2')
+    finished = FinishedLines(parts_of(out))
+    assert [number in finished.refresh() for number in (1, 2)] == [True, False]
+    with part.open("a") as file:
+        file.write("}\n" + line_of(3))
+    assert [number in finished.refresh() for number in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+async def test_a_local_run_takes_up_what_a_cluster_left(out: Path) -> None:
+    model = Listed("x", repeat=True)
+    rows = [{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}]
+    await batch(rows, out, model, budget="rows=1")
+    parts_of(out).mkdir(exist_ok=True)
+    (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3))
+    report = await batch(rows, out, model)
+    assert (report.rows, report.resumed, len(model.requests)) == (3, 2, 2)
+    assert not parts_of(out).exists()
+
+
+async def test_parts_in_use_are_left_alone(out: Path) -> None:
+    (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3))
+    with hold(out), pytest.raises(OutputError, match="another process"):
+        merge(out, ordered=True)
+    assert len(list_parts(parts_of(out))) == 1
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"on": "moon"}, "must be local or ray"),
+    ({"via": "provider"}, "needs no cluster"),
+    ({"budget": "rows=1"}, "no budget"),
+    ({"requests_per_minute": 5}, "limits_redis"),
+    ({"workers": 0}, "workers"),
+    ({}, "needs the name of a model"),
+]
+
+
+@pytest.mark.parametrize(("settings", "text"), WRONG)
+async def test_settings_that_a_cluster_cannot_have(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        await batch([{"prompt": "a"}], tmp_path / "out.jsonl", Listed("x"), **{"on": "ray", **settings})
+
+
+# --- a real cluster -----------------------------------------------------------------------------------
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.acknowledged: set[str] = set()
+        self.asked_again: list[str] = []
+
+    async def __call__(self, connection: Connection) -> None:
+        prompt = connection.seen.json["messages"][-1]["content"]
+        self.asked.append(prompt)
+        if prompt in self.acknowledged:
+            self.asked_again.append(prompt)
+        await asyncio.sleep(0.02)
+        connection.reply(200, completion(f"{prompt}!"))
+
+
+def write_rows(folder: Path) -> Path:
+    rows = [json.dumps({"id": f"r{number}", "prompt": f"p{number}"}) for number in range(ROWS)]
+    rows[7], rows[8] = "not json", '{"id": "r1", "prompt": "again"}'
+    (folder / "in.jsonl").write_text("\n".join(rows) + "\n")
+    return folder / "in.jsonl"
+
+
+async def start(server: Server, source: Path, out: Path, *words: str) -> asyncio.subprocess.Process:
+    command = ["batch", str(source), str(out), "--model", "m", "--base-url", server.base_url, "--json", *words]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dragoman", *command, "--concurrency", "4",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finished(out: Path) -> dict[str, set[int]]:
+    """The lines that are on disk, by the process that wrote them."""
+    found: dict[str, set[int]] = {}
+    for path in list_parts(parts_of(out)):
+        with contextlib.suppress(FileNotFoundError):
+            data = path.read_bytes().rpartition(b"\n")[0].splitlines()
+            found.setdefault(path.name.split("-")[1], set()).update(json.loads(line)["line"] for line in data)
+    return found
+
+
+async def wait_for_workers(process: asyncio.subprocess.Process, out: Path, workers: int) -> list[int]:
+    """Return the ids of the worker processes, once so many have results on disk."""
+    while process.returncode is None:
+        busy = [int(pid) for pid, lines in finished(out).items() if pid.isdecimal() and lines]
+        if len(busy) >= workers:
+            return busy
+        await asyncio.sleep(0.05)
+    printed, problems = await process.communicate()
+    raise AssertionError((printed, problems))
+
+
+def compare(out: Path, local: Path) -> None:
+    """The outputs are equal, row for row, but for the times that calls took."""
+
+    def read(path: Path) -> list[Any]:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return [{name: value for name, value in row.items() if name != "latency_ms"} for row in rows]
+
+    assert read(out) == read(local)
+
+
+async def end(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    printed, problems = await process.communicate()
+    assert process.returncode == 0, (printed, problems)
+    return dict(json.loads(printed))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
+@pytest.mark.parametrize("victim", ["nobody", "worker", "driver"])
+async def test_a_batch_on_ray(tmp_path: Path, victim: str) -> None:
+    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Counting()
+    async with serve(model) as server, asyncio.timeout(400):
+        await end(await start(server, source, tmp_path / "local.jsonl"))
+        model.asked.clear()
+        process = await start(server, source, out, "--on", "ray", "--workers", "2")
+        workers = await wait_for_workers(process, out, 2)
+        if victim != "nobody":
+            os.kill(process.pid if victim == "driver" else workers[0], signal.SIGKILL)
+            if victim == "driver":
+                await process.wait()
+                for pid in workers:  # they end with the driver, some time after it
+                    while Path(f"/proc/{pid}").exists():
+                        await asyncio.sleep(0.1)
+            lines = finished(out).values() if victim == "driver" else [finished(out)[str(workers[0])]]
+            model.acknowledged = {f"p{line - 1}" for each in lines for line in each}
+        if victim == "driver":
+            process = await start(server, source, out, "--on", "ray", "--workers", "2")
+        report = await end(process)
+    assert model.asked_again == []
+    assert (report["rows"], report["failed"], report["bad"]) == (ROWS, 2, 2)
+    assert set(model.asked) == {f"p{number}" for number in range(ROWS)} - {"p7", "p8"}
+    compare(out, tmp_path / "local.jsonl")
+    assert not parts_of(out).exists()
