@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import ssl
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,8 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Your models.yaml.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8100, show_default=True, type=click.IntRange(0, 65535), help="The port to listen on.")
+@click.option("--tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve TLS with this certificate (PEM, with its chain).")  # fmt: skip # noqa: E501
+@click.option("--tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The private key of --tls-cert.")  # fmt: skip # noqa: E501
 @click.option("--auth", "keys", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The file of keys; whoever has none is refused. Required beyond loopback.")  # fmt: skip # noqa: E501
 @click.option("--new-key", metavar="NAME", help="Make a key, print it once and the lines for the file, and exit.")
 @click.option("--state", metavar="FILE", type=click.Path(dir_okay=False), help="A SQLite file for what keys have used; needed by limited keys with several workers.")  # fmt: skip # noqa: E501
@@ -73,11 +76,11 @@ def command(
     access_log: bool,
     log_content: bool,
     as_json: bool,
+    **tls_files: str | None,
 ) -> None:
     """Serve models to existing clients, over the wires they speak.
 
-    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages. A
-    client asks for a model by NAME and is answered by whichever provider has that name.
+    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages, and more.
     """
     if new_key is not None:
         _show_new_key(new_key, as_json=as_json)
@@ -85,7 +88,7 @@ def command(
     if keys is None:
         _check_open(host, cors)
     with report_errors():
-        named = _read_models(models)
+        named, tls = _read_models(models), _read_tls(**tls_files)
         ring = _check(config, named, keys)
         if workers > 1 and state is None and any(key.is_limited for key in ring.keys if ring):
             raise click.UsageError("--workers: keys with limits are counted together in a file; give --state FILE")
@@ -108,7 +111,20 @@ def command(
             "store": store,
             "store_days": store_days,
         }
-        _run(told, host, port, workers, drain)
+        _run(told, host, port, workers, drain, tls)
+
+
+def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
+    """Return the settings of TLS, none without a certificate; refuse files that do not belong together."""
+    if tls_cert is None or tls_key is None:
+        if tls_cert != tls_key:
+            raise click.UsageError("--tls-cert and --tls-key go together")
+        return {}
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key)
+    except (ssl.SSLError, OSError) as error:
+        raise click.UsageError(f"--tls-cert, --tls-key: {error}") from error
+    return {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key}
 
 
 def _check_open(host: str, cors: Sequence[str]) -> None:
@@ -195,7 +211,7 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
         raise click.UsageError(str(error)) from error
 
 
-def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int) -> None:
+def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int, tls: dict[str, Any]) -> None:
     try:
         import uvicorn  # of the extra, and slow to load
     except ImportError as error:
@@ -204,7 +220,7 @@ def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int) -
     os.environ[place.SETTINGS] = json.dumps(told)
     shown = f"[{host}]" if ":" in host else host
     names = ", ".join(told["models"]) or "the registry's models"
-    click.echo(f"serving {names} at http://{shown}:{port}", err=True)
+    click.echo(f"serving {names} at {'https' if tls else 'http'}://{shown}:{port}", err=True)
     uvicorn.run(
         f"{place.__name__}:create_app_from_environment",
         factory=True,
@@ -217,4 +233,5 @@ def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int) -
         server_header=False,
         ws="none",
         http="dragoman.gateway.http_protocol:BoundedHttpProtocol",
+        **tls,
     )

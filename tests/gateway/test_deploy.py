@@ -1,0 +1,157 @@
+"""The files under ``deploy``: what they start exists, and the gateways of the compose file run as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from dragoman.cli import main
+from dragoman.gateway.metrics import Metrics
+from dragoman.log import PostgresLog
+
+from ..log.conftest import server as postgres  # noqa: F401 - a fixture
+from ..server import answering, serve
+from ..transport.certificates import Authority
+from .test_serve import BODY, KEY, running, write_config, write_keys
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+MANIFESTS = {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "k8s/gateway.yaml").read_text())}
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+CONTAINER: dict[str, Any] = MANIFESTS["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+COMMANDS = {
+    "image": json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1]),
+    "compose": COMPOSE["services"]["gateway1"]["command"],
+    "pod": CONTAINER["args"],
+}
+
+
+@pytest.mark.parametrize("place", COMMANDS)
+def test_every_option_exists(place: str) -> None:
+    name, *options = COMMANDS[place]
+    context = click.Context(main)
+    command = main.get_command(context, name)
+    assert command is not None
+    parsed, rest, _ = command.make_parser(click.Context(command)).parse_args(list(options))
+    assert rest == []
+    assert {"host", "keys", "config", "state"} <= set(parsed)
+
+
+def test_the_image_is_run_without_rights_and_tools() -> None:
+    stages = DOCKERFILE.split("\nFROM ")[1:]
+    assert len(stages) == 2
+    assert re.search(r"^USER (?!0|root)", stages[1], re.MULTILINE)
+    assert "HEALTHCHECK" in stages[1]
+    assert "pip install" not in stages[1]
+
+
+def test_the_compose_file_has_what_a_service_needs() -> None:
+    services = COMPOSE["services"]
+    assert {"gateway1", "gateway2", "proxy", "postgres", "redis", "prometheus", "grafana"} <= set(services)
+    for name in ("gateway1", "gateway2"):
+        assert services[name]["read_only"] is True
+        assert services[name]["cap_drop"] == ["ALL"]
+        assert "ports" not in services[name]
+    for service in services.values():
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            assert not source.startswith("./") or source == "./config" or (DEPLOY / source).exists(), source
+
+
+def test_the_manifests_have_what_a_service_needs() -> None:
+    wanted = {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"}
+    assert set(MANIFESTS) == wanted
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert CONTAINER[probe]["httpGet"]["path"] == "/health"
+    drain = next(int(each.partition("=")[2]) for each in CONTAINER["args"] if each.startswith("--drain"))
+    assert MANIFESTS["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drain
+
+
+def test_the_dashboard_shows_metrics_that_exist() -> None:
+    dashboard = json.loads((DEPLOY / "grafana/gateway.json").read_text())
+    shown = re.findall(r"dragoman_\w+", json.dumps(dashboard["panels"]))
+    exist = set(re.findall(r"^# TYPE (\w+)", Metrics().text(), re.MULTILINE))
+    assert set(shown) <= exist
+    assert len(dashboard["panels"]) >= 4
+
+
+async def test_the_gateways_of_the_compose_file_share_the_ledger_and_the_log(
+    tmp_path: Path,
+    postgres: str,  # noqa: F811
+) -> None:
+    folder = dict(part.split("=") for part in postgres.split())["host"]
+    log = f"postgresql://postgres@/postgres?host={folder}"
+    keys = write_keys(tmp_path, "requests_per_minute: 3")
+    async with serve(answering("Hello")) as upstream:
+        config = write_config(tmp_path, upstream.url)
+        places = {"--host": "127.0.0.1", "--config": config, "--auth": keys, "--log": log}
+        places["--state"] = str(tmp_path / "ledger.db")
+        options = [each.partition("=") for each in COMMANDS["compose"][1:]]
+        command = [f"{name}={places.get(name, value)}" for name, _, value in options] + ["--model=fast=up:m"]
+        statuses: list[int] = []
+        async with running(*command) as (one, _), running(*command) as (two, _), aiohttp.ClientSession() as session:
+            for url in (one, two, one, two):
+                headers = {"authorization": f"Bearer {KEY}"}
+                async with session.post(f"{url}/v1/chat/completions", json=BODY, headers=headers) as reply:
+                    statuses.append(reply.status)
+    assert statuses == [200, 200, 200, 429]
+    with PostgresLog(log, readonly=True) as recorded:
+        calls = [record for session in recorded.sessions() for record in recorded.read(session.session)]
+    assert sum(type(record.payload).__name__ == "CallCompleted" for record in calls) == 3
+
+
+# --- TLS ----------------------------------------------------------------------------------------------
+
+
+async def test_the_gateway_serves_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("127.0.0.1")
+    trusted = ssl.create_default_context(cafile=authority.path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with serve(answering("Hello")) as upstream, aiohttp.ClientSession() as session, asyncio.timeout(60):
+        words = ["--config", write_config(tmp_path, upstream.url), "--model", "fast=up:m", "--port", str(port)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "dragoman", "serve", *words, "--tls-cert", cert, "--tls-key", key
+        )
+        try:
+            while True:
+                with contextlib.suppress(aiohttp.ClientConnectorError):
+                    url = f"https://127.0.0.1:{port}/v1/chat/completions"
+                    async with session.post(url, json={**BODY, "stream": True}, ssl=trusted) as reply:
+                        assert (reply.status, b"[DONE]" in await reply.read()) == (200, True)
+                        break
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+        finally:
+            process.kill()
+            await process.wait()
+
+
+def test_a_certificate_and_a_key_that_do_not_fit(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, _ = authority.issue("127.0.0.1")
+    _, other = authority.issue("127.0.0.1")
+    for words, text in (
+        (["--tls-cert", cert], "go together"),
+        (["--tls-key", other], "go together"),
+        (["--tls-cert", cert, "--tls-key", other], "--tls-cert, --tls-key"),
+    ):
+        done = CliRunner().invoke(main, ["serve", "--model", "x", *words])
+        assert done.exit_code == 2
+        assert text in done.stderr
