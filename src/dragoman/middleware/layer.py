@@ -143,7 +143,8 @@ def describe(provider: Provider) -> str:
 
 def _lines(provider: Provider) -> list[str]:
     if not isinstance(provider, Layer):
-        return [f"{type(provider).__name__} {provider.name or '?'}:{provider.model or '?'}"]
+        learned = [f"  learned: {detail}" for detail in provider.lessons]
+        return [f"{type(provider).__name__} {provider.name or '?'}:{provider.model or '?'}", *learned]
     settings = ", ".join([f"{name}={_show(value)}" for name, value in provider.settings().items()])
     lines = [f"{type(provider).__name__}({settings})"]
     parts = provider.parts()

@@ -186,6 +186,11 @@ class Provider(ABC):
         family = self.token_family
         return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt, family=family)
 
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """What the endpoint has refused so far, and what is done instead; ``describe()`` shows it."""
+        return ()
+
     def plan(self, messages: Messages) -> SwapPlan:
         """Return what this model's wire would keep, rewrite or drop of a conversation, block by block."""
         return self._plan(None, messages)

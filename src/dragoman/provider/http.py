@@ -174,7 +174,18 @@ class HttpProvider(ReplyProvider):
         lesson = codec.learn(error, request)
         if lesson is None:
             raise error
+        if self.codec is not codec:  # another call has learned something since this one was sent
+            newer = self.codec.learn(error, request)
+            if newer is None:
+                return
+            lesson = newer
         self.codec = lesson
+        log.warning("%s/%s: %s", self.name, self.model, self.lessons[-1] if self.lessons else "a lesson was learned")
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """What the endpoint has refused so far, and what is done instead."""
+        return tuple([lesson.detail for lesson in getattr(self.codec, "lessons", ())])
 
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
         """Name provider, model and request in an error, and remove keys and the caller's text from its message."""

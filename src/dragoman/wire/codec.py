@@ -19,6 +19,8 @@ from ..messages import Issuer, LossWarning, Request
 from ..reasoning import NOT_REASONING
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
 from .json import put_over, to_bytes
+from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of
+from .schema import schema_name
 
 # A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
 MAX_BODY = 16 * 1024 * 1024
@@ -140,12 +142,14 @@ class Endpoint(Generic[Q]):
         *,
         vendor: str | None = None,
         keep_raw: bool = True,
+        lessons: tuple[Lesson, ...] = (),
     ) -> None:
         self.model = model
         self.base_url = base_url
         self.quirks = self.quirks_type() if quirks is None else quirks
         self.issuer_vendor = vendor
         self._keep_raw = keep_raw
+        self.lessons = lessons
 
     @classmethod
     def connect(
@@ -190,9 +194,34 @@ class Endpoint(Generic[Q]):
         """Return who answers a request: opaque state made by it may go back to it."""
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
-    def taught(self, quirks: Q) -> Self:
-        """The same codec with other quirks."""
-        return type(self)(self.model, self.base_url, quirks, vendor=self.issuer_vendor, keep_raw=self._keep_raw)
+    def quirks_for(self, request: Request) -> Q:
+        """Return the quirks of the endpoint, with what has been learned about the response schema of a request."""
+        changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
+        return replace(self.quirks, **changes) if changes else self.quirks
+
+    def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
+        """Return the same codec with other quirks, for one response schema or for every request."""
+        lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
+        quirks = replace(self.quirks, **changes) if schema is None else self.quirks
+        return type(self)(
+            self.model,
+            self.base_url,
+            quirks,
+            vendor=self.issuer_vendor,
+            keep_raw=self._keep_raw,
+            lessons=(*self.lessons, lesson)[-MAX_LESSONS:],
+        )
+
+    def taught_structure(self, request: Request, *, about_field: bool, **changes: Any) -> Self:
+        """Return the same codec that asks for structured output another way: for every schema, or for this one.
+
+        A refusal is about the endpoint only if it says so; a schema that is refused leaves the others alone.
+        """
+        ways = ", ".join([f"{name}={value!r}" for name, value in changes.items()])
+        if about_field:
+            return self.taught(f"the endpoint refused structured output: {ways}", **changes)
+        schema = request.response_schema or {}
+        return self.taught(f"the endpoint refused the schema {schema_name(schema)}: {ways}", schema, **changes)
 
 
 class Codec(Protocol):

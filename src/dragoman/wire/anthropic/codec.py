@@ -15,6 +15,7 @@ from ...events import Assembler
 from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post, read_quirks
 from ..errors import build_error, read_failure
+from ..lessons import is_about_field
 from ..readiness import entries_of, get_json, read_success, serves_one_model
 from ..schema import schema_name
 from ..urls import join_url
@@ -65,17 +66,17 @@ class AnthropicCodec(Endpoint[Quirks]):
             return quirks
         return replace(quirks, structured="prompt" if capabilities.known("supports_tools") is False else "tool")
 
-    def taught(self, quirks: Quirks) -> AnthropicCodec:
-        """The same codec with other quirks."""
-        codec = super().taught(quirks)
+    def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> AnthropicCodec:
+        """Return the same codec with other quirks, for one response schema or for every request."""
+        codec = super().taught(detail, schema, **changes)
         codec._max_output_tokens = self._max_output_tokens
         return codec
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
-        notes = Notes()
-        path = structured_path(request, self.home(request), self.quirks)
-        body = write_request(request, self.home(request), self.quirks, path, self._max_output_tokens, notes)
+        notes, quirks = Notes(), self.quirks_for(request)
+        path = structured_path(request, self.home(request), quirks)
+        body = write_request(request, self.home(request), quirks, path, self._max_output_tokens, notes)
         url = self._url
         if self.quirks.raw_predict:
             verb = ":streamRawPredict" if request.stream else ":rawPredict"
@@ -85,8 +86,8 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         """A decoder for the reply, whole or streamed."""
-        answer = None
-        if structured_path(request, self.home(request), self.quirks) == "tool" and request.response_schema is not None:
+        answer, path = None, structured_path(request, self.home(request), self.quirks_for(request))
+        if path == "tool" and request.response_schema is not None:
             answer = schema_name(request.response_schema)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 
@@ -102,15 +103,13 @@ class AnthropicCodec(Endpoint[Quirks]):
         """Ask for structure another way once a 400 has named this one: native, then tool, then prompt."""
         if error.status not in (400, 404, 422, 500, 501):
             return None
-        path = structured_path(request, self.home(request), self.quirks)
+        path = structured_path(request, self.home(request), self.quirks_for(request))
         said = f"{error.provider_message} {error.provider_code}"
         if path == "native" and _NAMES_FORMAT.search(said):
-            quirks = replace(self.quirks, structured="tool")
-        elif path == "tool" and _NAMES_TOOL.search(said):
-            quirks = replace(self.quirks, structured="prompt")
-        else:
-            return None
-        return self.taught(quirks)
+            return self.taught_structure(request, about_field=is_about_field(said), structured="tool")
+        if path == "tool" and _NAMES_TOOL.search(said):
+            return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
+        return None
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask for the model by its name; where there is no such question, look for it in the list.

@@ -7,8 +7,6 @@ from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
-from msgspec.structs import replace
-
 from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ProviderError, cut
 from ...events import Assembler
 from ...messages import Request
@@ -45,9 +43,9 @@ class GeminiCodec(Endpoint[Quirks]):
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and contents last, so that a longer turn extends the bytes."""
-        notes = Notes()
-        home, path = self.home(request), structured_path(request, self.quirks)
-        body = write_request(request, home, self.quirks, path, notes)
+        notes, quirks = Notes(), self.quirks_for(request)
+        home, path = self.home(request), structured_path(request, quirks)
+        body = write_request(request, home, quirks, path, notes)
         verb = ":streamGenerateContent" if request.stream else ":generateContent"
         url = self.address(home.model or self.model, verb)
         if request.stream:
@@ -70,8 +68,18 @@ class GeminiCodec(Endpoint[Quirks]):
         """Say it another way once an error has named what the server does not take; see ``Quirks``."""
         if error.status not in (400, 422, 500, 501):
             return None
-        lesson = self._lesson(error.provider_message or "", request)
-        return None if lesson is None else self.taught(lesson)
+        said = error.provider_message or ""
+        if structured_path(request, self.quirks_for(request)) == "native" and _NAMES_SCHEMA.search(said):
+            if request.tools and _NAMES_PAIR.search(said):
+                detail = "the endpoint refused structured output beside tools: structured_with_tools='prompt'"
+                return self.taught(detail, structured_with_tools="prompt")
+            about_field = bool(_NAMES_FIELD.search(said))
+            return self.taught_structure(request, about_field=about_field, structured="prompt")
+        changes = self._find_changes(said, request)
+        if changes is None:
+            return None
+        [(name, value)] = changes.items()
+        return self.taught(f"the endpoint refused a field: {name}={value!r}", **changes)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask for the model's own record, which costs nothing."""
@@ -85,18 +93,14 @@ class GeminiCodec(Endpoint[Quirks]):
 
     # inside
 
-    def _lesson(self, said: str, request: Request) -> Quirks | None:
+    def _find_changes(self, said: str, request: Request) -> dict[str, Any] | None:
         quirks = self.quirks
-        if structured_path(request, self.quirks) == "native" and _NAMES_SCHEMA.search(said):
-            if request.tools and _NAMES_PAIR.search(said):
-                return replace(quirks, structured_with_tools="prompt")
-            return replace(quirks, structured="prompt")
         if request.tools and quirks.tool_schema != "parameters" and _NAMES_PARAMETERS.search(said):
-            return replace(quirks, tool_schema="parameters")
+            return {"tool_schema": "parameters"}
         if quirks.call_ids and _NAMES_ID.search(said):
-            return replace(quirks, call_ids=False)
+            return {"call_ids": False}
         if quirks.placeholder_signature is None and _NAMES_SIGNATURE.search(said):
-            return replace(quirks, placeholder_signature=_UNSIGNED)
+            return {"placeholder_signature": _UNSIGNED}
         return None
 
     def address(self, model: str, verb: str) -> str:
@@ -105,6 +109,12 @@ class GeminiCodec(Endpoint[Quirks]):
 
 
 _NAMES_SCHEMA = re.compile(r"response_?json_?schema|response[_ ]?mime[_ ]?type", re.IGNORECASE)
+# The field itself: "Unknown name \"$ref\" at 'generation_config.response_json_schema'" is about a schema.
+_NAMES_FIELD = re.compile(
+    r"unknown name \W*response|response_?json_?schema\W+(?:is )?(?:not supported|unsupported)"
+    r"|mime[_ ]?type.{0,60}(?:unsupported|not supported)",
+    re.IGNORECASE,
+)
 _NAMES_PAIR = re.compile(r"function calling with a response mime type", re.IGNORECASE)
 _NAMES_PARAMETERS = re.compile(r"parameters_?json_?schema", re.IGNORECASE)
 _NAMES_ID = re.compile(r"""unknown name \W*id\W+ at '?[^']*function_?(call|response)""", re.IGNORECASE)

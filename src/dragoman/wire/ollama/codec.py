@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 
-from msgspec.structs import replace
-
 from ...errors import InvalidModelError, ModelNotLoadedError, ProviderError
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error, read_failure
+from ..lessons import is_about_field
 from ..openai.errors import ROWS
 from ..readiness import entries_of, get_json, read_success
 from ..urls import join_url, root_of
@@ -35,9 +34,9 @@ class OllamaCodec(Endpoint[Quirks]):
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last."""
-        notes = Notes()
-        path = None if request.response_schema is None else self.quirks.structured
-        body = write_request(request, self.home(request), self.quirks, path, notes)
+        notes, quirks = Notes(), self.quirks_for(request)
+        path = None if request.response_schema is None else quirks.structured
+        body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:
@@ -57,9 +56,9 @@ class OllamaCodec(Endpoint[Quirks]):
         said = error.provider_message or ""
         if error.status != 400 or request.response_schema is None or "format" not in said:
             return None
-        if self.quirks.structured == "prompt":
+        if self.quirks_for(request).structured == "prompt":
             return None
-        return self.taught(replace(self.quirks, structured="prompt"))
+        return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Is the model there, and is it in memory?"""

@@ -14,7 +14,9 @@ from ...events import Assembler, read_json
 from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error, read_failure
+from ..lessons import is_about_field
 from ..readiness import entries_of, get_json, refuse_failure, serves_one_model
+from ..strict import strict_form
 from ..urls import join_url, root_of
 from .errors import ROWS
 from .quirks import Quirks
@@ -41,9 +43,9 @@ class OpenAICodec(Endpoint[Quirks]):
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
-        notes = Notes()
-        path = structured_path(request, self.quirks)
-        body = write_request(request, self.home(request), self.quirks, path, notes)
+        notes, quirks = Notes(), self.quirks_for(request)
+        path = structured_path(request, quirks)
+        body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
@@ -59,18 +61,19 @@ class OpenAICodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OpenAICodec | None:
-        """Ask without ``response_format`` or ``stream_options`` once a 400 has named it."""
+        """Ask without ``stream_options``, strict decoding or ``response_format`` once a 400 has named it."""
         said = f"{error.provider_message} {error.provider_code}"
-        quirks = self.quirks
+        quirks = self.quirks_for(request)
         if error.status not in (400, 404, 422, 500, 501):
             return None
         if request.stream and quirks.stream_usage and "stream_options" in said:
-            quirks = replace(quirks, stream_usage=False)
-        elif structured_path(request, self.quirks) == "native" and re.search(r"response_format|json_schema", said):
-            quirks = replace(quirks, structured="prompt")
-        else:
+            return self.taught("the endpoint refused stream_options: no usage in streams", stream_usage=False)
+        if structured_path(request, quirks) != "native" or not re.search(r"response_format|json_schema", said):
             return None
-        return self.taught(quirks)
+        about_field = is_about_field(said)
+        if quirks.strict_schemas and not about_field and strict_form(request.response_schema or {}):
+            return self.taught_structure(request, about_field=False, strict_schemas=False)
+        return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Ask what this kind of server can answer; see ``Quirks.readiness``."""

@@ -29,6 +29,10 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     structured: Literal["native", "prompt"] = "native"
     """Whether ``response_format`` with a JSON Schema works. llama-cpp-python answers 500, mlx-lm ignores it."""
 
+    strict_schemas: bool = True
+    """Mark a response schema as strict where it meets the rules of strict decoding. A 400 about a schema turns it off
+    for that schema."""
+
     result_media: Literal["after", "omit"] | None = None
     """Where images and documents of a tool's result go, which takes only text here: ``after`` the results, as a
     message of the user, or nowhere (``omit``), with a text in their place. By default ``after`` for models known

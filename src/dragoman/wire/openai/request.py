@@ -101,7 +101,7 @@ def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, pat
             body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if path == "native" and request.response_schema is not None:
         schema = request.response_schema
-        body["response_format"] = _response_format(schema, strict=True)
+        body["response_format"] = _response_format(schema, strict=quirks.strict_schemas)
 
 
 def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:

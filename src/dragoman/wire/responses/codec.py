@@ -14,6 +14,7 @@ from ...events import Assembler
 from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error
+from ..lessons import is_about_field
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..strict import strict_form
@@ -43,9 +44,9 @@ class ResponsesCodec(Endpoint[Quirks]):
 
     def encode(self, request: Request) -> Encoded:
         """The request as a ``POST``; settings first and input last, so that a longer turn extends the bytes."""
-        notes = Notes()
-        path = structured_path(request, self.quirks)
-        body = write_request(request, self.home(request), self.quirks, path, notes)
+        notes, quirks = Notes(), self.quirks_for(request)
+        path = structured_path(request, quirks)
+        body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> ResponsesDecoder:
@@ -62,20 +63,23 @@ class ResponsesCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> ResponsesCodec | None:
-        """Ask without encrypted reasoning, strict tools or ``text.format`` once a 400 has named it."""
+        """Ask without encrypted reasoning, strict decoding or ``text.format`` once a 400 has named it."""
         said = f"{error.provider_message} {error.provider_code}"
-        quirks = self.quirks
+        quirks = self.quirks_for(request)
         if error.status not in (400, 404, 422, 500, 501):
             return None
         if quirks.encrypted_reasoning and _NAMES_INCLUDE.search(said):
-            quirks = replace(quirks, encrypted_reasoning=False)
-        elif self._has_strict_tools(request) and _NAMES_TOOL.search(said):
-            quirks = replace(quirks, strict_tools=False)
-        elif structured_path(request, self.quirks) == "native" and _NAMES_FORMAT.search(said):
-            quirks = replace(quirks, structured="prompt")
-        else:
+            return self.taught(
+                "the endpoint refused encrypted reasoning: it is not asked for", encrypted_reasoning=False
+            )
+        if self._has_strict_tools(request) and _NAMES_TOOL.search(said):
+            return self.taught("the endpoint refused a strict tool: tools are not strict", strict_tools=False)
+        if structured_path(request, quirks) != "native" or not _NAMES_FORMAT.search(said):
             return None
-        return self.taught(quirks)
+        about_field = is_about_field(said)
+        if quirks.strict_schemas and not about_field and strict_form(request.response_schema or {}):
+            return self.taught_structure(request, about_field=False, strict_schemas=False)
+        return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """The servers are those of the openai wire, and so are the questions; see ``Quirks.readiness``."""

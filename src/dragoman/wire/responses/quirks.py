@@ -24,6 +24,10 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether ``text.format`` with a JSON Schema works. llama.cpp ignores it and says nothing, so it needs ``prompt``
     [llamaserver_qwen25coder_fence__resp_json_schema]; one that answers 400 is learned."""
 
+    strict_schemas: bool = True
+    """Mark a response schema as strict where it meets the rules of strict decoding. A 400 about a schema turns it off
+    for that schema."""
+
     encrypted_reasoning: bool = True
     """Ask for reasoning in a form that can be sent back (``include: reasoning.encrypted_content``): without it a
     stateless conversation loses its reasoning. OpenAI's models that do not reason answer 400 to it;

@@ -59,7 +59,7 @@ def _write_structure(
     if request.tool_choice is not None:
         body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if schema is not None and path == "native":
-        body["text"] = _text_format(schema)
+        body["text"] = _text_format(schema, strict=quirks.strict_schemas)
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
@@ -120,13 +120,13 @@ def _write_tool_choice(choice: Any) -> Any:
     return {"type": "function", "name": choice.name} if isinstance(choice, ForceTool) else choice
 
 
-def _text_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema as this wire asks for it; strict, if it has a strict form."""
-    strict = strict_form(schema)
+def _text_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """A schema as this wire asks for it; strict, if that is wanted and the schema has a strict form."""
+    found = strict_form(schema) if strict else None
     form = {
         "type": "json_schema",
         "name": schema_name(schema),
-        "schema": ordered_json(schema if strict is None else strict),
-        "strict": strict is not None,
+        "schema": ordered_json(schema if found is None else found),
+        "strict": found is not None,
     }
     return {"format": form}

@@ -1,0 +1,61 @@
+"""What an endpoint has refused: lessons that a codec keeps, about the endpoint or about one response schema."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from .json import sorted_json
+
+MAX_LESSONS = 256
+"""The most lessons that one codec keeps: schemas may be generated, each for one call."""
+
+
+class Lesson(Struct, frozen=True):
+    """A change of quirks that an error has taught.
+
+    ``schema`` is the digest of the response schema that it is about, or ``None`` if it is about the endpoint.
+    """
+
+    detail: str
+    changes: dict[str, Any]
+    schema: str | None = None
+
+
+def digest_of(schema: Mapping[str, Any]) -> str:
+    """Return the digest by which a schema is remembered."""
+    return hashlib.sha256(bytes(sorted_json(dict(schema)))).hexdigest()[:12]
+
+
+def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the changes of quirks that have been learned about one schema."""
+    about = [lesson for lesson in lessons if lesson.schema is not None]
+    if schema is None or not about:
+        return {}
+    digest = digest_of(schema)
+    return {name: value for each in about if each.schema == digest for name, value in each.changes.items()}
+
+
+def is_about_field(message: str) -> bool:
+    """Return whether a refusal is about the field for structured output, and not about the schema in it.
+
+    Hosted OpenAI names the field in both: "Invalid schema for response_format 'x': In context=(), 'oneOf' is not
+    permitted", and "'response_format' of type 'json_schema' is not supported with this model".
+    """
+    return bool(_OF_FIELDS.search(message)) and not _OF_SCHEMAS.search(message)
+
+
+_OF_FIELDS = re.compile(
+    r"un(?:known|recogni[sz]ed|supported|expected|available)|extra (?:input|field)|no endpoint|input should be"
+    r"|not (?:yet |currently )?(?:support|permit|allow|available|implement|recogni[sz]ed)|must be one of",
+    re.IGNORECASE,
+)
+_OF_SCHEMAS = re.compile(
+    r"invalid[_ ](?:json[_ ])?schema|in context=|grammar|additionalProperties|\$ref|\$defs|\bkeyword"
+    r"|\b(?:oneOf|allOf|anyOf|patternProperties|minLength|maxLength)\b|schema .{0,40}(?:invalid|contains|too )",
+    re.IGNORECASE,
+)

@@ -1,0 +1,144 @@
+"""What an endpoint has refused is learned once: about the endpoint if it says so, else about one schema."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from dragoman import connect, describe
+from dragoman.capabilities import Capabilities
+from dragoman.errors import InvalidRequestError
+from dragoman.messages import Request, RuntimeConfig, User
+from dragoman.provider import HttpProvider
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
+from dragoman.wire.lessons import MAX_LESSONS, is_about_field
+
+
+def closed(name: str) -> dict[str, Any]:
+    return {
+        "title": name,
+        "type": "object",
+        "properties": {name: {"type": "integer"}},
+        "required": [name],
+        "additionalProperties": False,
+    }
+
+
+REFUSED = "Invalid schema for response_format 'a': In context=('properties', 'a'), 'oneOf' is not permitted."
+NO_FIELD = "'response_format' of type 'json_schema' is not supported with this model."
+
+
+def error(message: str) -> tuple[int, dict[str, str], list[bytes]]:
+    return 400, {}, [json.dumps({"error": {"message": message, "param": "response_format"}}).encode()]
+
+
+def answer(name: str) -> tuple[int, dict[str, str], list[bytes]]:
+    content = json.dumps({name: 1})
+    return 200, {}, [json.dumps({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}).encode()]
+
+
+async def test_a_refused_schema_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+    transport = FixtureTransport(error(REFUSED), error(REFUSED), answer("a"), answer("b"), answer("a"))
+    model = connect("m", base_url="http://test", transport=transport)
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        paths = [(await model.complete("hi", response_schema=closed(name))).structured_path for name in "aba"]
+    assert paths == ["prompt", "native", "prompt"]
+    formats = [json.loads(request.body).get("response_format") for request in transport.requests]
+    assert [form and form["json_schema"]["strict"] for form in formats] == [True, False, None, True, None]
+    learned = [
+        "the endpoint refused the schema a: strict_schemas=False",
+        "the endpoint refused the schema a: structured='prompt'",
+    ]
+    assert [record.getMessage() for record in caplog.records] == [f"{model.name}/m: {detail}" for detail in learned]
+    assert describe(model).splitlines()[1:] == [f"  learned: {detail}" for detail in learned]
+
+
+async def test_a_refused_field_is_learned_for_every_schema(caplog: pytest.LogCaptureFixture) -> None:
+    transport = FixtureTransport(error(NO_FIELD), answer("a"), answer("b"))
+    model = connect("m", base_url="http://test", transport=transport, retries=1)
+    with caplog.at_level(logging.WARNING, "dragoman"):
+        paths = [(await model.complete("hi", response_schema=closed(name))).structured_path for name in "ab"]
+    assert paths == ["prompt", "prompt"]
+    assert len(caplog.records) == 1
+    assert describe(model).splitlines()[-1] == "  learned: the endpoint refused structured output: structured='prompt'"
+
+
+def test_nothing_is_learned_at_first() -> None:
+    model = connect("m", base_url="http://test")
+    assert model.lessons == ()
+    assert len(describe(model).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("wire", "message", "schema_message"),
+    [
+        ("openai", NO_FIELD, REFUSED),
+        ("responses", "Unknown parameter: 'text.format'.", "Invalid schema for response_format: text.format.schema"),
+        ("anthropic", "output_config: Extra inputs are not permitted", "output_config.format.schema: too complex"),
+        (
+            "gemini",
+            "Unknown name \"responseJsonSchema\" at 'generation_config': Cannot find field.",
+            "Unknown name \"$ref\" at 'generation_config.response_json_schema': Cannot find field.",
+        ),
+        ("ollama", "format: unsupported", "invalid JSON schema in format"),
+    ],
+)
+def test_every_wire_tells_a_schema_from_the_field(wire: str, message: str, schema_message: str) -> None:
+    codec: Any = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
+    request = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("a"), model="m")
+    other = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("b"), model="m")
+    for said, spares_others in ((message, False), (schema_message, True)):
+        lesson = codec.learn(InvalidRequestError("", status=400, provider_message=said), request)
+        assert lesson is not None
+        assert lesson.encode(request).http.body != codec.encode(request).http.body
+        assert (lesson.encode(other).http.body == codec.encode(other).http.body) is spares_others
+        assert codec.lessons == ()
+
+
+def test_lessons_about_schemas_are_bounded() -> None:
+    codec: Any = CODECS["openai"].connect("m", "http://127.0.0.1:9", None, Capabilities())
+    refusal = InvalidRequestError("", status=400, provider_message=REFUSED)
+    for number in range(MAX_LESSONS + 5):
+        request = Request((User("hi"),), response_schema=closed(f"n{number}"), model="m")
+        codec = codec.learn(refusal, request)
+    assert len(codec.lessons) == MAX_LESSONS
+    assert codec.quirks_for(Request((User("hi"),), model="m")) is codec.quirks
+
+
+def test_calls_at_the_same_time_learn_once() -> None:
+    request = Request((User("hi"),), response_schema=closed("a"), model="m")
+    other = Request((User("hi"),), response_schema=closed("b"), model="m")
+    learned = {}
+    for message in (NO_FIELD, REFUSED):
+        model = connect("m", base_url="http://test", transport=FixtureTransport(answer("a")))
+        assert isinstance(model, HttpProvider)
+        first = model.codec
+        for each in (request, other):  # both were sent before anything was learned
+            model._learn(first, InvalidRequestError("", status=400, provider_message=message), each)
+        learned[message] = [lesson.split(":")[0] for lesson in model.lessons]
+    assert learned == {
+        NO_FIELD: ["the endpoint refused structured output"],
+        REFUSED: ["the endpoint refused the schema a", "the endpoint refused the schema b"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "is_field"),
+    [
+        (NO_FIELD, True),
+        ("This response_format type is unavailable now", True),
+        ("response_format.type: Input should be 'text' or 'json_object'", True),
+        ("response_format.type must be one of text, json_object", True),
+        ("Unrecognized request argument supplied: response_format", True),
+        (REFUSED, False),
+        ("The provided JSON schema contains features not supported by xgrammar: response_format", False),
+        ("response_format: failed to parse grammar", False),
+        ("response_format", False),
+    ],
+)
+def test_refusals_of_fields_and_of_schemas(message: str, is_field: bool) -> None:
+    assert is_about_field(message) is is_field
