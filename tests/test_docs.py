@@ -21,6 +21,7 @@ from dragoman.local import LocalServer
 from .pages import PAGES, ROOT, read_blocks, run_page
 from .real.tiny import write_model
 from .reference import MODULES, write_layers, write_pages
+from .wire.blocks import PAGE, with_table
 
 
 def blocks(path: Path) -> list[str]:
@@ -114,3 +115,4 @@ if __name__ == "__main__":
         target.write_text(content)
     design = ROOT / "docs/design.md"
     design.write_text(write_layers(design.read_text()))
+    PAGE.write_text(with_table(PAGE.read_text()))

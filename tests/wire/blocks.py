@@ -1,0 +1,218 @@
+"""Every kind of block on every wire, both ways: what becomes of it when it is sent, and which replies bring it.
+
+``python -m tests.wire.blocks`` writes the table into ``docs/concepts/wires.md``; ``test_blocks.py`` compares it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman import messages
+from dragoman.capabilities import Capabilities
+from dragoman.errors import UnsupportedContentError
+from dragoman.events import Assembler, fold
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    Issuer,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Url,
+    User,
+)
+from dragoman.validate import check_request
+from dragoman.wire import CODECS, Codec
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/concepts/wires.md"
+START, END = "<!-- blocks -->\n", "<!-- /blocks -->\n"
+WIRES = ("openai", "anthropic", "gemini", "responses", "ollama")
+MODEL = "test-model"
+
+CALL = ToolCall("call_1", "f", {})
+DONE = ToolResult("call_1", "done")
+# Speech, where the values have it.
+Audio: Any = getattr(messages, "Audio", None)
+PNG = Image(Inline("aGk="), "image/png")
+
+
+class Kind(NamedTuple):
+    """A kind of block: an example, and where it is in the conversation that holds it."""
+
+    block: Any
+    path: str
+
+
+# The blocks of users and of tools' results, then those of models.
+USER, RESULT, MODELS = "messages[0].content[1]", "messages[2].content[0]", "messages[1].content[0]"
+KINDS: dict[str, Kind] = {
+    "text of the user": Kind(Text("a"), USER),
+    "image, inline": Kind(PNG, USER),
+    "image, by URL": Kind(Image(Url("https://example.test/a.png"), "image/png"), USER),
+    "document, inline": Kind(Document(Inline("aGk="), "application/pdf", "a.pdf"), USER),
+    "document, by URL": Kind(Document(Url("https://example.test/a.pdf"), "application/pdf"), USER),
+    "text in a tool's result": Kind(Text("a"), RESULT),
+    "image in a tool's result": Kind(PNG, RESULT),
+    "document in a tool's result": Kind(Document(Inline("aGk="), "application/pdf", "a.pdf"), RESULT),
+    "text of the model": Kind(Text("a"), MODELS),
+    "text, signed": Kind(Text("a", Continuity("c2ln")), MODELS),
+    "thinking": Kind(Thinking("a"), MODELS),
+    "thinking, signed": Kind(Thinking("a", Continuity("c2ln")), MODELS),
+    "redacted thinking": Kind(RedactedThinking("ZW5j", Continuity()), MODELS),
+    "tool call": Kind(CALL, MODELS),
+    "tool call, signed": Kind(ToolCall("call_1", "f", {}, Continuity("c2ln")), MODELS),
+    "a provider's own block": Kind(Opaque({"type": "x"}, Continuity()), MODELS),
+}
+if Audio is not None:
+    KINDS["audio of the user"] = Kind(Audio(Inline("aGk="), "audio/wav"), USER)
+    KINDS["audio in a tool's result"] = Kind(Audio(Inline("aGk="), "audio/wav"), RESULT)
+    KINDS["audio of the model"] = Kind(Audio(Inline("aGk="), "audio/wav", "a"), MODELS)
+
+
+def send(wire: str, name: str) -> str:
+    """Return what becomes of a block that is sent; one that the wire's replies bring goes back as it came."""
+    kind, reply = KINDS[name], REPLIES.get(name, {}).get(wire)
+    blocks = [kind.block]
+    if reply is not None:
+        blocks = [block for block in receive(wire, reply) if type(block) is type(kind.block)]
+    request = Request(_converse(kind, blocks), config=RuntimeConfig(max_tokens=9), model=MODEL)
+    check_request(request)
+    try:
+        notes = _codec(wire, reply).encode(request).notes
+    except UnsupportedContentError:
+        return "refused"
+    found = [note for note in notes if note.path.startswith(kind.path)]
+    whole = [note for note in found if note.path == kind.path]
+    if whole:
+        return f"{whole[0].outcome}: `{whole[0].code}`"
+    return f"sent; {found[0].outcome}: `{found[0].code}`" if found else "sent"
+
+
+def _converse(kind: Kind, blocks: list[Any]) -> list[Message]:
+    if kind.path == USER:
+        return [User([Text("Look."), *blocks])]
+    if kind.path == RESULT:
+        return [User("Go."), Assistant([CALL]), ToolResult("call_1", blocks)]
+    if isinstance(kind.block, ToolCall):
+        return [User("Go."), Assistant(blocks), ToolResult(blocks[0].id, "done")]
+    return [User("Go."), Assistant([*blocks, Text("Said."), CALL]), DONE]
+
+
+def _codec(wire: str, reply: Any) -> Codec:
+    # Only routers have signed reasoning on the openai wire, and only their quirk reads it.
+    quirks = {"reasoning_details": True} if "reasoning_details" in str(reply) else None
+    return CODECS[wire].connect(MODEL, "http://127.0.0.1:9", quirks, Capabilities())
+
+
+def receive(wire: str, reply: Any) -> list[Any]:
+    """Return the blocks of a reply."""
+    request = Request((User("hi"),), config=RuntimeConfig(max_tokens=9), model=MODEL)
+    codec = _codec(wire, reply)
+    out = Assembler(request_id="r", model=MODEL, provider="p", issuer=Issuer(wire, None, MODEL))
+    decoder = codec.decoder(request, out)
+    events = [*decoder.feed(msgspec.json.encode(reply)), *decoder.end()]
+    return list(fold(events).message.content)
+
+
+def _chat(**message: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+
+
+def _message(*content: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": list(content), "stop_reason": "end_turn"}
+
+
+def _parts(*parts: Any) -> dict[str, Any]:
+    return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP"}]}
+
+
+def _output(*items: Any) -> dict[str, Any]:
+    return {"id": "resp_1", "status": "completed", "output": list(items)}
+
+
+def _ollama(**message: Any) -> dict[str, Any]:
+    return {"model": "m", "message": {"role": "assistant", **message}, "done": True, "done_reason": "stop"}
+
+
+_SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+_SUMMARY = [{"type": "summary_text", "text": "a"}]
+# What brings each kind, by wire. A kind without an entry does not exist in the replies of that wire.
+REPLIES: dict[str, dict[str, Any]] = {
+    "text of the model": {
+        "openai": _chat(content="a"),
+        "anthropic": _message({"type": "text", "text": "a"}),
+        "gemini": _parts({"text": "a"}),
+        "responses": _output({"type": "message", "content": [{"type": "output_text", "text": "a"}]}),
+        "ollama": _ollama(content="a"),
+    },
+    "text, signed": {"gemini": _parts({"text": "a", "thoughtSignature": "c2ln"})},
+    "thinking": {
+        "openai": _chat(content="b", reasoning_content="a"),
+        "anthropic": _message({"type": "thinking", "thinking": "a", "signature": ""}),
+        "gemini": _parts({"text": "a", "thought": True}, {"text": "b"}),
+        "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
+        "ollama": _ollama(content="b", thinking="a"),
+    },
+    "thinking, signed": {
+        "openai": _chat(content="b", reasoning="a", reasoning_details=[{"type": "reasoning.encrypted", "data": "x"}]),
+        "anthropic": _message({"type": "thinking", "thinking": "a", "signature": "c2ln"}),
+        "gemini": _parts({"text": "a", "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}),
+        "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "ZW5j"}),
+    },
+    "redacted thinking": {"anthropic": _message({"type": "redacted_thinking", "data": "ZW5j"})},
+    "tool call": {
+        "openai": _chat(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}]),
+        "anthropic": _message({"type": "tool_use", "id": "c", "name": "f", "input": {}}),
+        "gemini": _parts({"functionCall": {"name": "f", "args": {}}}),
+        "responses": _output({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}),
+        "ollama": _ollama(content="", tool_calls=[{"function": {"name": "f", "arguments": {}}}]),
+    },
+    "tool call, signed": {
+        "gemini": _parts({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}),
+    },
+    "a provider's own block": {
+        "anthropic": _message(_SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}),
+        "gemini": _parts({"executableCode": {"language": "PYTHON", "code": "1"}}),
+        "responses": _output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
+    },
+}
+
+
+if Audio is not None:
+    REPLIES["audio of the model"] = {
+        "openai": _chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": "a"}),
+        "gemini": _parts({"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}),
+    }
+
+
+def write_table() -> str:
+    """Return the table: a row for each kind; a cell for each wire, with what is sent and whether replies bring it."""
+    lines = [f"| block | {' | '.join(WIRES)} |", "|---" * (len(WIRES) + 1) + "|"]
+    for name in KINDS:
+        reads = REPLIES.get(name, {})
+        cells = [f"{send(wire, name)} / {'read' if wire in reads else '–'}" for wire in WIRES]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(page: str) -> str:
+    """Return the page with the table of today."""
+    before, _, rest = page.partition(START)
+    return f"{before}{START}\n{write_table()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))

@@ -1,0 +1,35 @@
+"""The table of blocks in ``docs/concepts/wires.md`` is what the wires do, and has every kind of block."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from dragoman.messages import AssistantBlock, UserBlock
+from dragoman.wire import CODECS
+
+from .blocks import KINDS, MODELS, PAGE, REPLIES, WIRES, receive, send, with_table
+
+READ = [(name, wire) for name, replies in REPLIES.items() for wire in replies]
+
+
+def test_the_table_is_what_the_wires_do() -> None:
+    assert PAGE.read_text() == with_table(PAGE.read_text()), "run: python -m tests.wire.blocks"
+
+
+def test_every_kind_of_block_and_every_wire_is_in_the_table() -> None:
+    assert set(WIRES) == set(CODECS)
+    shown = {(type(kind.block), kind.path == MODELS) for kind in KINDS.values()}
+    assert shown == {(each, False) for each in get_args(UserBlock)} | {
+        (each, True) for each in get_args(AssistantBlock)
+    }
+
+
+@pytest.mark.parametrize(("name", "wire"), READ)
+def test_a_reply_brings_the_block(name: str, wire: str) -> None:
+    blocks = receive(wire, REPLIES[name][wire])
+    found: Any = next(block for block in blocks if type(block) is type(KINDS[name].block))
+    if name.endswith("signed"):
+        assert found.continuity.signature or found.continuity.opaque
+        assert send(wire, name) == "sent"
