@@ -21,9 +21,11 @@ from dragoman.events import (
     ToolIntent,
     ToolUseEnd,
     ToolUseInputDelta,
+    ToolUseStart,
     Usage,
     check_events,
     fold,
+    make_intent,
 )
 from dragoman.messages import Continuity, Issuer, LossWarning, Opaque, RedactedThinking, Text, Thinking, ToolCall
 
@@ -131,3 +133,23 @@ def test_raw_can_be_looked_at_while_it_grows() -> None:
     assert raw.peek() == "a"
     pieces.append(b"b")
     assert raw.peek() == raw.value == raw.peek() == "ab"
+
+
+def test_an_intent_of_a_call_that_its_provider_rejected() -> None:
+    start = ToolUseStart("m", "req", 2, "call_1", "fly")
+    end = ToolUseEnd("m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool")
+    intent = make_intent(start, '{"to": "Oslo"}', end, "acme", "m1")
+    assert (intent.tool_name, intent.input, intent.raw_input_text) == ("fly", {"to": "Oslo"}, '{"to": "Oslo"}')
+    assert intent.provider_call_id == "call_1"
+    assert intent.source == IntentSource("acme", "m1", "req", 2)
+    assert intent.assembled_from == AssembledFrom(1, 0, 0)
+    assert make_intent(start, "", end, "acme", "m1").assembled_from == AssembledFrom(0, 0, 0)
+
+
+def test_a_recorded_pause_is_a_pause_again() -> None:
+    for paused in (True, False):
+        out = RecordedAssembler(request_id="req", model="m1", provider="acme")
+        out.begin("msg_1")
+        out.block(Text("Searching."))
+        out.end("stop", Usage(), (), None, paused=paused)
+        assert fold(out.take()).is_paused is paused

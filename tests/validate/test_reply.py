@@ -68,3 +68,10 @@ def test_read_text(text: str, value: Any, wrong: str | None) -> None:
 
 def test_the_schema_is_the_requests() -> None:
     assert (OFFERED.response_schema, BARE.response_schema) == (SCHEMA, None)
+
+
+def test_without_checks_every_call_with_a_name_is_accepted() -> None:
+    unchecked = Expectation(Request([User("u")], [WEATHER], check_calls=False))
+    assert unchecked.tool_problem("weather", {"city": 7}) is None
+    assert unchecked.tool_problem("fly", {}) is None
+    assert unchecked.tool_problem("", {}) == ("malformed", "the call has no name")
