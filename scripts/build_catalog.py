@@ -73,7 +73,9 @@ def main(source: str, as_of: str) -> None:
             for name, model in sorted(vendors[theirs]["models"].items())
             if model.get("modalities", {}).get("output") == ["text"] and "embedding" not in name
         ]
-        path.write_text("\n".join([head, f"as_of: {as_of}", "models:", *lines]) + "\n")
+        # Models that embed or rank are written by hand.
+        kept = [line for line in path.read_text().splitlines() if re.search(r"\b(embeds|ranks): ", line)]
+        path.write_text("\n".join([head, f"as_of: {as_of}", "models:", *kept, *lines]) + "\n")
         print(f"{ours}: {len(lines)} models")
     print("now: python scripts/compile_catalog.py")
 

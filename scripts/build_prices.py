@@ -216,6 +216,31 @@ def why_not(model: ModelInfo) -> str | None:
     return None
 
 
+# Models that embed or rank, which the source leaves out or prices without saying what: list prices of their makers,
+# in dollars per million tokens; ``search`` per thousand searches.
+RETRIEVAL: list[dict[str, Any]] = [
+    {"provider": "openai", "match": {"equals": ["text-embedding-3-small"]}, "input": "0.02", "output": "0"},
+    {"provider": "openai", "match": {"equals": ["text-embedding-3-large"]}, "input": "0.13", "output": "0"},
+    {"provider": "openai", "match": {"equals": ["text-embedding-ada-002"]}, "input": "0.1", "output": "0"},
+    {"provider": "google", "match": {"equals": ["gemini-embedding-001"]}, "input": "0.15", "output": "0"},
+    {"provider": "mistral", "match": {"equals": ["mistral-embed"]}, "input": "0.1", "output": "0"},
+    {"provider": "cohere", "match": {"equals": ["embed-v4.0"]}, "input": "0.12", "output": "0"},
+    {
+        "provider": "cohere",
+        "match": {"equals": ["embed-english-v3.0", "embed-multilingual-v3.0"]},
+        "input": "0.1",
+        "output": "0",
+    },
+    {"provider": "cohere", "match": {"equals": ["rerank-v3.5"]}, "search": "2"},
+    {"provider": "voyage", "match": {"equals": ["voyage-3-large", "voyage-code-3"]}, "input": "0.18", "output": "0"},
+    {"provider": "voyage", "match": {"equals": ["voyage-3.5"]}, "input": "0.06", "output": "0"},
+    {"provider": "voyage", "match": {"equals": ["voyage-3.5-lite"]}, "input": "0.02", "output": "0"},
+    {"provider": "voyage", "match": {"equals": ["rerank-2.5"]}, "input": "0.05", "output": "0"},
+    {"provider": "voyage", "match": {"equals": ["rerank-2.5-lite"]}, "input": "0.02", "output": "0"},
+    {"provider": "tei", "match": {"starts_with": [""]}, "input": "0", "output": "0", "free": True},
+]
+
+
 def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     last: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -440,6 +465,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
 
     rows, remarks = collect()
+    rows += RETRIEVAL
     version, litellm = read_litellm(options.litellm)
     source = f"genai-prices {distribution('genai-prices').version}"
     head = {"generated_at": str(options.date), "source": source, "licence": read_licence(), "fallback": FALLBACK}

@@ -60,7 +60,38 @@ async def collect(folder: Path) -> list[Any]:
         records += await collect_from_gateway(log)
     for observer in (inner, second, third):
         await observer.close()
+    await collect_from_retrieval(seen)
     return seen + records
+
+
+async def collect_from_retrieval(seen: list[Any]) -> None:
+    """Embed and rank with an observer: calls that succeed, calls that fail, and one that fails after it was billed."""
+
+    class Billing(dragoman.Reranker):
+        async def answer(self, request: dragoman.RerankRequest) -> dragoman.Ranking:
+            answered = dragoman.Ranking(results=(), usage=dragoman.Usage(search_units=1))
+            raise dragoman.UnsupportedFeatureError("no", response=answered)
+
+    vectors = b'{"id":"e","data":[{"index":0,"embedding":[1]}],"usage":{"prompt_tokens":1}}'
+    ranking = b'{"id":"r","results":[{"index":0,"relevance_score":1}],"meta":{"billed_units":{"search_units":1}}}'
+    embedding = FixtureTransport((200, HEADERS, [vectors]), (500, HEADERS, [b""]))
+    ranker = FixtureTransport((200, HEADERS, [ranking]), (429, HEADERS, [b""]))
+    base_url = "http://127.0.0.1:9/v1"
+    embedder: Any = dragoman.connect_embedder("m", base_url=base_url, transport=embedding, batch_size=1)
+    reranker: Any = dragoman.connect_reranker("m", base_url=base_url, transport=ranker, wire="cohere")
+    embedder = Observe(embedder, seen.append, include_content=True)
+    reranker = Observe(reranker, seen.append, include_content=True)
+    with pytest.raises(dragoman.UnavailableError):
+        await embedder.embed(["a", "b"], input_type="query")
+    await reranker.rerank("q", ["a"], top_k=1)
+    with pytest.raises(dragoman.RateLimitError):
+        await reranker.rerank("q", ["a"], top_k=1)
+    billing: Any = Billing()
+    billing = Observe(billing, seen.append)
+    with pytest.raises(dragoman.UnsupportedFeatureError):
+        await billing.rerank("q", ["a"])
+    for model in (embedder, reranker, billing):
+        await model.close()
 
 
 async def collect_from_gateway(log: SqliteLog) -> list[Any]:

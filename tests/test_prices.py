@@ -29,6 +29,7 @@ PROVIDERS = [
     "anthropic",
     "azure",
     "cerebras",
+    "cohere",
     "deepseek",
     "fireworks",
     "google",
@@ -41,8 +42,10 @@ PROVIDERS = [
     "openai",
     "openrouter",
     "sglang",
+    "tei",
     "together",
     "vllm",
+    "voyage",
     "xai",
 ]
 JUNE = date(2026, 6, 1)
@@ -120,7 +123,7 @@ def test_every_bundled_rate_is_finite_and_not_negative(bundled: PriceTable) -> N
                     assert rate >= 0
                     count += 1
         if not entry.free and not entry.unpriced:
-            assert entry.input or entry.output
+            assert entry.input or entry.output or entry.search
     assert count > 3000
 
 

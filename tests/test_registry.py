@@ -28,6 +28,7 @@ from dragoman.messages import Image, Inline, System, Text, Tool, User
 from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, Registry, config_path, load_vendor, read_file, vendor_names
 from dragoman.registry import vendors as vendors_module
+from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS
 from dragoman.tokens import FAMILIES, estimate_input_tokens
 from dragoman.validate import build_request
 from dragoman.wire import CODECS
@@ -603,6 +604,10 @@ def test_every_vendors_file_is_sound(vendor: str) -> None:
     assert known.local == (known.api_key_env is None)
     CODECS[known.wire].connect("m", known.base_url or "https://x.test", known.quirks or None, Capabilities())
     assert set(known.proofs) == set(known.quirks), "every line of a dialect needs its proof"
+    for side, codecs in ((known.embed, EMBED_CODECS), (known.rerank, RERANK_CODECS)):
+        if side is not None:
+            assert set(side.proofs) == set(side.quirks)
+            assert codecs[side.wire].connect("m", side.base_url or known.base_url or "", side.quirks).wire == side.wire
     assert {known.tokens, *known.families.values()} <= set(FAMILIES)
     assert set(known.families) <= set(known.models)
     for facts in known.models.values():
@@ -611,8 +616,8 @@ def test_every_vendors_file_is_sound(vendor: str) -> None:
 
 def test_the_catalogue_has_whom_it_should() -> None:
     assert set(vendor_names()) == {
-        "anthropic", "azure", "cerebras", "deepseek", "fireworks", "google", "groq", "llamacpp", "lmstudio",
-        "mistral", "ollama", "openai", "openrouter", "sglang", "together", "vllm", "xai",
+        "anthropic", "azure", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "jina", "llamacpp",
+        "lmstudio", "mistral", "ollama", "openai", "openrouter", "sglang", "tei", "together", "vllm", "voyage", "xai",
     }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "CallRecord",
     "CallStarted",
     "Inbound",
+    "Operation",
     "ProviderRecovered",
     "ProviderUnavailable",
     "RoutingSwitched",
@@ -48,6 +49,7 @@ TURN = "dragoman.turn"
 IS_WORKER = "dragoman.is_worker"
 """The key of ``Request.metadata`` whose value ``"true"`` marks a call by a worker, not by the main agent."""
 
+Operation: TypeAlias = Literal["chat", "embed", "rerank"]
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
 Scope: TypeAlias = Literal["model_specific", "provider_wide"]
 Trigger: TypeAlias = Literal["5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"]
@@ -93,6 +95,10 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``at`` is when the attempt began, in seconds since 1970; ``attempt`` counts from 0. ``request`` is set
     only by an ``Observe`` that includes content. ``config`` is without its extras.
+
+    ``operation`` is ``chat``, ``embed`` or ``rerank``. Of the latter two: ``settings`` as the caller gave them,
+    ``input_count`` how many texts, ``document_count`` how many documents; with content also ``texts``, ``query`` and
+    ``documents``.
     """
 
     model: str
@@ -106,6 +112,14 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream: bool = False
     config: RuntimeConfig = RuntimeConfig()
     request: Request | None = None
+    operation: Operation = "chat"
+    settings: dict[str, Any] = field(default_factory=dict)
+    input_count: int | None = None
+    document_count: int | None = None
+    top_k: int | None = None
+    texts: tuple[str, ...] | None = None
+    query: str | None = None
+    documents: tuple[str, ...] | None = None
 
 
 class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit_defaults=True):
@@ -135,6 +149,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     cache_creation_input_tokens: int | None = None
     reasoning_tokens: int | None = None
     estimated: bool = False
+    search_units: int | None = None
     cost_usd: Decimal | None = None
     pricing_version: str | None = None
     cost_unknown: str | None = None
@@ -153,13 +168,20 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CallCompleted(_End, frozen=True, tag="llm.call_completed", kw_only=True, omit_defaults=True):
-    """An attempt succeeded."""
+    """An attempt succeeded.
+
+    ``response_id`` is the id of an embedding or a ranking, ``dimensions`` the length of its vectors, ``result_count``
+    how many documents were ranked.
+    """
 
     stop_reason: StopReason
     latency_ms: float
     produced_tool_calls: int = 0
     produced_thinking_blocks: int = 0
     content: tuple[AssistantBlock, ...] | None = None
+    response_id: str | None = None
+    dimensions: int | None = None
+    result_count: int | None = None
     type: ClassVar[str] = "llm.call_completed"
 
 
@@ -167,14 +189,15 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
     """An attempt failed or was cancelled. ``retry_count`` is the number of attempts before it.
 
     Tokens and cost are set when a reply had begun: it is billed although it failed. An attempt that was
-    refused has neither. ``wait_seconds`` is the pause before the next attempt, if there was one. Keys in the
-    message are hidden.
+    refused has neither. ``category`` is OpenArmature's name of the error, ``wait_seconds`` the pause before the
+    next attempt, if there was one. Keys in the message are hidden.
     """
 
     error_class: ErrorClass
     error_message_redacted: str
     retry_count: int = 0
     latency_ms: float | None = None
+    category: str | None = None
     status: int | None = None
     wait_seconds: float | None = None
     type: ClassVar[str] = "llm.call_failed"
@@ -186,7 +209,7 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
 
 _USAGE = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
-    "estimated", "stated_cost_usd",
+    "estimated", "stated_cost_usd", "search_units",
 )  # fmt: skip
 
 

@@ -1,14 +1,7 @@
 """What a call cost: token counts times a dated price row, in exact decimals.
 
-::
-
-    from dragoman.prices import PriceTable, cost
-
-    bill = cost(reply)  # or cost(usage, "anthropic:claude-opus-4-8")
-    if bill:
-        print(bill.total, bill.parts, bill.pricing_version)
-    else:
-        print("price unknown:", bill.reason)
+``bill = cost(reply)``, or ``cost(usage, "anthropic:claude-opus-4-8")``; then ``bill.total``, ``bill.parts`` and
+``bill.pricing_version``, or ``bill.reason`` if the price is not known.
 
 An unknown price is ``Unpriced`` with a reason, never zero. No token is billed twice, because
 ``Usage`` counts are inclusive and the cached, cache-written and reasoning tokens are taken out of
@@ -34,7 +27,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from .config import ConfigError, read_yaml
-from .events import Response, Usage
+from .events import Billed, Usage
 
 __all__ = [
     "Cost",
@@ -145,7 +138,8 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     no longer covered; ``hours`` is a span of the day, from and until. Days and hours are UTC.
     ``free`` must be said: a row of zeros without it is refused, since zero often stands for "not
     known". ``unpriced`` says why a model has no price here. ``ignored`` names what the provider
-    also bills and ``Usage`` does not count; ``disputed`` what another source says.
+    also bills and ``Usage`` does not count; ``disputed`` what another source says. ``search`` is the rate of a
+    reranker that bills searches and not tokens, in US dollars per thousand search units.
     """
 
     provider: str
@@ -163,6 +157,7 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     unpriced: str = ""
     ignored: tuple[str, ...] = ()
     disputed: str = ""
+    search: Decimal | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "provider", self.provider.lower())
@@ -173,6 +168,7 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
                 if getattr(self, name) is None:
                     force_setattr(self, name, _ZERO)
         _check_rates(self)
+        _check_rate("search", self.search)
         _check_meaning(self)
         _check_times(self)
 
@@ -201,25 +197,30 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 def _check_rates(holder: Tier | PriceRow, where: str = "") -> None:
     for name in _RATES:
-        rate = getattr(holder, name)
-        if rate is None:
-            continue
-        if not isinstance(rate, Decimal):
-            raise ValueError(f"{where}{name}: must be a Decimal, not {type(rate).__name__}")
-        if not rate.is_finite() or rate < 0:
-            raise ValueError(f"{where}{name}: must be a finite number of at least 0, not {rate}")
-        exponent = rate.as_tuple().exponent
-        if rate > _DEAREST or not isinstance(exponent, int) or exponent < _FINEST:
-            raise ValueError(f"{where}{name}: {rate} is no price per million tokens")
+        _check_rate(f"{where}{name}", getattr(holder, name))
+
+
+def _check_rate(name: str, rate: Any) -> None:
+    if rate is None:
+        return
+    if not isinstance(rate, Decimal):
+        raise ValueError(f"{name}: must be a Decimal, not {type(rate).__name__}")
+    if not rate.is_finite() or rate < 0:
+        raise ValueError(f"{name}: must be a finite number of at least 0, not {rate}")
+    exponent = rate.as_tuple().exponent
+    if rate > _DEAREST or not isinstance(exponent, int) or exponent < _FINEST:
+        raise ValueError(f"{name}: {rate} is no price per million tokens")
 
 
 def _check_meaning(row: PriceRow) -> None:
     """A row is priced, free or unpriced, and says which."""
     given = [name for name in _RATES if getattr(row, name) is not None]
     if row.unpriced:
-        if given or row.tiers or row.free:
+        if given or row.tiers or row.free or row.search is not None:
             raise ValueError(f"unpriced: the row also has {given[0] if given else 'free or tiers'}")
         return
+    if row.search is not None and not given:
+        return  # a reranker that bills searches alone
     for name in ("input", "output"):
         if name not in given:
             raise ValueError(f"{name}: is missing")
@@ -453,7 +454,7 @@ def _locate(error: ValueError) -> str:
 
 @overload
 def cost(
-    usage: Response[Any],
+    usage: Billed,
     model: str | None = None,
     at: date | datetime | None = None,
     *,
@@ -464,7 +465,7 @@ def cost(
     usage: Usage, model: str, at: date | datetime | None = None, *, table: PriceTable | None = None
 ) -> Cost | Unpriced: ...
 def cost(
-    usage: Usage | Response[Any],
+    usage: Usage | Billed,
     model: str | None = None,
     at: date | datetime | None = None,
     *,
@@ -475,7 +476,7 @@ def cost(
     ``cost(reply)`` prices a reply by what the provider that answered is sold as (``Provider.priced_as``).
     ``table`` is ``PriceTable.default()`` unless you give your own.
     """
-    if isinstance(usage, Response):
+    if not isinstance(usage, Usage):
         if model is None:
             return _cost_of(usage, at, table)
         usage = usage.usage
@@ -486,7 +487,7 @@ def cost(
     return row if isinstance(row, Unpriced) else _cost_by(row, usage, model, table.version)
 
 
-def _cost_of(reply: Response[Any], at: date | datetime | None, table: PriceTable | None) -> Cost | Unpriced:
+def _cost_of(reply: Billed, at: date | datetime | None, table: PriceTable | None) -> Cost | Unpriced:
     if reply.sale is not None and reply.sale.find is not None:
         sold: PricedAs = reply.sale.find()
     else:  # a reply that was read from a file, or made by hand
@@ -497,10 +498,19 @@ def _cost_of(reply: Response[Any], at: date | datetime | None, table: PriceTable
 def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
     if row.free:  # nothing times any count is nothing, reported or not
         return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
-    counts = _split(usage)
-    if isinstance(counts, Unpriced):
-        return counts
-    parts, notes = _bill(counts, row, usage.input_tokens or 0)
+    parts: dict[str, Decimal] = {}
+    notes: list[str] = []
+    if row.input is not None:
+        if usage.output_tokens is None and not row.output:
+            usage = replace(usage, output_tokens=0)  # an embedding model: nothing is written, so nothing is counted
+        counts = _split(usage)
+        if isinstance(counts, Unpriced):
+            return counts
+        parts, notes = _bill(counts, row, usage.input_tokens or 0)
+    if row.search is not None:
+        if usage.search_units is None:
+            return Unpriced("usage not reported: search_units")
+        parts["search"] = EXACT.scaleb(EXACT.multiply(usage.search_units, row.search), -3)
     total = _ZERO
     for part in parts.values():
         total = EXACT.add(total, part)
@@ -605,7 +615,7 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
 
     def find_problem(self) -> str | None:
         """Return why calls have no price, or ``None`` if they have one."""
-        found = self.cost(Usage(0, 0))
+        found = self.cost(Usage(0, 0, search_units=0))
         return found.reason if isinstance(found, Unpriced) else None
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
@@ -20,11 +20,23 @@ from .events import Event, Parsed, Response, TextDelta
 from .messages import RuntimeConfig
 from .provider import EventStream, Provider
 from .provider import connect as connect_async
+from .retrieval import Embedder, Embeddings, Ranking, Reranker
+from .retrieval import connect_embedder as connect_embedder_async
+from .retrieval import connect_reranker as connect_reranker_async
 from .validate import PartialValue
 from .validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
 from .wire import SwapPlan
 
-__all__ = ["SyncEventStream", "SyncProvider", "close_soon", "connect"]
+__all__ = [
+    "SyncEmbedder",
+    "SyncEventStream",
+    "SyncProvider",
+    "SyncReranker",
+    "close_soon",
+    "connect",
+    "connect_embedder",
+    "connect_reranker",
+]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -223,6 +235,135 @@ def _blocking(function: Callable[P, Provider]) -> Callable[P, SyncProvider]:
 
     return connect
 
+
+class SyncEmbedder:
+    """An embedder whose calls block. May be shared between threads."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.name = embedder.name
+        self.model = embedder.model
+
+    @property
+    def embedder(self) -> Embedder:
+        """The asynchronous embedder; its calls belong to the portal's loop."""
+        return self._embedder
+
+    def ready(self) -> None:
+        """See ``Embedder.ready``."""
+        _portal.run(self._embedder.ready())
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        input_type: str | None = None,
+        dimensions: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Embeddings:
+        """See ``Embedder.embed``."""
+        call = self._embedder.embed(
+            texts, input_type=input_type, dimensions=dimensions, extras=extras,
+            request_id=request_id, session_id=session_id, metadata=metadata,
+        )  # fmt: skip
+        return _portal.run(call)
+
+    def cancel(self, request_id: str) -> bool:
+        """See ``Embedder.cancel``; meant to be called from another thread."""
+        return _portal.run(self._embedder.cancel(request_id))
+
+    def close(self) -> None:
+        """See ``Embedder.close``."""
+        _portal.run(self._embedder.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<sync {self._embedder!r}>"
+
+
+class SyncReranker:
+    """A reranker whose calls block. May be shared between threads."""
+
+    def __init__(self, reranker: Reranker) -> None:
+        self._reranker = reranker
+        self.name = reranker.name
+        self.model = reranker.model
+
+    @property
+    def reranker(self) -> Reranker:
+        """The asynchronous reranker; its calls belong to the portal's loop."""
+        return self._reranker
+
+    def ready(self) -> None:
+        """See ``Reranker.ready``."""
+        _portal.run(self._reranker.ready())
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        return_documents: bool | None = None,
+        extras: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Ranking:
+        """See ``Reranker.rerank``."""
+        call = self._reranker.rerank(
+            query, documents, top_k=top_k, return_documents=return_documents, extras=extras,
+            request_id=request_id, session_id=session_id, metadata=metadata,
+        )  # fmt: skip
+        return _portal.run(call)
+
+    def cancel(self, request_id: str) -> bool:
+        """See ``Reranker.cancel``; meant to be called from another thread."""
+        return _portal.run(self._reranker.cancel(request_id))
+
+    def close(self) -> None:
+        """See ``Reranker.close``."""
+        _portal.run(self._reranker.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<sync {self._reranker!r}>"
+
+
+def _blocking_embedder(function: Callable[P, Embedder]) -> Callable[P, SyncEmbedder]:
+    @wraps(function)
+    def connect(*arguments: P.args, **settings: P.kwargs) -> SyncEmbedder:
+        return SyncEmbedder(function(*arguments, **settings))
+
+    return connect
+
+
+def _blocking_reranker(function: Callable[P, Reranker]) -> Callable[P, SyncReranker]:
+    @wraps(function)
+    def connect(*arguments: P.args, **settings: P.kwargs) -> SyncReranker:
+        return SyncReranker(function(*arguments, **settings))
+
+    return connect
+
+
+connect_embedder = _blocking_embedder(connect_embedder_async)
+"""See ``dragoman.connect_embedder``."""
+
+connect_reranker = _blocking_reranker(connect_reranker_async)
+"""See ``dragoman.connect_reranker``."""
 
 connect = _blocking(connect_async)
 """See ``dragoman.connect``."""

@@ -22,6 +22,7 @@ _COMMANDS = {
     "check": "Check whether a server keeps the contract, and what its model can do.",
     "config": "Check your models.yaml and say where it is.",
     "cost": "Price a usage, a reply, or a log of calls.",
+    "embed": "Turn texts into vectors.",
     "keys": "Keep API keys in the system's keyring, or in a file that only you may read.",
     "local": "Manage the embedded model.",
     "log": "Look into the event log: list, search, show, verify, export, prune, cost; turn it on and off.",
@@ -29,6 +30,7 @@ _COMMANDS = {
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
     "replay": "Show a recorded run again, step by step; nothing is executed.",
+    "rerank": "Order documents by their relevance to a query.",
     "serve": "Serve models to existing clients, over the wires they speak.",
     "sim": "Serve a simulated model that does what a script says.",
 }

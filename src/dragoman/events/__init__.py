@@ -30,6 +30,7 @@ from .model_events import (
 )
 from .values import (
     AssembledFrom,
+    Billed,
     Event,
     FinishReason,
     IntentSource,
@@ -59,6 +60,7 @@ __all__ = [
     "AssembledFrom",
     "Assembler",
     "AssemblerError",
+    "Billed",
     "Event",
     "Expected",
     "FinishReason",

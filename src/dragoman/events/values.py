@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -173,6 +173,26 @@ class _Constant(Struct):
 
     def __call__(self) -> Any:
         return self.value
+
+
+class Billed(Protocol):
+    """A reply that has a cost: a ``Response``, ``Embeddings`` or a ``Ranking``."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it used."""
+
+    @property
+    def sale(self) -> Sale | None:
+        """What it is sold as."""
+
+    @property
+    def provider(self) -> str | None:
+        """Who answered."""
+
+    @property
+    def model(self) -> str | None:
+        """Which model answered."""
 
 
 class Response(Struct, Generic[Parsed], frozen=True):

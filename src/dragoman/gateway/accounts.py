@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -45,8 +46,8 @@ class Ended(Protocol):
     warnings: tuple[LossWarning, ...]
 
 
-def account(exchange: Ended) -> None:
-    """Count a request that is over, and write its records."""
+def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = None) -> None:
+    """Count a request that is over, and write its records; ``record`` makes those of what is not a chat."""
     service, seconds = exchange.service, time.perf_counter() - exchange.began
     service.metrics.count(exchange.codec.wire, exchange.model, exchange.status)
     service.metrics.warn(exchange.codec.wire, exchange.warnings)
@@ -55,7 +56,7 @@ def account(exchange: Ended) -> None:
         service.metrics.time("first_event", exchange.first)
     switches = find_switches(exchange.reply)
     service.metrics.switch(exchange.model, switches)
-    records = _record_call(exchange, seconds)
+    records = _record_call(exchange, seconds) if record is None else record(seconds)
     usage, money = add_up(records)
     tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
     if tokens:
@@ -64,7 +65,7 @@ def account(exchange: Ended) -> None:
         service.ledger.settle(exchange.lease, exchange.key, tokens, money)
     if access.isEnabledFor(logging.INFO):
         lines: list[Any] = [*switches, *hide_messages(records)] or [
-            _describe(exchange.request, _inbound(exchange), seconds)
+            _describe(exchange.request, describe_inbound(exchange), seconds)
         ]
         for line in lines:
             access.info("%s", msgspec.json.encode(line).decode())
@@ -78,7 +79,7 @@ def _record_call(exchange: Ended, seconds: float) -> list[CallEnd]:
         provider=exchange.provider,
         request=exchange.request,
         reply=exchange.reply,
-        inbound=_inbound(exchange),
+        inbound=describe_inbound(exchange),
         at=time.time() - seconds,
         seconds=seconds,
         first=exchange.first,
@@ -92,7 +93,8 @@ def _record_call(exchange: Ended, seconds: float) -> list[CallEnd]:
     return records
 
 
-def _inbound(exchange: Ended) -> Inbound:
+def describe_inbound(exchange: Ended) -> Inbound:
+    """Return the client's side of a request."""
     return Inbound(
         wire=exchange.codec.wire,
         key=None if exchange.key is None else exchange.key.id,

@@ -29,8 +29,15 @@ from starlette.routing import Route
 
 from ..errors import InvalidModelError, ProviderError
 from ..log import EventLog, open_log
-from ..provider import Provider
 from ..registry import Registry
+from ..retrieval.wire.server import (
+    CohereEmbedServer,
+    GeminiEmbedServer,
+    OllamaEmbedServer,
+    OpenAIEmbedServer,
+    RerankServer,
+    RetrievalServer,
+)
 from ..wire import SERVER_CODECS
 from ..wire.ollama.generate import OllamaGenerateServer, to_chat
 from .access import Bounds, Service
@@ -42,8 +49,9 @@ from .kept_pages import kept_routes
 from .keys import Key, KeyRing
 from .ledger import Ledger
 from .listings import list_models, show_gemini_model, show_model, show_ollama_running, show_ollama_tag
-from .models import Models
+from .models import Models, Served
 from .openapi import document
+from .retrieval import RetrievalHandler
 from .store import DAY, ResponseStore
 from .unserved import explain, find_codec
 
@@ -52,7 +60,7 @@ SETTINGS = "DRAGOMAN_SERVE"
 
 
 def create_app(
-    models: Mapping[str, Provider] | Registry,
+    models: Mapping[str, Served] | Registry,
     *,
     keys: KeyRing | None = None,
     ledger: Ledger | None = None,
@@ -125,6 +133,21 @@ _PATHS = {
 }
 
 
+_RETRIEVAL: dict[str, RetrievalServer] = {
+    "/v1/embeddings": OpenAIEmbedServer(),
+    "/v1/rerank": RerankServer(),
+    "/v2/rerank": RerankServer(),
+    "/rerank": RerankServer(),
+    "/v2/embed": CohereEmbedServer(),
+    "/api/embed": OllamaEmbedServer(),
+    "/api/embeddings": OllamaEmbedServer(),
+    "/v1beta/models/{call:path}:embedContent": GeminiEmbedServer(),
+    "/v1beta/models/{call:path}:batchEmbedContents": GeminiEmbedServer(),
+    "/v1/models/{call:path}:embedContent": GeminiEmbedServer(),
+    "/v1/models/{call:path}:batchEmbedContents": GeminiEmbedServer(),
+}
+
+
 def _routes(service: Service) -> list[Route]:
     posts = [Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"]) for path, wire in _PATHS.items()]
     counting = RouteHandler(service, SERVER_CODECS["anthropic"], "count")
@@ -132,7 +155,9 @@ def _routes(service: Service) -> list[Route]:
     showing = RouteHandler(service, SERVER_CODECS["ollama"], "show")
     generating = RouteHandler(service, OllamaGenerateServer(), rewrite=to_chat)
     pages = _Pages(service)
+    retrieval = [Route(path, RetrievalHandler(service, codec), methods=["POST"]) for path, codec in _RETRIEVAL.items()]
     return [
+        *retrieval,
         *posts,
         Route("/v1/messages/count_tokens", counting, methods=["POST"]),
         Route("/v1/responses/input_tokens", counting_input, methods=["POST"]),
@@ -281,7 +306,7 @@ def create_app_from_environment() -> Starlette:
     if told["access_log"]:
         _log_access()
     registry = Registry.load(told["config"])
-    models: Mapping[str, Provider] | Registry = registry
+    models: Mapping[str, Served] | Registry = registry
     if told["models"]:
         models = {name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()}
     log = open_log(told["log"]) if told["log"] else None

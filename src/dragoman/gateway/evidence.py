@@ -167,6 +167,18 @@ class CallLog:
             if call.complete is not None and call.complete.final_content:
                 messages.append(Assistant(call.complete.final_content))
             payloads = [*[MessageRecorded(message, request_id=request_id) for message in messages], *payloads]
+        self._put(payloads, request_id)
+
+    @property
+    def include_content(self) -> bool:
+        """Whether messages, texts and documents are written, too."""
+        return self._include_content
+
+    def put_records(self, records: Sequence[CallEnd], request_id: str) -> None:
+        """Write the records of a call that has no messages."""
+        self._put([*records], request_id)
+
+    def _put(self, payloads: list[Payload], request_id: str) -> None:
         if self._session is None:
             self._session = f"gateway_{new_ulid()}"
             payloads.insert(0, SessionStarted(kind="gateway"))

@@ -34,7 +34,7 @@ from ..wire.seal import holds_sealed
 from .access import Bounds, Service
 from .accounts import account
 from .arrays import ArrayEncoder, is_sse
-from .evidence import LARGE
+from .evidence import LARGE, CallEnd
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .listings import show_ollama_model
@@ -69,7 +69,7 @@ _LENGTH = re.compile("[0-9]{1,19}")
 _SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
 
 
-class _GoneError(Exception):
+class GoneError(Exception):
     """The client hung up."""
 
 
@@ -130,6 +130,7 @@ class Exchange:
         "prepared",
         "provider",
         "receive",
+        "record",
         "reply",
         "request",
         "response_id",
@@ -168,6 +169,7 @@ class Exchange:
         self.prepared: Prepared | None = None
         self.is_native = True  # whether a model of the client's own wire may be sent what the client wrote
         self.stops: tuple[str, ...] = ()  # that the model's wire has no field for
+        self.record: Callable[[float], list[CallEnd]] | None = None  # of what is not a chat
         self.reply: Reply | None = None  # of the provider, once it has been called
         self.complete: MessageComplete | None = None
         self.size = 0  # of the body
@@ -184,7 +186,7 @@ class Exchange:
         self.service.metrics.in_flight += 1
         try:
             await self._run(action)
-        except _GoneError:
+        except GoneError:
             self.status = self.status or 499
         except asyncio.CancelledError:
             if not self.gone or self.task is None:
@@ -203,7 +205,7 @@ class Exchange:
             self.service.metrics.in_flight -= 1
             self.service.release(self.held)
             self.held = 0
-            account(self)
+            account(self, self.record)
 
     async def _run(self, action: Action) -> None:
         self._identify()
@@ -278,7 +280,7 @@ class Exchange:
                 while True:
                     message = await self.receive()
                     if message["type"] == "http.disconnect":
-                        raise _GoneError
+                        raise GoneError
                     piece = message.get("body", b"")
                     size += len(piece)
                     if size > bounds.body_bytes:
@@ -441,7 +443,7 @@ class Exchange:
         task = asyncio.current_task()
         if self.gone and task is not None:
             task.uncancel()
-            raise _GoneError
+            raise GoneError
         if not self.started:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         return self._fail(encoder, OverloadedError("the gateway is shutting down"))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -14,8 +15,13 @@ from ..messages import Effort, Issuer, LossWarning, Request
 from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..registry import Registry
+from ..retrieval import RetrievalModel
+from ..retrieval.values import Operation
 
 log = logging.getLogger("dragoman")
+
+Served: TypeAlias = Provider | RetrievalModel[Any, Any]
+"""What a name of a gateway stands for: a model that chats, embeds or ranks."""
 
 _READY_FOR = 10.0  # seconds for which an answer about readiness stands
 
@@ -27,9 +33,13 @@ class Models:
     served by the embedded model, a model the catalogue does not list) is not to be had from outside.
     """
 
-    def __init__(self, source: Mapping[str, Provider] | Registry) -> None:
+    def __init__(self, source: Mapping[str, Served] | Registry) -> None:
         self._registry = source if isinstance(source, Registry) else None
-        self._providers = {} if isinstance(source, Registry) else dict(source)
+        given: Mapping[str, Served] = {} if isinstance(source, Registry) else source
+        self._providers = {name: each for name, each in given.items() if isinstance(each, Provider)}
+        self._retrieval = {
+            (name, each.operation): each for name, each in given.items() if isinstance(each, RetrievalModel)
+        }
         self._asked: float | None = None
         self._problems: dict[str, str] | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -37,7 +47,7 @@ class Models:
     def names(self) -> list[str]:
         """Every name that is served."""
         if self._registry is None:
-            return sorted(self._providers)
+            return sorted({*self._providers, *[name for name, _ in self._retrieval]})
         found = [*self._registry.aliases(), *self._registry.names()]
         return [name for name in dict.fromkeys(found) if self._registry.find(name).status == "configured"]
 
@@ -52,6 +62,20 @@ class Models:
         if provider is None:
             raise InvalidModelError("no model of this name is served here")
         return provider
+
+    def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel[Any, Any]:
+        """Return the embedder or reranker of a name; ``InvalidModelError`` if it is not served."""
+        model = self._retrieval.get((name, operation))
+        if model is None and self._registry is not None and self._is_listed(self._registry, name):
+            opener: Any = self._registry.open_embedder if operation == "embed" else self._registry.open_reranker
+            try:
+                model = self._retrieval[name, operation] = opener(name, retries=0, keep_raw=False)
+            except AuthenticationError as error:
+                raise InvalidModelError("the model is not configured here") from error
+        if model is None:
+            what = "embeds" if operation == "embed" else "ranks"
+            raise InvalidModelError(f"no model of this name {what} here")
+        return model
 
     def _is_listed(self, registry: Registry, name: str) -> bool:
         return name in registry.aliases() or name in registry.names()
@@ -68,7 +92,8 @@ class Models:
         return self._problems
 
     async def _find_problems(self) -> None:
-        asked = dict(self._providers)
+        asked: dict[str, Served] = {**self._providers}
+        asked |= {f"{name} ({operation})": each for (name, operation), each in self._retrieval.items()}
         found = await asyncio.gather(*[_problem(provider) for provider in asked.values()])
         named = zip(asked, found, strict=True)
         self._problems = {name: problem for name, problem in named if problem is not None}
@@ -80,11 +105,12 @@ class Models:
             self._problems = None
             self._probe.cancel()
             await asyncio.wait([self._probe])
-        for provider in {id(provider): provider for provider in self._providers.values()}.values():
+        opened: list[Served] = [*self._providers.values(), *self._retrieval.values()]
+        for provider in {id(provider): provider for provider in opened}.values():
             await provider.close()
 
 
-async def _problem(provider: Provider) -> str | None:
+async def _problem(provider: Served) -> str | None:
     try:
         async with asyncio.timeout(5):
             await provider.ready()

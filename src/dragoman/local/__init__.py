@@ -8,7 +8,6 @@ fetched, and ``connect("local:/path/to/model.gguf")`` a file of your own. Needs 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -25,13 +24,16 @@ from ..provider import Provider, Served, connect
 from ..transport import Timeouts
 from ..wire import SwapPlan
 from .catalog import CatalogModel, Defaults
+from .embedder import LocalEmbedder, open_local_embedder
 from .pull import Found, LocalModel, check_model, find_model, list_models, pull_model, remove_model
 from .server import LocalServer, LocalServerError, is_installed
+from .start import CONTEXT, default_threads, open_server
 from .store import WeightsError
 
 __all__ = [
     "CatalogModel",
     "Found",
+    "LocalEmbedder",
     "LocalModel",
     "LocalProvider",
     "LocalServer",
@@ -42,16 +44,11 @@ __all__ = [
     "is_installed",
     "list_models",
     "open_local",
+    "open_local_embedder",
     "open_server",
     "pull_model",
     "remove_model",
 ]
-
-CONTEXT = 4096
-"""Tokens of one conversation, for files that are not in the catalogue."""
-
-THREADS = "DRAGOMAN_LOCAL_THREADS"
-"""The environment variable for the number of threads that compute."""
 
 
 class LocalProvider(Wrapper):
@@ -82,7 +79,7 @@ class LocalProvider(Wrapper):
         self.model = entry.model if entry is not None else self._found.name
         self._defaults = entry.defaults if entry is not None else Defaults()
         self._context = context or (entry.context if entry is not None else CONTEXT)
-        self._threads = threads or _default_threads(entry)
+        self._threads = threads or default_threads(entry)
         self._settings = settings
         self._server: LocalServer | None = None
         self._inner: Provider | None = None
@@ -171,43 +168,6 @@ class LocalProvider(Wrapper):
         if defaults.system is not None and type(messages[0]) is not System:
             messages = (System(defaults.system), *messages)
         return replace(request, config=config, messages=messages)
-
-
-def open_server(
-    found: Found,
-    *,
-    context: int | None = None,
-    threads: int | None = None,
-    parallel: int = 2,
-    port: int = 0,
-    key: str | None = None,
-) -> LocalServer:
-    """Return a server for a model, not yet started; what is not given comes from the environment and the catalogue."""
-    entry = found.entry
-    return LocalServer(
-        check_model(found),
-        alias=entry.model if entry is not None else found.name,
-        context=context or (entry.context if entry is not None else CONTEXT),
-        threads=threads or _default_threads(entry),
-        parallel=parallel,
-        port=port,
-        template=entry.template_text() if entry is not None else "",
-        key=key,
-    )
-
-
-def _default_threads(entry: CatalogModel | None = None) -> int:
-    """Return how many threads compute: ``$DRAGOMAN_LOCAL_THREADS``, else what the catalogue sets, else 1."""
-    return _read_threads() or (entry.threads if entry is not None else 1)
-
-
-def _read_threads() -> int | None:
-    text = os.environ.get(THREADS, "")
-    if not text:
-        return None
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ValueError(f"{THREADS} must be a whole number of at least 1, not {text!r}")
-    return int(text)
 
 
 def open_local(

@@ -42,6 +42,7 @@ class LocalServer:
         threads: int = 1,
         template: str = "",
         key: str | None = None,
+        embeds: bool = False,
     ) -> None:
         self.alias = alias
         self.calls: Literal["native", "schema"] = "schema"
@@ -56,6 +57,7 @@ class LocalServer:
             "threads": threads,
             "template": template,
             "key": self.key,
+            "embeds": embeds,
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
@@ -142,6 +144,10 @@ def _serve() -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.cors_origins = "http://localhost"  # by default every web page may read the answers
     params.use_jinja = True
+    if settings["embeds"]:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # pyright: ignore[reportAttributeAccessIssue]
+        params.n_batch = params.n_ubatch = settings["context"]  # a longer text than this is refused with a 500
     params.chat_template = settings["template"]
     params.warmup = False
     params.ui = False

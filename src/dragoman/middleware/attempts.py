@@ -6,12 +6,13 @@ from ..calls import TURN, CallFailed, CallStarted, price_usage, read_headers, re
 from ..errors import ProviderError
 from ..messages import Request
 from ..provider import Provider, Reply
+from ..retrieval import EmbedRequest, RerankRequest
 from .layer import ATTEMPT, RETRY_REASON, find_served
 
 MAX_MESSAGE = 2000
 
 
-def read_attempt(request: Request) -> int:
+def read_attempt(request: Request | EmbedRequest | RerankRequest) -> int:
     """Return the number of an attempt, as ``Retry`` wrote it into the request."""
     number = str(request.metadata.get(ATTEMPT, "0"))
     return int(number) if number.isdecimal() else 0
@@ -48,6 +49,7 @@ def record_failed(
         stream=request.stream,
         error_class=error.error_class,
         error_message_redacted=redact(str(error)[:MAX_MESSAGE]),
+        category=error.category,
         status=error.status,
         wait_seconds=wait,
         **read_headers(error.headers),

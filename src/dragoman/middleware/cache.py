@@ -16,7 +16,17 @@ from ..errors import ProviderError
 from ..events import Event, MessageComplete, UnknownEvent, Usage, decode_event, encode_event
 from ..messages import Request
 from ..provider import EventsReply, Provider, Served
-from .cassette import readdress, request_key
+from ..retrieval import (
+    Embeddings,
+    EmbedRequest,
+    Ranking,
+    RerankRequest,
+    RetrievalModel,
+    join_embeddings,
+)
+from ..retrieval.layer import RetrievalPolicy, put_around
+from ..retrieval.split import check_length
+from .cassette import read_answer, readdress, request_key, retrieval_key, write_answer
 from .layer import Middleware, Wrapper
 from .stores import Store, open_store
 
@@ -45,6 +55,11 @@ class Cache(Wrapper, Middleware):
         super().__init__(provider)
         self.store = open_store(store)
         self._in_flight: dict[str, asyncio.Future[Sequence[Event] | None]] = {}
+
+    @classmethod
+    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+        """Cache the vectors of an embedder, text by text, or the rankings of a reranker."""
+        return put_around(model, RetrievalCache(*arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
         return {"store": self.store}
@@ -142,3 +157,76 @@ class Cache(Wrapper, Middleware):
             await self.store.put(key, b"[" + b",".join([encode_event(event) for event in events]) + b"]")
         except Exception as error:
             log.warning("the cache cannot be written, so the reply is not stored: %s", type(error).__name__)
+
+
+class RetrievalCache(RetrievalPolicy):
+    """Returns vectors and rankings that were answered before; see ``Cache``.
+
+    Vectors are stored text by text: a request is sent with the texts only that are not stored. The usage of an answer
+    is what was really sent; one that came from the cache as a whole has ``from_cache`` set and costs nothing.
+    """
+
+    title = "Cache"
+
+    def __init__(self, store: Store | str | os.PathLike[str]) -> None:
+        self.store = open_store(store)
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"store": self.store}
+
+    async def close(self, inner: RetrievalModel[Any, Any]) -> None:
+        await self.store.close()
+        await inner.close()
+
+    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
+        mode = request.metadata.get(CACHE, "on")
+        if mode not in ("on", "off", "refresh"):
+            raise ValueError(f"{CACHE}: must be on, off or refresh, not {mode!r}")
+        if mode == "off":
+            return await inner.answer(request)
+        if isinstance(request, EmbedRequest):
+            return await self._embed(inner, request, reads=mode == "on")
+        return await self._rank(inner, request, reads=mode == "on")
+
+    async def _embed(self, inner: RetrievalModel[Any, Any], request: EmbedRequest, *, reads: bool) -> Embeddings:
+        keys = [f"{inner.name}:{retrieval_key(replace(request, texts=(text,)))}" for text in request.texts]
+        found = [await self._get(key) if reads else None for key in keys]
+        lacking = [at for at, each in enumerate(found) if each is None]
+        if not lacking:
+            return self._join(request, [each for each in found if each is not None], Usage(0, 0, from_cache=True))
+        answer: Embeddings = await inner.answer(replace(request, texts=[request.texts[at] for at in lacking]))
+        for place, at in enumerate(lacking):
+            found[at] = one = replace(answer, vectors=answer.vectors[place : place + 1], kept=None, sale=None)
+            await self._put(keys[at], one)
+        if len(lacking) == len(keys):
+            return answer
+        joined = self._join(request, [each for each in found if each is not None], answer.usage)
+        return replace(joined, warnings=answer.warnings, sale=answer.sale)
+
+    def _join(self, request: EmbedRequest, parts: Sequence[Embeddings], usage: Usage) -> Embeddings:
+        for part in parts:
+            check_length(part, parts[:1])
+        return replace(join_embeddings(parts), usage=usage, kept=None, request_id=request.request_id)
+
+    async def _rank(self, inner: RetrievalModel[Any, Any], request: RerankRequest, *, reads: bool) -> Ranking:
+        key = f"{inner.name}:{retrieval_key(request)}"
+        found = await self._get(key) if reads else None
+        if isinstance(found, Ranking):
+            return replace(found, usage=Usage(0, 0, from_cache=True, search_units=0), request_id=request.request_id)
+        answer: Ranking = await inner.answer(request)
+        await self._put(key, answer)
+        return answer
+
+    async def _get(self, key: str) -> Any:
+        try:
+            stored = await self.store.get(key)
+            return None if stored is None else read_answer(stored)
+        except Exception as error:  # a cache that fails must not fail the call
+            log.warning("the cache could not be read: %s", error)
+            return None
+
+    async def _put(self, key: str, answer: Embeddings | Ranking) -> None:
+        try:
+            await self.store.put(key, msgspec.json.encode(write_answer(answer)))
+        except Exception as error:
+            log.warning("the cache could not be written: %s", error)

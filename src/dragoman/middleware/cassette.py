@@ -39,8 +39,11 @@ from .. import errors
 from ..errors import ProviderError, scrub
 from ..events import Event, MessageComplete, MessageStart, ToolUseEnd, UnknownEvent, Usage, decode_event, encode_event
 from ..events import fold as fold_events
-from ..messages import Request, new_ulid
+from ..messages import LossWarning, Request, new_ulid
 from ..provider import EventsReply, Provider, Reply, Served
+from ..retrieval import Embeddings, EmbedRequest, Ranked, Ranking, RerankRequest, RetrievalModel
+from ..retrieval.layer import RetrievalPolicy, put_around
+from ..retrieval.vectors import from_little_endian
 from .layer import Middleware, Wrapper
 
 log = logging.getLogger("dragoman")
@@ -78,27 +81,83 @@ def _canonical(request: Request) -> dict[str, Any]:
     # Whose key a call was made with does not change its reply, and the hash of a short one could be guessed back.
     extras = plain["config"].get("extras")
     if extras:
-        plain["config"]["extras"] = _hide_named(extras)
+        plain["config"]["extras"] = hide_named(extras)
     return {
-        name: _same_numbers(value)
+        name: same_numbers(value)
         for name, value in plain.items()
         if name not in ("request_id", "metadata", "session_id", "response_type", "check_calls")
         and (value or name not in ("native", "continues"))
     }
 
 
-def _same_numbers(value: Any) -> Any:
+def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]:
+    """Return a request of an embedder or a reranker as plain data, without what differs from one run to the next."""
+    plain = msgspec.to_builtins(request, str_keys=True)
+    plain["extras"] = hide_named(plain["extras"])
+    return {
+        name: same_numbers(value)
+        for name, value in plain.items()
+        if name not in ("request_id", "metadata", "session_id") and value is not None
+    }
+
+
+def retrieval_key(request: EmbedRequest | RerankRequest) -> str:
+    """Return the key of a request: a hash of everything that changes the answer, and of nothing else."""
+    return hashlib.sha256(msgspec.json.encode(canonical_retrieval(request), order="sorted")).hexdigest()
+
+
+def write_answer(answer: Embeddings | Ranking) -> dict[str, Any]:
+    """Return an answer as JSON values; vectors are base64 of little-endian float32."""
+    facts = {"model": answer.model, "response_id": answer.response_id, "provider": answer.provider}
+    common = {**facts, "usage": answer.usage, "warnings": answer.warnings}
+    if isinstance(answer, Embeddings):
+        return {**common, "dimensions": answer.dimensions, "vectors": answer.vectors.tobytes()}
+    return {**common, "results": answer.results}
+
+
+class _StoredAnswer(Struct):
+    model: str | None = None
+    response_id: str | None = None
+    provider: str | None = None
+    usage: Usage = Usage()
+    warnings: tuple[LossWarning, ...] = ()
+    dimensions: int = 0
+    vectors: bytes | None = None
+    results: tuple[Ranked, ...] = ()
+
+
+def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
+    """Read what ``write_answer`` wrote, from JSON values or JSON."""
+    found = (
+        msgspec.json.decode(data, type=_StoredAnswer)
+        if isinstance(data, bytes)
+        else msgspec.convert(data, _StoredAnswer)
+    )
+    common: dict[str, Any] = {
+        "model": found.model,
+        "response_id": found.response_id,
+        "provider": found.provider,
+        "usage": found.usage,
+        "warnings": found.warnings,
+        "request_id": request_id,
+    }
+    if found.vectors is not None:
+        return Embeddings(vectors=from_little_endian(found.vectors, found.dimensions), **common)
+    return Ranking(results=found.results, **common)
+
+
+def same_numbers(value: Any) -> Any:
     """1.0 as 1: they are equal settings."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
-        return {name: _same_numbers(item) for name, item in value.items()}
-    return [_same_numbers(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: same_numbers(item) for name, item in value.items()}
+    return [same_numbers(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _hide(value: Any) -> Any:
+def hide(value: Any) -> Any:
     """For people to read: without what is shaped like a key, or stands under the name of one."""
-    return _scrub_all(_hide_named(value))
+    return _scrub_all(hide_named(value))
 
 
 def _scrub_all(value: Any) -> Any:
@@ -115,10 +174,11 @@ _SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "pa
                  "securitytoken", "sessiontoken")  # fmt: skip
 
 
-def _hide_named(value: Any) -> Any:
+def hide_named(value: Any) -> Any:
+    """Hide what stands under the name of a secret."""
     if isinstance(value, dict):
-        return {name: _veil(item) if _is_secret(name) else _hide_named(item) for name, item in value.items()}
-    return [_hide_named(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: _veil(item) if _is_secret(name) else hide_named(item) for name, item in value.items()}
+    return [hide_named(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_secret(name: str) -> bool:
@@ -129,7 +189,7 @@ def _is_secret(name: str) -> bool:
 def _veil(value: Any) -> Any:
     """Nothing of a secret but its shape: a schema of a parameter that is named so is still a schema."""
     if isinstance(value, dict):
-        return _hide_named(value)
+        return hide_named(value)
     if isinstance(value, list | tuple):
         return [_veil(item) for item in value]
     return value if value is None or isinstance(value, bool) or value == "" else "[hidden]"
@@ -144,16 +204,18 @@ _FACTS = ("status", "provider", "model", "provider_code", "provider_message", "h
 _MORE_FACTS = ("which", "response_schema", "output_content", "error_message", "finish_reason", "usage")
 
 
-def _write_error(error: ProviderError) -> dict[str, Any]:
+def write_error(error: ProviderError) -> dict[str, Any]:
+    """Return an error as JSON values."""
     kind = next(name for each in type(error).__mro__ if (name := each.__name__) in _KINDS)
     facts = {name: value for name in (*_FACTS, *_MORE_FACTS) if (value := getattr(error, name, None)) not in (None, {})}
     # The model's own words, and its caller's schema, are kept as they were; the rest is for people.
     kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
-    said = _hide(msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept}))
+    said = hide(msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept}))
     return {"class": kind, "message": scrub(error.message), "quotable": error.quotable, **said, **kept}
 
 
-def _read_error(data: Mapping[str, Any]) -> ProviderError:
+def read_error(data: Mapping[str, Any]) -> ProviderError:
+    """Read what ``write_error`` wrote."""
     facts = dict(data)
     kind = _KINDS.get(facts.pop("class", ""), ProviderError)
     message, quotable = facts.pop("message", ""), facts.pop("quotable", True)
@@ -167,7 +229,7 @@ def _read_error(data: Mapping[str, Any]) -> ProviderError:
 # --- the file -------------------------------------------------------------------------------------
 
 
-class _Take(Struct, frozen=True):
+class Take(Struct, frozen=True):
     """One call on a cassette: its key, its request for people, and its lines as they stand in the file."""
 
     key: str
@@ -185,17 +247,18 @@ class _Take(Struct, frozen=True):
                         raise CassetteError(f"an event of type {event.type!r} is not known to this version")
                     yield record["at"], event
                 else:
-                    yield record["at"], None if record["end"] is None else _read_error(record["end"])
+                    yield record["at"], None if record["end"] is None else read_error(record["end"])
             except (ValueError, TypeError) as error:
                 raise CassetteError(f"{path}: {line[:100].decode('utf-8', 'replace')}…: {error}") from None
 
 
-def _read_cassette(path: Path) -> list[_Take]:
+def read_cassette(path: Path) -> list[Take]:
+    """Return the calls of a cassette; none if there is no file."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    takes: list[_Take] = []
+    takes: list[Take] = []
     group: list[bytes] = []
     for number, line in enumerate(lines, 1):
         record = _read_line(path, number, line)
@@ -208,7 +271,7 @@ def _read_cassette(path: Path) -> list[_Take]:
             group.append(line)
             if "end" in record:
                 head = msgspec.json.decode(group[0])
-                takes.append(_Take(head["key"], head.get("request", {}), tuple(group)))
+                takes.append(Take(head["key"], head.get("request", {}), tuple(group)))
                 group = []
     if group:
         raise CassetteError(f"{path}:{len(lines)}: the last call does not end")
@@ -248,11 +311,11 @@ def _alone(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _add_take(path: Path, take: _Take, *, replacing: bool) -> None:
+def add_take(path: Path, take: Take, *, replacing: bool) -> None:
     """Write a call to the cassette: read it again, so that others' calls stay, and put a whole new file in place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path):
-        takes = [each for each in _read_cassette(path) if not (replacing and each.key == take.key)]
+        takes = [each for each in read_cassette(path) if not (replacing and each.key == take.key)]
         lines = [msgspec.json.encode({"cassette": VERSION})]
         for each in [*takes, take]:
             lines += each.lines
@@ -304,9 +367,13 @@ class Record(Wrapper, Middleware):
         self._replay_timing = replay_timing
         self._clock = clock
         self._sleep = sleep
-        self._takes: list[_Take] | None = None
-        self._played: Counter[str] = Counter()
+        self._shelf = _Shelf(self.path)
         self._recorded: set[str] = set()
+
+    @classmethod
+    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+        """Record the requests of an embedder or a reranker, or play them back."""
+        return put_around(model, RetrievalRecord(*arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
         return {"path": str(self.path), "mode": self.mode, "replay_timing": self._replay_timing}
@@ -326,7 +393,8 @@ class Record(Wrapper, Middleware):
 
     async def _play(self, request: Request) -> AsyncIterator[Event]:
         began, heard = self._clock(), list[Event]()
-        for at, said in self._find(request).play(self.path):
+        take = self._shelf.find(request_key(request), _canonical(request))
+        for at, said in take.play(self.path):
             if self._replay_timing and (wait := began + at - self._clock()) > 0:
                 await self._sleep(wait)
             if isinstance(said, ProviderError):
@@ -340,29 +408,11 @@ class Record(Wrapper, Middleware):
                     heard.append(event)
                 yield event
 
-    def _find(self, request: Request) -> _Take:
-        if self._takes is None:
-            self._takes = _read_cassette(self.path)
-        key = request_key(request)
-        takes = [take for take in self._takes if take.key == key]
-        number = self._played[key]
-        if number < len(takes):
-            self._played[key] += 1
-            return takes[number]
-        if takes:
-            why = f"this call was recorded {len(takes)} times and is made once more"
-            raise CassetteMiss(self.path, key, why, "")
-        again = 'record it with mode="record", or delete the file and use mode="once"'
-        if not self._takes:
-            raise CassetteMiss(self.path, key, f"there is no call on this cassette; {again}", "")
-        why = f"this call is not on the cassette; {again}. The nearest that is, and this one:"
-        raise CassetteMiss(self.path, key, why, _nearest_diff(request, self._takes))
-
     # recording
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         began, key = self._clock(), request_key(request)
-        shown = _hide(_canonical(request))
+        shown = hide(_canonical(request))
         lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
 
         def note(word: str, value: Any) -> None:
@@ -385,14 +435,108 @@ class Record(Wrapper, Middleware):
         except BaseException:
             log.info("%s: a call that did not end is not recorded", self.path)
             raise
-        note("end", None if failure is None else _write_error(failure))
-        _add_take(self.path, _Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
+        note("end", None if failure is None else write_error(failure))
+        add_take(self.path, Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
         self._recorded.add(key)
         if held := served.held:
             served.held = []
             yield held
         if failure is not None:
             raise failure
+
+
+class RetrievalRecord(RetrievalPolicy):
+    """Records the requests of an embedder or a reranker to a cassette, or plays them back; see ``Record``."""
+
+    title = "Record"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        mode: Mode = "once",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"Record: mode must be one of {', '.join(MODES)}, not {mode!r}")
+        self.path = Path(path)
+        self.mode: Mode = mode
+        self._plays = mode == "replay" or (mode == "once" and self.path.exists())
+        self._clock = clock
+        self._shelf = _Shelf(self.path)
+        self._recorded: set[str] = set()
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"path": str(self.path), "mode": self.mode}
+
+    async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
+        if not self._plays:
+            await inner.ready()
+
+    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
+        if self.mode == "off":
+            return await inner.answer(request)
+        if self._plays:
+            return self._play(request)
+        began, key = self._clock(), retrieval_key(request)
+        shown = hide(canonical_retrieval(request))
+        lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
+        failure: ProviderError | None = None
+        answer: Any = None
+        try:
+            answer = await inner.answer(request)
+        except ProviderError as error:
+            failure = error
+        at = round(self._clock() - began, 6)
+        if failure is None:
+            lines.append(msgspec.json.encode({"at": at, "event": write_answer(answer)}))
+        lines.append(msgspec.json.encode({"at": at, "end": None if failure is None else write_error(failure)}))
+        add_take(self.path, Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
+        self._recorded.add(key)
+        if failure is not None:
+            raise failure
+        return answer
+
+    def _play(self, request: EmbedRequest | RerankRequest) -> Embeddings | Ranking:
+        take = self._shelf.find(retrieval_key(request), canonical_retrieval(request))
+        for line in take.lines[1:]:
+            record = msgspec.json.decode(line)
+            try:
+                if "event" in record:
+                    return read_answer(record["event"], request.request_id)
+                error = read_error(record["end"])
+            except (ValueError, TypeError, msgspec.ValidationError) as wrong:
+                raise CassetteError(f"{self.path}: {line[:100].decode('utf-8', 'replace')}…: {wrong}") from None
+            error.request_id = request.request_id
+            raise error
+        raise CassetteError(f"{self.path}: a call without an answer")
+
+
+class _Shelf:
+    """The calls of a cassette, found by key: those made several times are played in order."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._takes: list[Take] | None = None
+        self._played: Counter[str] = Counter()
+
+    def find(self, key: str, shown: Mapping[str, Any]) -> Take:
+        """Return the next take of a key; ``CassetteMiss`` if there is none."""
+        if self._takes is None:
+            self._takes = read_cassette(self._path)
+        takes = [take for take in self._takes if take.key == key]
+        number = self._played[key]
+        if number < len(takes):
+            self._played[key] += 1
+            return takes[number]
+        if takes:
+            why = f"this call was recorded {len(takes)} times and is made once more"
+            raise CassetteMiss(self._path, key, why, "")
+        again = 'record it with mode="record", or delete the file and use mode="once"'
+        if not self._takes:
+            raise CassetteMiss(self._path, key, f"there is no call on this cassette; {again}", "")
+        why = f"this call is not on the cassette; {again}. The nearest that is, and this one:"
+        raise CassetteMiss(self._path, key, why, nearest_diff(shown, self._takes))
 
 
 def readdress(event: Event, request_id: str) -> Event:
@@ -403,12 +547,13 @@ def readdress(event: Event, request_id: str) -> Event:
     return replace(event, request_id=request_id)
 
 
-def _nearest_diff(request: Request, takes: list[_Take]) -> str:
-    wanted = _show(_hide(_canonical(request)))
+def nearest_diff(request: Mapping[str, Any], takes: list[Take]) -> str:
+    """Compare a request with the nearest of those on a cassette."""
+    wanted = _show(hide(request))
     by_lines = difflib.SequenceMatcher(b=wanted, autojunk=False)
     by_letters = difflib.SequenceMatcher(b="".join(wanted), autojunk=False)
 
-    def likeness(take: _Take) -> tuple[float, float]:
+    def likeness(take: Take) -> tuple[float, float]:
         lines = _show(take.request)
         by_lines.set_seq1(lines)
         by_letters.set_seq1("".join(lines))

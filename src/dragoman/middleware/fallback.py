@@ -25,6 +25,8 @@ from ..events import Event
 from ..messages import Request
 from ..prices import PricedAs
 from ..provider import AssembledReply, Messages, Provider, Reply, ReplyProvider, Served
+from ..retrieval import RetrievalModel
+from ..retrieval.layer import RetrievalPolicy, put_around
 from ..validate import find_refusal
 from ..wire import SwapPlan
 from .attempts import record_failed, record_started
@@ -99,6 +101,13 @@ class Fallback(Wrapper):
     given, which has listeners of its own. When all candidates fail, the last error is raised with the
     others as its notes.
     """
+
+    def __new__(cls, candidates: Any = (), *arguments: Any, **settings: Any) -> Any:
+        """Given embedders or rerankers of one model, return one of these that changes from one to the next."""
+        given = list(candidates) if isinstance(candidates, Sequence) else []
+        if given and all(isinstance(each, RetrievalModel) for each in given):
+            return fall_back(given, *arguments, **settings)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -296,6 +305,114 @@ class _Dispatched:
         self._owner._strategy.ended(self._number, seconds, failed=self.failed)
 
 
+class RetrievalFallback(RetrievalPolicy):
+    """Sends a request to the first of several servers of one model that answers; see ``Fallback``.
+
+    Vectors of different models cannot be compared, and neither can scores: candidates must be of one model.
+    """
+
+    title = "Fallback"
+
+    def __init__(
+        self,
+        candidates: Sequence[RetrievalModel[Any, Any]],
+        availability: Availability | None = None,
+        on_event: Callable[[RoutingEvent], object] | None = None,
+        *,
+        name: str = "fallback",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._candidates = tuple(candidates)
+        self._availability = availability or Availability(on_event, clock=clock)
+        self._on_event = on_event
+        self._name = name
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"name": self._name}
+
+    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
+        await self._availability.refresh()
+        passed: list[tuple[Any, str, ProviderError]] = []
+        for candidate in self._candidates:
+            if passed:
+                self._notify(_switch(passed[-1], candidate, request))
+            admission = self._availability.admit(candidate.name, candidate.model)
+            if admission is None:
+                wait = self._availability.reopens_in(candidate.name, candidate.model)
+                error: ProviderError = UnavailableError(
+                    "not called for now, after failures",
+                    provider=candidate.name,
+                    model=candidate.model,
+                    request_id=request.request_id,
+                    retry_after=wait or None,
+                )
+                passed.append((candidate, "provider_unavailable", error))
+                continue
+            try:
+                answer = await candidate.answer(replace(request, model=candidate.model or request.model))
+                admission.succeed()
+                return answer
+            except ProviderError as failed:
+                admission.fail(failed)
+                if not _is_worth_another(failed):
+                    _add_notes(failed, passed)
+                    raise
+                passed.append((candidate, _error_name(failed), failed))
+            finally:
+                admission.release()
+        _, _, last = passed.pop()
+        _add_notes(last, passed)
+        raise last
+
+    async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
+        passed: list[tuple[Any, str, ProviderError]] = []
+        for candidate in self._candidates:
+            try:
+                await candidate.ready()
+                return
+            except ProviderError as error:
+                passed.append((candidate, _error_name(error), error))
+        _, _, last = passed.pop()
+        _add_notes(last, passed)
+        raise last
+
+    async def close(self, inner: RetrievalModel[Any, Any]) -> None:
+        for candidate in self._candidates:
+            await candidate.close()
+
+    def _notify(self, event: RoutingSwitched) -> None:
+        log.info("%s", event)
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            log.warning("on_event failed; the call goes on", exc_info=True)
+
+
+def fall_back(candidates: Sequence[RetrievalModel[Any, Any]], *arguments: Any, **settings: Any) -> Any:
+    """Return an embedder or a reranker that changes from one server of a model to the next."""
+    first = candidates[0]
+    for at, candidate in enumerate(candidates):
+        if candidate.operation != first.operation:
+            raise ValueError(f"Fallback: candidates[{at}] does not {first.operation}")
+        if candidate.model != first.model:
+            raise ValueError(
+                f"Fallback: candidates[{at}] is {candidate.model!r} and candidates[0] {first.model!r}; "
+                "vectors and scores of different models cannot be compared"
+            )
+        if candidate.name in [each.name for each in candidates[:at]]:
+            raise ValueError(
+                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before it; "
+                "give two servers of one model different names with connect_embedder(name=...)"
+            )
+    outer: Any = put_around(first, RetrievalFallback(candidates, *arguments, **settings))
+    outer.parts = lambda: tuple(candidates)
+    sizes = [each.batch_size for each in candidates if each.batch_size is not None]
+    outer.batch_size = min(sizes) if sizes else None
+    return outer
+
+
 def _check_candidates(candidates: Any) -> tuple[Provider, ...]:
     if isinstance(candidates, Provider):
         raise ValueError("Fallback: candidates must be a list of providers, not one provider")
@@ -319,7 +436,7 @@ def _find_missing(candidate: Provider) -> NotConfigured | None:
     return next((layer for layer in walk(candidate) if isinstance(layer, NotConfigured)), None)
 
 
-def _target(provider: Provider) -> str:
+def _target(provider: Provider | RetrievalModel[Any, Any]) -> str:
     return f"{provider.name}:{provider.model}"
 
 
@@ -344,11 +461,11 @@ def _error_name(error: ProviderError) -> str:
     return error.kind if error.kind != "unknown" else error.error_class
 
 
-def _switch(passed: tuple[Provider, str, ProviderError], to: Provider, request: Request) -> RoutingSwitched:
+def _switch(passed: tuple[Any, str, ProviderError], to: Any, request: Any) -> RoutingSwitched:
     candidate, reason, error = passed
     return RoutingSwitched(_target(candidate), _target(to), reason, error.error_class, request.request_id)
 
 
-def _add_notes(error: ProviderError, passed: Sequence[tuple[Provider, str, ProviderError]]) -> None:
+def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderError]]) -> None:
     for candidate, reason, earlier in passed:
         error.add_note(f"before that, {_target(candidate)}: {reason}: {earlier}")

@@ -14,6 +14,8 @@ from ..events import Event
 from ..messages import Request
 from ..prices import PricedAs
 from ..provider import Messages, Provider, Reply, ReplyProvider, Served, WrappedReply
+from ..retrieval import RetrievalModel
+from ..retrieval.layer import RetrievalPolicy
 from ..wire import SwapPlan
 
 ATTEMPT = "dragoman.attempt"
@@ -54,7 +56,20 @@ class Wrapper(ReplyProvider, Layer):
 
 
 class Middleware(Layer):
-    """A provider around one other. What a subclass does not change is the inner provider's."""
+    """A provider around one other. What a subclass does not change is the inner provider's.
+
+    Given an embedder or a reranker, a middleware returns one of these with the same policy around it.
+    """
+
+    def __new__(cls, provider: Any = None, *arguments: Any, **settings: Any) -> Any:
+        if isinstance(provider, RetrievalModel):
+            return cls.around_retrieval(provider, *arguments, **settings)
+        return super().__new__(cls)
+
+    @classmethod
+    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+        """Return the embedder or reranker with this middleware around it; by default it cannot be."""
+        raise TypeError(f"{cls.__name__}: provider must be a Provider, not {type(model).__name__}")
 
     def __init__(self, provider: Provider) -> None:
         if not isinstance(provider, Provider):
@@ -136,9 +151,24 @@ def find_served(provider: Provider, name: str, model: str) -> Provider:
     return next((each for each in inside if each.name == name), inside[0] if inside else provider)
 
 
-def describe(provider: Provider) -> str:
+def describe(provider: Provider | RetrievalModel[Any, Any]) -> str:
     """The stack, outermost first, one line each with its settings; candidates are numbered and indented."""
-    return "\n".join(_lines(provider))
+    return "\n".join(_lines_of_model(provider) if isinstance(provider, RetrievalModel) else _lines(provider))
+
+
+def _lines_of_model(model: RetrievalModel[Any, Any]) -> list[str]:
+    policy: RetrievalPolicy | None = getattr(model, "policy", None)
+    if policy is None:
+        return [f"{type(model).__name__} {model.name or '?'}:{model.model or '?'}"]
+    settings = ", ".join([f"{name}={_show(value)}" for name, value in policy.settings().items()])
+    lines = [f"{policy.title}({settings})"]
+    parts: tuple[RetrievalModel[Any, Any], ...] = getattr(model, "parts", tuple)()
+    if len(parts) == 1:
+        return lines + _lines_of_model(parts[0])
+    for number, part in enumerate(parts, 1):
+        first, *rest = _lines_of_model(part)
+        lines += [f"  {number}. {first}", *[f"     {line}" for line in rest]]
+    return lines
 
 
 def _lines(provider: Provider) -> list[str]:

@@ -34,6 +34,9 @@ from ..errors import ErrorClass, ProviderError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request, Thinking, ToolCall
 from ..provider import Provider, Served
+from ..retrieval import RetrievalModel
+from ..retrieval.layer import RetrievalPolicy, put_around
+from .answers import describe_request, record_answer, record_failed_request
 from .attempts import MAX_MESSAGE, read_attempt
 from .layer import RETRY_REASON, Middleware, Wrapper, check_number, find_served
 
@@ -95,7 +98,7 @@ class Observe(Wrapper, Middleware):
         self._price = price
         self._clock = clock
         self._now = now
-        self._feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, _Feed] = WeakKeyDictionary()
+        self._feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, Feed] = WeakKeyDictionary()
         self._gone = 0
 
     @property
@@ -109,6 +112,11 @@ class Observe(Wrapper, Middleware):
             "queue_size": self._queue_size,
             "include_content": self._include_content,
         }
+
+    @classmethod
+    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+        """Observe the requests of an embedder or a reranker."""
+        return put_around(model, RetrievalObserve(*arguments, **settings))
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         call = _Call(self, request, served)
@@ -143,11 +151,83 @@ class Observe(Wrapper, Middleware):
                 await feed.close(FLUSH_SECONDS)
                 self._gone += feed.dropped
 
-    def _feed(self) -> _Feed:
+    def _feed(self) -> Feed:
         loop = asyncio.get_running_loop()
         feed = self._feeds.get(loop)
         if feed is None:
-            feed = self._feeds[loop] = _Feed(loop, self._subscribers, self._queue_size)
+            feed = self._feeds[loop] = Feed(loop, self._subscribers, self._queue_size)
+        return feed
+
+
+class RetrievalObserve(RetrievalPolicy):
+    """Reports every request of an embedder or a reranker to subscribers; see ``Observe``."""
+
+    title = "Observe"
+
+    def __init__(
+        self,
+        *subscribers: Subscriber,
+        queue_size: int = 1000,
+        include_content: bool = False,
+        price: Price | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        check_number("Observe", "queue_size", queue_size, least=1, most=10_000_000, whole=True)
+        for at, subscriber in enumerate(subscribers):
+            if not callable(subscriber):
+                raise ValueError(f"Observe: subscribers[{at}] must be a function, not {subscriber!r}")
+        self._subscribers = subscribers
+        self._queue_size = queue_size
+        self._include_content = include_content
+        self._price = price
+        self._clock = clock
+        self._now = now
+        self._feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, Feed] = WeakKeyDictionary()
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "subscribers": self._subscribers,
+            "queue_size": self._queue_size,
+            "include_content": self._include_content,
+        }
+
+    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
+        feed, context, at, began = self._feed(), contextvars.copy_context(), self._now(), self._clock()
+        facts = partial(describe_request, inner, request, at, include_content=self._include_content)
+        feed.put(lambda: CallStarted(**facts()), context)
+        try:
+            answer = await inner.answer(request)
+        except BaseException as raised:
+            # Read now: the call that this request is a part of adds to the error what its other requests used.
+            error, partial_answer, seconds = raised, getattr(raised, "response", None), self._clock() - began
+            feed.put(
+                lambda: record_failed_request(inner, facts(), error, partial_answer, seconds, self._price), context
+            )
+            raise
+        seconds = self._clock() - began
+        feed.put(lambda: record_answer(inner, facts(), answer, seconds, self._price), context)
+        return answer
+
+    async def flush(self) -> None:
+        """Wait until what was observed in this event loop is delivered."""
+        feed = self._feeds.get(asyncio.get_running_loop())
+        if feed is not None:
+            await feed.flush()
+
+    async def close(self, inner: RetrievalModel[Any, Any]) -> None:
+        try:
+            await inner.close()
+        finally:
+            feed = self._feeds.pop(asyncio.get_running_loop(), None)
+            if feed is not None:
+                await feed.close(FLUSH_SECONDS)
+
+    def _feed(self) -> Feed:
+        loop = asyncio.get_running_loop()
+        feed = self._feeds.get(loop)
+        if feed is None:
+            feed = self._feeds[loop] = Feed(loop, self._subscribers, self._queue_size)
         return feed
 
 
@@ -177,7 +257,7 @@ class _Call:
         reason = complete.finish_reason if complete is not None else "error"
         word: ErrorClass = "cancelled" if reason == "cancelled" else "other"
         problem = f"the reply ended with finish_reason {reason!r}"
-        self._put(partial(self._failed_event, word, problem, None, {}, latency))
+        self._put(partial(self._failed_event, word, None, problem, None, {}, latency))
 
     def failed(self, error: BaseException) -> None:
         latency = self._since_start(self.owner._clock())
@@ -187,12 +267,13 @@ class _Call:
             return
         word: ErrorClass = "other"
         message, status = f"{type(error).__name__}: {error}", None
+        category = error.category if isinstance(error, ProviderError) else None
         headers = error.headers if isinstance(error, ProviderError) else {}
         if left:
             word, message = "cancelled", "the call was cancelled"
         elif isinstance(error, ProviderError):
             word, message, status = error.error_class, str(error), error.status
-        self._put(partial(self._failed_event, word, message, status, headers, latency))
+        self._put(partial(self._failed_event, word, category, message, status, headers, latency))
 
     def _put(self, build: Callable[[], CallEvent]) -> None:
         self._feed.put(build, self._context)
@@ -243,12 +324,19 @@ class _Call:
         )
 
     def _failed_event(
-        self, word: ErrorClass, message: str, status: int | None, headers: Mapping[str, str], latency: float
+        self,
+        word: ErrorClass,
+        category: str | None,
+        message: str,
+        status: int | None,
+        headers: Mapping[str, str],
+        latency: float,
     ) -> CallFailed:
         facts, complete, reply = self._facts(), self.complete, self.served.reply
         return CallFailed(
             error_class=word,
             error_message_redacted=redact(message[:MAX_MESSAGE]),
+            category=category,
             status=status,
             retry_count=facts["attempt"],
             latency_ms=latency,
@@ -288,7 +376,7 @@ def _try(function: Callable[..., Any], *arguments: Any) -> Any:
 _Item: TypeAlias = tuple[Callable[[], CallEvent], contextvars.Context]
 
 
-class _Feed:
+class Feed:
     """A bounded queue in one event loop, emptied by one task that lives only while there is something in it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, subscribers: tuple[Subscriber, ...], size: int) -> None:

@@ -31,6 +31,8 @@ NAMES = {
     "response_model": "gen_ai.response.model",
     "finish_reasons": "gen_ai.response.finish_reasons",
     "first_event": "gen_ai.response.time_to_first_chunk",
+    "dimensions": "gen_ai.embeddings.dimension.count",
+    "response_id": "gen_ai.response.id",
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
     "cached_input_tokens": "gen_ai.usage.cache_read.input_tokens",
@@ -49,6 +51,9 @@ NAMES = {
     "token_usage": "gen_ai.client.token.usage",
     "duration": "gen_ai.client.operation.duration",
 }
+
+OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
+"""The conventions' name of each operation; they have none for reranking yet."""
 
 _SETTINGS = (
     "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "stop_sequences",
@@ -102,7 +107,10 @@ class OpenTelemetry:
         common = _common(event)
         began = int(event.at * 1e9)
         span = self._tracer.start_span(
-            f"chat {event.model}", kind=self._kind, attributes=common | _attributes(event), start_time=began
+            f"{OPERATIONS[event.operation]} {event.model}",
+            kind=self._kind,
+            attributes=common | _attributes(event),
+            start_time=began,
         )
         if isinstance(event, CallFailed):
             span.set_status(self._failed, event.error_message_redacted)
@@ -120,7 +128,11 @@ class OpenTelemetry:
 
 
 def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
-    return {NAMES["operation"]: "chat", NAMES["provider"]: event.provider, NAMES["model"]: event.model}
+    return {
+        NAMES["operation"]: OPERATIONS[event.operation],
+        NAMES["provider"]: event.provider,
+        NAMES["model"]: event.model,
+    }
 
 
 def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
@@ -135,7 +147,9 @@ def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
     if isinstance(event, CallFailed):
         said |= {"error": event.error_class, "status": event.status}
     else:
-        said |= {"response_model": event.response_model, "finish_reasons": (event.finish_reason,)}
+        finish = (event.finish_reason,) if event.operation == "chat" else None
+        said |= {"response_model": event.response_model, "finish_reasons": finish}
+        said |= {"response_id": event.response_id, "dimensions": event.dimensions}
     said |= _content(event)
     return {NAMES[name]: value for name, value in said.items() if value is not None}
 

@@ -15,6 +15,9 @@ from ..errors import ProviderError, StreamInterruptedError, TimedOutError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request
 from ..provider import Provider, Served
+from ..retrieval import EmbedRequest, RerankRequest, RetrievalModel
+from ..retrieval.layer import RetrievalPolicy, put_around
+from ..tokens import estimate_text
 from .layer import Middleware, Wrapper, check_number
 
 MOST = 1e12
@@ -221,14 +224,14 @@ class RateLimit(Wrapper, Middleware):
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         super().__init__(provider)
-        shared = _read_limiters(limiter)
-        if not shared or (requests_per_minute, tokens_per_minute, max_concurrency) != (None, None, None):
-            own = Limiter(requests_per_minute, tokens_per_minute, max_concurrency, clock=clock, sleep=sleep)
-            shared = (*shared, own)
-        # Everybody queues in one order, or two could wait for each other for ever; and at the limiter made last
-        # first, which is the narrower one, so that nobody waits for his own with a slot of everybody's in hand.
-        self.limiters = tuple(sorted(shared, key=lambda each: each.number, reverse=True))
+        own = (requests_per_minute, tokens_per_minute, max_concurrency)
+        self.limiters = _order_limiters(limiter, own, clock, sleep)
         self._counts_tokens = any(each.counts_tokens for each in self.limiters)
+
+    @classmethod
+    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+        """Limit the requests of an embedder or a reranker."""
+        return put_around(model, RetrievalRateLimit(*arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
         if len(self.limiters) == 1:
@@ -264,6 +267,75 @@ class RateLimit(Wrapper, Middleware):
         if not self._counts_tokens:
             return 0, 0
         return self.inner.estimate_input_tokens(request.messages, request.tools), request.config.max_tokens or 0
+
+
+def _order_limiters(
+    limiter: Any,
+    own: tuple[float | None, float | None, int | None],
+    clock: Callable[[], float],
+    sleep: Callable[[float], Awaitable[object]],
+) -> tuple[Limiter, ...]:
+    """Return the shared limiters and that of one's own, in the order in which calls queue at them."""
+    shared = _read_limiters(limiter)
+    if not shared or own != (None, None, None):
+        shared = (*shared, Limiter(*own, clock=clock, sleep=sleep))
+    # Everybody queues in one order, or two could wait for each other for ever; and at the limiter made last
+    # first, which is the narrower one, so that nobody waits for his own with a slot of everybody's in hand.
+    return tuple(sorted(shared, key=lambda each: each.number, reverse=True))
+
+
+class RetrievalRateLimit(RetrievalPolicy):
+    """Makes the requests of an embedder or a reranker wait until they may go; see ``RateLimit``.
+
+    A call that is split counts as many requests as are sent. Tokens are reserved by an estimate of the texts.
+    """
+
+    title = "RateLimit"
+
+    def __init__(
+        self,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        max_concurrency: int | None = None,
+        limiter: Limiter | Sequence[Limiter] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        own = (requests_per_minute, tokens_per_minute, max_concurrency)
+        self.limiters = _order_limiters(limiter, own, clock, sleep)
+        self._counts_tokens = any(each.counts_tokens for each in self.limiters)
+
+    def settings(self) -> Mapping[str, Any]:
+        if len(self.limiters) == 1:
+            return self.limiters[0].limits
+        numbered = enumerate(self.limiters, 1)
+        return {f"limiter{number}.{name}": value for number, each in numbered for name, value in each.limits.items()}
+
+    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
+        estimate = _estimate_texts(request) if self._counts_tokens else 0
+        leases: list[tuple[Limiter, Lease]] = []
+        spent: int | None = 0
+        try:
+            for limiter in self.limiters:
+                leases.append((limiter, await limiter.acquire(estimate)))
+            spent = None
+            answer = await inner.answer(request)
+            spent = answer.usage.input_tokens
+            return answer
+        except ProviderError as error:
+            if not isinstance(error, TimedOutError | StreamInterruptedError):
+                spent = 0  # it was refused or never arrived
+            raise
+        finally:
+            await _settle(leases, spent)
+
+
+def _estimate_texts(request: EmbedRequest | RerankRequest) -> int:
+    if isinstance(request, EmbedRequest):
+        return estimate_text("\n".join(request.texts)).tokens
+    # A reranker reads the query once for each document.
+    return estimate_text("\n".join([f"{request.query}\n{document}" for document in request.documents])).tokens
 
 
 def _read_limiters(limiter: Any) -> tuple[Limiter, ...]:

@@ -18,6 +18,8 @@ from ..errors import CallCancelledError, InvalidRequestError, ProviderError, Str
 from ..events import Event, MessageComplete, fold
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
 from ..provider import Provider, Served
+from ..retrieval import RetrievalModel, walk_models
+from ..retrieval.layer import RetrievalPolicy, put_around
 from ..validate import parse_config, to_instance
 from .attempts import record_failed, record_started
 from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, walk
@@ -69,31 +71,24 @@ class Retry(Wrapper, Middleware):
         super().__init__(provider)
         if any(isinstance(layer, Retry) for layer in walk(provider)):
             raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
-        check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
-        if deadline is not None:
-            check_number("Retry", "deadline", deadline, least=0.001, most=MAX_SECONDS)
-        _check_functions(backoff=backoff, classifier=classifier, on_retry=on_retry, reask=reask)
-        self._max_retries = max_retries
-        self._backoff = backoff
-        self._classifier = classifier
-        self._on_retry = on_retry
+        self._rule = RetryRule(max_retries, backoff, classifier, on_retry, reask, deadline, clock=clock, random=random)
         self._overrides = _read_overrides(per_attempt_override)
+        self._classifier = classifier
         self._reask = reask
-        self._deadline = deadline
         self._clock = clock
         self._sleep = sleep
-        self._random = random
+
+    @classmethod
+    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+        """Retry the requests of an embedder or a reranker."""
+        return put_around(model, RetrievalRetry(model, *arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
-        given = {
-            "backoff": self._backoff,
-            "classifier": self._classifier,
-            "on_retry": self._on_retry,
-            "per_attempt_override": len(self._overrides) or None,
-            "reask": self._reask,
-            "deadline": self._deadline,
-        }
-        return {"max_retries": self._max_retries, **{name: value for name, value in given.items() if value is not None}}
+        given = dict(self._rule.settings())
+        if self._overrides:
+            last: dict[str, Any] = {name: given.pop(name) for name in ("reask", "deadline") if name in given}
+            given |= {"per_attempt_override": len(self._overrides), **last}
+        return given
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         call = _Call(request, self._clock())
@@ -122,7 +117,7 @@ class Retry(Wrapper, Middleware):
             except ProviderError as error:
                 failure = error
                 error.retry_count = call.attempt
-                wait = None if visible else self._decide(error, call)
+                wait = None if visible else self._rule.decide(error, call.attempt, call.began)
             if failure is None or wait is None:
                 if held := served.held:
                     served.held = []
@@ -146,19 +141,74 @@ class Retry(Wrapper, Middleware):
             config = _merge(config, self._overrides[min(call.attempt, len(self._overrides)) - 1])
         return replace(request, messages=call.messages, config=config, metadata=metadata)
 
-    def _decide(self, error: ProviderError, call: _Call) -> float | None:
-        """How long to wait before the next attempt; ``None`` when there is to be none."""
+    async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
+        """Prepare the next attempt, report it, and wait."""
+        if self._rule.asks_again(error):
+            call.ask_again(error, self._reask)
+        else:
+            call.reason = "transient"
+        log.info(
+            "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
+            self.name, self.model, call.request.request_id, call.attempt, error.error_class, wait,
+        )  # fmt: skip
+        self._rule.notify(error, call.attempt, wait)
+        call.attempt += 1
+        if wait > 0:
+            await self._sleep(wait)
+
+
+class RetryRule:
+    """When an attempt is made again, and after how long: what providers, embedders and rerankers share."""
+
+    def __init__(
+        self,
+        max_retries: int = 2,
+        backoff: Callable[[int], float] | None = None,
+        classifier: Callable[[ProviderError], bool] | None = None,
+        on_retry: Callable[[ProviderError, int, float], object] | None = None,
+        reask: Callable[[StructuredOutputError], str] | None = None,
+        deadline: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
+        if deadline is not None:
+            check_number("Retry", "deadline", deadline, least=0.001, most=MAX_SECONDS)
+        _check_functions(backoff=backoff, classifier=classifier, on_retry=on_retry, reask=reask)
+        self._max_retries = max_retries
+        self._backoff = backoff
+        self._classifier = classifier
+        self._on_retry = on_retry
+        self._reask = reask
+        self._deadline = deadline
+        self._clock = clock
+        self._random = random
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what ``describe`` shows."""
+        given = {
+            "backoff": self._backoff,
+            "classifier": self._classifier,
+            "on_retry": self._on_retry,
+            "reask": self._reask,
+            "deadline": self._deadline,
+        }
+        return {"max_retries": self._max_retries, **{name: value for name, value in given.items() if value is not None}}
+
+    def decide(self, error: ProviderError, attempt: int, began: float) -> float | None:
+        """Return how long to wait before the next attempt; ``None`` when there is to be none."""
         if not self._may_help(error):
             return None
-        if call.attempt >= self._max_retries:
-            if call.attempt:
-                error.add_note(f"gave up after {call.attempt + 1} attempts")
+        if attempt >= self._max_retries:
+            if attempt:
+                error.add_note(f"gave up after {attempt + 1} attempts")
             return None
-        wait = self._wait(error, call.attempt)
+        wait = self._wait(error, attempt)
         if wait is None:
             error.add_note(f"not tried again: the provider asks for a wait of {error.retry_after:g} s")
             return None
-        if self._deadline is not None and self._clock() - call.began + wait > self._deadline:
+        if self._deadline is not None and self._clock() - began + wait > self._deadline:
             error.add_note(f"not tried again: the deadline of {self._deadline:g} s would pass")
             return None
         return wait
@@ -166,18 +216,19 @@ class Retry(Wrapper, Middleware):
     def _may_help(self, error: ProviderError) -> bool:
         if isinstance(error, CallCancelledError):
             return False
-        if self._asks_again(error):
+        if self.asks_again(error):
             return True
         return bool(self._classifier(error)) if self._classifier is not None else error.transient
 
-    def _asks_again(self, error: ProviderError) -> bool:
+    def asks_again(self, error: ProviderError) -> bool:
+        """Return whether the error is one that ``reask`` answers."""
         return self._reask is not None and isinstance(error, StructuredOutputError)
 
     def _wait(self, error: ProviderError, attempt: int) -> float | None:
         asked = error.retry_after
         if asked is not None and not math.isnan(asked):
             return max(0.0, asked) if asked <= MAX_RETRY_AFTER else None
-        if self._asks_again(error):
+        if self.asks_again(error):
             return 0.0  # the server is well; it is the answer that was wrong
         if self._backoff is not None:
             wait = self._backoff(attempt)
@@ -186,28 +237,63 @@ class Retry(Wrapper, Middleware):
         jitter = 0.75 + 0.5 * self._random()
         return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)
 
-    async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
-        """Prepare the next attempt, report it, and wait."""
-        if self._asks_again(error):
-            call.ask_again(error, self._reask)
-        else:
-            call.reason = "transient"
-        log.info(
-            "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
-            self.name, self.model, call.request.request_id, call.attempt, error.error_class, wait,
-        )  # fmt: skip
-        self._notify(error, call.attempt, wait)
-        call.attempt += 1
-        if wait > 0:
-            await self._sleep(wait)
-
-    def _notify(self, error: ProviderError, attempt: int, wait: float) -> None:
+    def notify(self, error: ProviderError, attempt: int, wait: float) -> None:
+        """Call ``on_retry``."""
         if self._on_retry is None:
             return
         try:
             self._on_retry(error, attempt, wait)
         except Exception:
             log.warning("on_retry failed; the call goes on", exc_info=True)
+
+
+class RetrievalRetry(RetrievalPolicy):
+    """Sends a request of an embedder or a reranker again when its failure is one that may pass."""
+
+    title = "Retry"
+
+    def __init__(
+        self,
+        model: RetrievalModel[Any, Any],
+        max_retries: int = 2,
+        backoff: Callable[[int], float] | None = None,
+        classifier: Callable[[ProviderError], bool] | None = None,
+        on_retry: Callable[[ProviderError, int, float], object] | None = None,
+        *,
+        deadline: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        if any(getattr(each, "policy", None).__class__ is RetrievalRetry for each in walk_models(model)):
+            raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
+        self._rule = RetryRule(max_retries, backoff, classifier, on_retry, None, deadline, clock=clock, random=random)
+        self._clock = clock
+        self._sleep = sleep
+
+    def settings(self) -> Mapping[str, Any]:
+        return self._rule.settings()
+
+    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
+        began, attempt = self._clock(), 0
+        while True:
+            reason = {RETRY_REASON: "transient"} if attempt else {}
+            sent = replace(request, metadata={**request.metadata, ATTEMPT: str(attempt), **reason})
+            try:
+                return await inner.answer(sent)
+            except ProviderError as error:
+                error.retry_count = attempt
+                wait = self._rule.decide(error, attempt, began)
+                if wait is None:
+                    raise
+                log.info(
+                    "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
+                    inner.name, inner.model, request.request_id, attempt, error.error_class, wait,
+                )  # fmt: skip
+                self._rule.notify(error, attempt, wait)
+            attempt += 1
+            if wait > 0:
+                await self._sleep(wait)
 
 
 class _Call:

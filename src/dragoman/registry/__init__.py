@@ -7,7 +7,7 @@ from .groups import Candidate, Group
 from .keys import keys_path, remove_key, store_key, stored_keys
 from .limits import RateLimits
 from .pools import Connection
-from .registry import Registry, open_name
+from .registry import Registry, open_embedder_name, open_name, open_reranker_name
 from .served import Served, list_served
 from .vendors import Vendor, load_vendor, vendor_names
 
@@ -31,7 +31,9 @@ __all__ = [
     "keys_path",
     "list_served",
     "load_vendor",
+    "open_embedder_name",
     "open_name",
+    "open_reranker_name",
     "read_file",
     "read_wanted",
     "remove_key",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct, field
@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..config import ConfigError, Section, read_yaml
+from ..errors import InvalidModelError
 from ..middleware import Thresholds
 from ..plugins import load_wires
 from ..prices import PricedAs, PriceTable
 from ..provider import SCHEMES
+from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..tokens import FAMILIES
 from ..transport import Timeouts
 from ..wire import CODECS
@@ -27,7 +29,7 @@ from .groups import Group, check_names, read_group
 from .keys import read_key
 from .limits import RateLimits, read_connection, read_rate_limit, read_retries, read_thresholds, read_timeouts
 from .pools import Connection
-from .vendors import Vendor, load_vendor, vendor_names
+from .vendors import Side, Vendor, load_vendor, vendor_names
 
 # The adapter contract's "options" are knobs of one adapter. Those that are headers on their wire:
 _ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
@@ -62,6 +64,8 @@ class Adapter(Struct, frozen=True):
     connection: Connection = Connection()
     own_wire: str | None = None
     auth: AuthSettings | None = None
+    embed: Side = Side("")
+    rerank: Side = Side("")
 
     def __repr__(self) -> str:
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
@@ -155,6 +159,27 @@ class Adapter(Struct, frozen=True):
             "vendor": vendor.id if vendor else None,
             "headers": headers,
             "hint": vendor.hint if vendor else None,
+        }
+
+    def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
+        """Return what ``connect_embedder`` or ``connect_reranker`` is to be told, besides the model."""
+        vendor = self.vendor
+        own: Side = getattr(self, side)
+        theirs: Side | None = getattr(vendor, side, None)
+        known = EMBED_CODECS if side == "embed" else RERANK_CODECS
+        wire = own.wire or (theirs.wire if theirs is not None else self.wire)
+        if wire not in known:
+            what = "embeds" if side == "embed" else "ranks"
+            raise InvalidModelError(f"no model of {self.name} {what}: its wire, {wire}, has no place for it")
+        at_home = vendor is not None and _same_origin(self.base_url, vendor.base_url)
+        elsewhere = theirs.base_url if theirs is not None and at_home else None
+        chat = self.settings()
+        quirks = {**(theirs.quirks if theirs is not None and theirs.wire == wire else {}), **own.quirks}
+        keys = ("api_key", "timeouts", "name", "headers", "hint", "on_loss", "keep_raw")
+        return {key: chat[key] for key in keys if chat.get(key) is not None} | {
+            "wire": wire,
+            "base_url": own.base_url or elsewhere or chat["base_url"],
+            "quirks": quirks or None,
         }
 
 
@@ -282,6 +307,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
     section.allow(
         "type", "wire", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries", "rate_limit",
         "timeouts", "auth", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
+        "embed", "rerank",
     )  # fmt: skip
     kind = section.get("type", str, name)
     load_wires()
@@ -317,6 +343,8 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         read_connection(section),
         wire,
         read_auth(section),
+        _read_side(section, "embed", EMBED_CODECS, base_url),
+        _read_side(section, "rerank", RERANK_CODECS, base_url),
     )
     _check_options(adapter, section.section("options"), remarks)
     _check_dialect(adapter, section)
@@ -335,6 +363,19 @@ def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
         section.complain(f"no such wire {wire!r}{near}", "wire")
         return None
     return wire
+
+
+def _read_side(section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None) -> Side:
+    """Read how an adapter embeds or ranks; an address or a quirk that the wire cannot take is an error of the file."""
+    own = section.section(key)
+    own.allow("wire", "base_url", "quirks")
+    side = Side(own.choice("wire", tuple(codecs)) or "", own.get("base_url", str), own.section("quirks").plain())
+    if side.wire:
+        try:
+            codecs[side.wire].connect("m", side.base_url or base_url or "https://not-configured.invalid", side.quirks)
+        except ValueError as error:
+            own.complain(str(error))
+    return side
 
 
 def _same_origin(url: str | None, other: str | None) -> bool:

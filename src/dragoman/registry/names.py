@@ -15,6 +15,7 @@ from ..errors import InvalidModelError
 from ..middleware import Thresholds
 from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES
+from ..retrieval import EMBED_SCHEMES
 from .entries import Adapter, File, ModelEntry
 from .groups import Group, join_facts
 from .observed import ObservedFacts, observed_path
@@ -122,7 +123,12 @@ class Names(Struct, frozen=True):
     def chats(self, entry: ModelEntry) -> bool:
         """Return whether a model takes messages, rather than texts to embed or sounds to transcribe."""
         vendor = self.adapter(entry.adapter).vendor
-        return vendor is None or entry.wire_name not in vendor.not_chat
+        return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
+
+    def is_embed_scheme(self, name: str) -> bool:
+        """Return whether a name is that of an embedder that needs no address. The file has priority."""
+        is_own = name in self.aliases or name in self.models or name in self.groups
+        return not is_own and name.partition(":")[0] in EMBED_SCHEMES
 
     def retries(self, entry: ModelEntry) -> int:
         """Return how often a call is retried: never, unless the file configures the adapter."""

@@ -19,11 +19,12 @@ from ..config import ConfigError
 from ..errors import InvalidModelError
 from ..prices import PriceTable
 from ..provider import Provider
+from ..retrieval import Embedder, Reranker
 from .choose import Choice, Needs, choose_among, read_wanted
 from .entries import Adapter, File, ModelEntry, config_path, read_file
 from .groups import Group
 from .names import Names
-from .stacks import Order, Stacks, Subscriber
+from .stacks import NOT_CHAT, Order, Stacks, Subscriber
 from .vendors import load_vendor, vendor_names
 
 log = logging.getLogger("dragoman")
@@ -158,6 +159,25 @@ class Registry:
         """
         return self._open(name, Order(settings, subscribers, retries, planning))
 
+    def open_embedder(
+        self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
+    ) -> Embedder:
+        """Return the embedding model of a name, with ``subscribers`` called for every request; see ``open``.
+
+        Each call returns one of its own. The candidates of a group must be servers of one model.
+        """
+        order = Order(settings, subscribers, retries)
+        found: Embedder = self._stacks.open_retrieval(self._names(), name, "embed", order)
+        return found
+
+    def open_reranker(
+        self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
+    ) -> Reranker:
+        """Return the reranking model of a name; see ``open_embedder``."""
+        order = Order(settings, subscribers, retries)
+        found: Reranker = self._stacks.open_retrieval(self._names(), name, "rerank", order)
+        return found
+
     async def close(self) -> None:
         """Close the connections of every provider that was opened here."""
         await self._stacks.close()
@@ -212,11 +232,37 @@ def open_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> P
         # Each call has a provider of its own: one caller's close() must not end another's stream.
         return _load_registry(config_path())._open(model, Order(dict(settings), retries=retries), shared=False)
     except InvalidModelError as error:
+        if error.provider_code == NOT_CHAT:
+            raise
         error.advice = (
             'A name is "vendor:model", an alias of models.yaml or "local"; '
             'a server of your own needs base_url="http://127.0.0.1:8080/v1".'
         )
         raise
+
+
+def open_embedder_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Embedder:
+    """Open an embedding model by its name, for ``connect_embedder``."""
+    try:
+        return _load_registry(config_path()).open_embedder(model, retries=retries, **settings)
+    except InvalidModelError as error:
+        error.advice = _NAME_ADVICE
+        raise
+
+
+def open_reranker_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Reranker:
+    """Open a reranking model by its name, for ``connect_reranker``."""
+    try:
+        return _load_registry(config_path()).open_reranker(model, retries=retries, **settings)
+    except InvalidModelError as error:
+        error.advice = _NAME_ADVICE
+        raise
+
+
+_NAME_ADVICE = (
+    'A name is "vendor:model" or an alias of models.yaml; '
+    'a server of your own needs base_url="http://127.0.0.1:8080/v1".'
+)
 
 
 def _load(path: Path) -> Names:

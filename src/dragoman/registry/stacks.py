@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from ..errors import AuthenticationError
+from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import (
     Availability,
     Fallback,
@@ -32,6 +32,7 @@ from ..middleware import (
     Thresholds,
 )
 from ..provider import Provider, bind, open_scheme
+from ..retrieval import RetrievalModel, bind_embedder, bind_reranker, open_embed_scheme
 from ..wire import CODECS
 from .entries import Adapter, ModelEntry, config_path
 from .groups import Candidate, Group
@@ -40,6 +41,7 @@ from .names import Names
 from .pools import Lease, Pools
 
 Subscriber = Callable[..., Any]
+StackT = TypeVar("StackT", bound=Provider | RetrievalModel[Any, Any])
 
 _GROUP_SETTINGS = ("timeouts", "on_loss", "keep_raw", "transport")
 
@@ -86,6 +88,21 @@ class Stacks:
         for lease in kept[1]:
             lease.holders += 1
         return kept[0]
+
+    def open_retrieval(self, names: Names, name: str, side: Literal["embed", "rerank"], order: Order) -> Any:
+        """Return the embedder or reranker of a model, or of a group of servers of one model."""
+        if side == "embed" and names.is_embed_scheme(name):
+            return _retry(_observe(open_embed_scheme(name, order.settings), order), order.retries or 0)
+        group = names.group(name)
+        if group is not None:
+            members: list[Any] = [
+                self._build_retrieval(names, names.find(each.model), side, order) for each in group.candidates
+            ]
+            found: Any = Fallback(members, self._share_availability(names), name=group.name)
+            return _retry(found, order.retries or 0)
+        entry = names.find(name)
+        model = self._build_retrieval(names, entry, side, order)
+        return _retry(model, names.retries(entry) if order.retries is None else order.retries)
 
     def forget(self) -> None:
         """Build anew what is opened from now on: the file has changed."""
@@ -154,6 +171,8 @@ class Stacks:
         if order.settings.get("wire") in CODECS:
             adapter = adapter.with_wire(order.settings["wire"])
         given = {**_describe(entry, adapter), **order.settings}
+        if adapter.vendor is not None and not adapter.vendor.chats:
+            raise not_a_chat_model(entry, adapter)
         is_usable = entry.status == "configured" or order.planning
         if not is_usable and not ("api_key" in order.settings and adapter.base_url):
             raise not_configured(entry, adapter)
@@ -166,6 +185,25 @@ class Stacks:
         if adapter.rate_limit is not None:
             limiters = [self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit), *limiters]
         return RateLimit(provider, limiter=limiters) if limiters else provider
+
+    def _build_retrieval(self, names: Names, entry: ModelEntry, side: Literal["embed", "rerank"], order: Order) -> Any:
+        adapter = names.adapter(entry.adapter)
+        if entry.status != "configured" and not ("api_key" in order.settings and adapter.base_url):
+            raise not_configured(entry, adapter)
+        given = {
+            **adapter.retrieval_settings(side),
+            "capabilities": entry.capabilities,
+            "priced_as": entry.priced_as,
+            **order.settings,
+        }
+        if given.get("transport") is None:
+            given["transport"] = self._pools.lease(adapter.name, adapter.connection)
+            given["transport"].holders += 1
+        bind_side: Any = bind_embedder if side == "embed" else bind_reranker
+        model: Any = _observe(bind_side(entry.wire_name, **given), order)
+        if adapter.rate_limit is None:
+            return model
+        return RateLimit(model, limiter=[self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit)])
 
     def _bind(self, entry: ModelEntry, adapter: Adapter, settings: dict[str, Any]) -> Provider:
         if settings.get("transport") is None:
@@ -218,12 +256,32 @@ def _describe(entry: ModelEntry, adapter: Adapter) -> dict[str, Any]:
     }
 
 
-def _observe(provider: Provider, order: Order) -> Provider:
-    return Observe(provider, *order.subscribers) if order.subscribers else provider
+def _observe(provider: StackT, order: Order) -> StackT:
+    inner: Any = provider
+    layered: Any = Observe(inner, *order.subscribers) if order.subscribers else inner
+    found: StackT = layered
+    return found
 
 
-def _retry(provider: Provider, retries: int) -> Provider:
-    return Retry(provider, max_retries=retries) if retries else provider
+def _retry(provider: StackT, retries: int) -> StackT:
+    inner: Any = provider
+    layered: Any = Retry(inner, max_retries=retries) if retries else inner
+    found: StackT = layered
+    return found
+
+
+NOT_CHAT = "not_a_chat_model"
+
+
+def not_a_chat_model(entry: ModelEntry, adapter: Adapter) -> InvalidModelError:
+    """Return the error of a model that embeds or ranks, and is asked to chat."""
+    return InvalidModelError(
+        f"{entry.id} does not chat: this vendor embeds and ranks",
+        provider=adapter.name,
+        model=entry.wire_name,
+        provider_code=NOT_CHAT,
+        advice="Use connect_embedder or connect_reranker.",
+    )
 
 
 def find_missing(adapter: Adapter) -> str:

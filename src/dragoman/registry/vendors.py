@@ -36,8 +36,13 @@ _FACTS = {
     "parallel_tools": "supports_parallel_tool_calls",
     "caching": "supports_prompt_caching",
     "image_types": "accepted_image_media_types",
+    "embeds": "supports_embeddings",
+    "ranks": "supports_reranking",
+    "shortens": "supports_dimensions",
+    "dimensions": "max_dimensions",
+    "batch": "max_batch_size",
 }
-_KINDS: dict[str, type] = {"context": int, "output": int, "image_types": list}
+_KINDS: dict[str, type] = {"context": int, "output": int, "image_types": list, "dimensions": int, "batch": int}
 
 
 class WireForm(Struct, frozen=True):
@@ -47,13 +52,23 @@ class WireForm(Struct, frozen=True):
     quirks: dict[str, Any] = field(default_factory=dict)
 
 
+class Side(Struct, frozen=True):
+    """How a vendor embeds or ranks: the wire, its quirks, and the address, if that is another than for chat."""
+
+    wire: str
+    base_url: str | None = None
+    quirks: dict[str, Any] = field(default_factory=dict)
+    proofs: dict[str, str] = field(default_factory=dict)
+
+
 class Vendor(Struct, frozen=True):
     """Where a vendor is, how its wire differs, and what its models are known to do.
 
     ``tokens`` is the family of vocabularies of its models, ``families`` names the models of another.
     ``base_url_env`` is the environment variable in which users of the server have its address, ``hint`` the advice
-    when no server answers there. ``not_chat`` has the models that embed or transcribe, and do not take messages.
-    ``wire`` is the one that is spoken unless the user names another of ``wires``.
+    when no server answers there. ``not_chat`` has the models that embed or transcribe, and do not take messages;
+    ``chats`` is false for a vendor that has no others. ``wire`` is the one that is spoken unless the user names another
+    of ``wires``; ``embed`` and ``rerank`` are how it embeds and ranks.
     """
 
     id: str
@@ -72,6 +87,9 @@ class Vendor(Struct, frozen=True):
     hint: str | None = None
     not_chat: frozenset[str] = frozenset()
     wires: dict[str, WireForm] = field(default_factory=dict)
+    chats: bool = True
+    embed: Side | None = None
+    rerank: Side | None = None
 
     def address(self, wire: str | None = None) -> str | None:
         """Return the base URL of a wire, with host and port from the variable ``base_url_env`` if it is set."""
@@ -141,7 +159,7 @@ def _folder() -> Any:
 def _build(vendor: str, root: Section) -> Vendor:
     root.allow(
         "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens", "local", "quirks",
-        "proofs", "as_of", "models", "wires", "facts",
+        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank",
     )  # fmt: skip
     as_of = root.get("as_of", str)
     models = dict(root.section("models").sections())
@@ -165,6 +183,22 @@ def _build(vendor: str, root: Section) -> Vendor:
         root.get("hint", str),
         frozenset({name for name, section in models.items() if not section.get("chat", bool, True)}),
         {wire: WireForm(base_url, quirks), **_read_wires(root.section("wires"), base_url)},
+        root.get("chat", bool, True),
+        _read_side(root, "embed"),
+        _read_side(root, "rerank"),
+    )
+
+
+def _read_side(root: Section, key: str) -> Side | None:
+    if key not in root:
+        return None
+    section = root.section(key)
+    section.allow("wire", "base_url", "quirks", "proofs")
+    return Side(
+        section.get("wire", str, "openai"),
+        section.get("base_url", str),
+        section.section("quirks").plain(),
+        section.section("proofs").plain(),
     )
 
 

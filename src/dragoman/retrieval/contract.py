@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -22,7 +23,7 @@ from ..events import Sale
 from ..prices import PricedAs, PriceRow
 from ..provider.stream import CallsInFlight, WaitingCall
 from .check import build_embed_request, build_rerank_request, check_abilities
-from .split import check_length, join_embeddings, join_rankings, split_documents, split_texts
+from .split import JoinedEmbeddings, join_rankings, split_documents, split_texts
 from .values import Embeddings, EmbedRequest, Operation, Ranking, RerankRequest
 
 RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
@@ -137,6 +138,27 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
         )  # fmt: skip
         return await self.send(request)
 
+    async def embed_batches(
+        self,
+        texts: Iterable[str],
+        *,
+        size: int | None = None,
+        input_type: str | None = None,
+        dimensions: int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Embeddings]:
+        """Yield the vectors of one request after the other, for texts that are too many to hold in memory.
+
+        ``size`` is how many texts go into one request, by default ``batch_size`` or 1,000.
+        """
+        if isinstance(texts, str):
+            raise InvalidRequestError("texts must be an iterable of strings; put the one string into a list")
+        left = iter(texts)
+        step = min([each for each in (size, self.batch_size) if each is not None], default=1000)
+        while part := list(islice(left, step)):
+            yield await self.embed(part, input_type=input_type, dimensions=dimensions, extras=extras, metadata=metadata)
+
     async def send(self, request: EmbedRequest) -> Embeddings:
         """Answer a request of any size."""
         try:
@@ -149,14 +171,16 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
         size = self.batch_size
         if size is None or len(request.texts) <= size:
             return await self.answer(request)
-        parts: list[Embeddings] = []
+        joined = JoinedEmbeddings()
         try:
             for part in split_texts(request, size):
-                parts.append(check_length(await self.answer(part), parts))
+                joined.add(await self.answer(part))
         except (ProviderError, asyncio.CancelledError) as error:
-            _report_partial(error, request, parts, size)
+            _report_partial(error, request, joined.count, size, joined.result())
             raise
-        return join_embeddings(parts)
+        answer = joined.result()
+        assert answer is not None
+        return answer
 
 
 class Reranker(RetrievalModel[RerankRequest, Ranking]):
@@ -204,7 +228,7 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
             for part in split_documents(request, size):
                 parts.append(await self.answer(part))
         except (ProviderError, asyncio.CancelledError) as error:
-            _report_partial(error, request, parts, size)
+            _report_partial(error, request, len(parts), size, join_rankings(parts, request, size) if parts else None)
             raise
         return join_rankings(parts, request, size)
 
@@ -217,15 +241,15 @@ def find_sale(model: RetrievalModel[Any, Any]) -> Sale:
 def _report_partial(
     error: BaseException,
     request: EmbedRequest | RerankRequest,
-    parts: Sequence[Embeddings] | Sequence[Ranking],
+    count: int,
     size: int,
+    answered: Embeddings | Ranking | None,
 ) -> None:
     """Attach to an error what had arrived, which is billed, and say which texts failed and which were not sent."""
     given = request.texts if isinstance(request, EmbedRequest) else request.documents
     name = "texts" if isinstance(request, EmbedRequest) else "documents"
-    start = len(parts) * size
+    start = count * size
     end = min(start + size, len(given))
-    answered = _join_some(request, parts, size)
     if isinstance(error, ProviderError):
         error.response = answered
         rest = "" if end == len(given) else f"; {name}[{end}:{len(given)}] were not sent"
@@ -234,12 +258,6 @@ def _report_partial(
         error.args = (error.message,)
     else:
         error.response = answered  # type: ignore[attr-defined]
-
-
-def _join_some(request: EmbedRequest | RerankRequest, parts: Sequence[Any], size: int) -> Embeddings | Ranking | None:
-    if not parts:
-        return None
-    return join_embeddings(parts) if isinstance(request, EmbedRequest) else join_rankings(parts, request, size)
 
 
 def walk_models(model: RetrievalModel[Any, Any]) -> Iterator[RetrievalModel[Any, Any]]:

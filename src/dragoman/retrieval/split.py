@@ -54,6 +54,30 @@ def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
     )
 
 
+class JoinedEmbeddings:
+    """Joins the answers to consecutive slices as they arrive, so that no vector is kept twice."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._data = bytearray()
+        self._parts: list[Embeddings] = []  # without their vectors
+
+    def add(self, part: Embeddings) -> None:
+        """Add the answer to the next slice."""
+        check_length(part, self._parts)
+        self._data += part.vectors.data.cast("B")
+        # A view of nothing keeps the length of the vectors, and not the vectors.
+        self._parts.append(replace(part, vectors=Vectors(b"", part.dimensions)))
+        self.count += 1
+
+    def result(self) -> Embeddings | None:
+        """Return what was added as one answer; ``None`` if nothing was."""
+        if not self._parts:
+            return None
+        joined = join_embeddings(self._parts)
+        return replace(joined, vectors=Vectors(self._data, joined.dimensions))
+
+
 def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -> Ranking:
     """Return the answers to consecutive slices as one: indices of the whole list, sorted, cut at ``top_k``."""
     first = parts[0]

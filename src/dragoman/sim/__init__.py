@@ -3,6 +3,7 @@
 from ..config import ConfigError
 from .batches import BatchScript, SimBatches
 from .provider import ScriptedProvider
+from .retrieval import SimulatedEmbedder, SimulatedReranker
 from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 from .server import SimServer, serve
 from .yaml import read_script
@@ -20,6 +21,8 @@ __all__ = [
     "ScriptedProvider",
     "SimBatches",
     "SimServer",
+    "SimulatedEmbedder",
+    "SimulatedReranker",
     "read_script",
     "serve",
 ]

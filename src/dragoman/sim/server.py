@@ -14,12 +14,15 @@ from ..errors import InvalidModelError, ProviderError
 from ..events import Event
 from ..messages import Request
 from ..provider import Provider, connect
+from ..retrieval import Embedder, Reranker, connect_embedder, connect_reranker
+from ..retrieval.wire.server import RetrievalServer
 from ..tokens import estimate_input_tokens
 from ..validate import check_request
 from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
 from .batches import BatchScript, SimBatches
 from .faults import Mangler
 from .provider import Scene, ScriptedProvider, read_batches
+from .retrieval import RETRIEVAL_BASES, RETRIEVAL_PATHS, SimulatedEmbedder, SimulatedReranker
 from .script import Answer, Script, ScriptRule
 from .yaml import read_script
 
@@ -53,8 +56,12 @@ class SimServer:
         host: str = "127.0.0.1",
         port: int = 0,
         batches: BatchScript | None = None,
+        embedder: Embedder | None = None,
+        reranker: Reranker | None = None,
     ) -> None:
         self.provider = provider
+        self.embedder = embedder or SimulatedEmbedder(model=provider.model)
+        self.reranker = reranker or SimulatedReranker(model=provider.model)
         self.models = models
         self.batches = SimBatches(provider, batches or BatchScript())
         self._host = host
@@ -82,6 +89,17 @@ class SimServer:
     def connect(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Provider:
         """A provider of ours that asks this server over a socket."""
         return connect(model or self.provider.model, wire=wire, base_url=self.base_urls[wire], **settings)
+
+    def connect_embedder(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Embedder:
+        """Return an embedder of ours that asks this server over a socket."""
+        return connect_embedder(model or self.embedder.model, wire=wire, base_url=self._base(wire), **settings)
+
+    def connect_reranker(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Reranker:
+        """Return a reranker of ours that asks this server over a socket."""
+        return connect_reranker(model or self.reranker.model, wire=wire, base_url=self._base(wire), **settings)
+
+    def _base(self, wire: str) -> str:
+        return self.url + RETRIEVAL_BASES[wire]
 
     def start(self) -> str:
         """Open the port; ``OSError`` if it cannot be had."""
@@ -136,6 +154,8 @@ class SimServer:
 
         application = web.Application(client_max_size=MAX_BODY)
         self.batches.add_routes(application.router)
+        for path, server in RETRIEVAL_PATHS.items():
+            application.router.add_post(path, _RetrievalRoute(self, server).handle)
         for wire, codec in SERVER_CODECS.items():
             application.router.add_post(_PATHS[wire], _Route(self, codec).handle)
         application.router.add_post("/v1/messages/count_tokens", self._count)
@@ -234,6 +254,24 @@ class _Route:
         except ProviderError as error:
             return _response(codec.error(error))
         return await _Performance(request, codec, asked, scene).run()
+
+
+class _RetrievalRoute:
+    """One operation of a retrieval wire."""
+
+    def __init__(self, server: SimServer, codec: RetrievalServer) -> None:
+        self._server = server
+        self._codec = codec
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        codec = self._codec
+        model: Any = self._server.embedder if codec.operation == "embed" else self._server.reranker
+        try:
+            asked = codec.decode(await request.read(), request.path)
+            answer = await model.answer(asked.request)
+        except ProviderError as error:
+            return _response(codec.error(error))
+        return _response(codec.encode(answer, asked, asked.request.model or model.model))
 
 
 class _Performance:

@@ -34,6 +34,7 @@ __all__ = [
     "CODECS",
     "SERVER_CODECS",
     "Asked",
+    "ByWire",
     "Codec",
     "Decoder",
     "Encoded",
@@ -56,18 +57,19 @@ def add_codec(wire: str, place: str) -> None:
     _codecs.add(wire, place)
 
 
-class _ByWire(Mapping[str, _T], Generic[_T]):
+class ByWire(Mapping[str, _T], Generic[_T]):
     """Values by the name of their wire; the module of each is imported when the value is first read."""
 
-    def __init__(self, places: dict[str, str], make: Callable[[Any], _T]) -> None:
+    def __init__(self, places: dict[str, str], make: Callable[[Any], _T], package: str = __name__) -> None:
         self._places = places
+        self._package = package
         self._make = make
         self._made: dict[str, _T] = {}
 
     def __getitem__(self, wire: str) -> _T:
         if wire not in self._made:
             module, _, name = self._places[wire].partition(":")
-            self._made[wire] = self._make(getattr(importlib.import_module(module, __name__), name))
+            self._made[wire] = self._make(getattr(importlib.import_module(module, self._package), name))
         return self._made[wire]
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +83,7 @@ class _ByWire(Mapping[str, _T], Generic[_T]):
         self._places[wire] = place
 
 
-_codecs: _ByWire[type[Codec]] = _ByWire(
+_codecs: ByWire[type[Codec]] = ByWire(
     {
         "anthropic": ".anthropic:AnthropicCodec",
         "gemini": ".gemini:GeminiCodec",
@@ -94,7 +96,7 @@ _codecs: _ByWire[type[Codec]] = _ByWire(
 CODECS: Mapping[str, type[Codec]] = _codecs
 """The client side of each wire, by name."""
 
-SERVER_CODECS: Mapping[str, ServerCodec] = _ByWire(
+SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     {
         "anthropic": ".anthropic.server:AnthropicServer",
         "gemini": ".gemini.server:GeminiServer",

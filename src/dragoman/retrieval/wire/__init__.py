@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...wire import ByWire
 from .codec import EmbedCodec, EmbedPart, RankPart, RerankCodec, RetrievalCodec
-from .cohere import CohereEmbed, CohereRerank
-from .gemini import GeminiEmbed
-from .jina import JinaEmbed, JinaRerank
-from .ollama import OllamaEmbed
-from .openai import OpenAIEmbed, OpenAIRerank
-from .tei import TeiEmbed, TeiRerank
-from .voyage import VoyageEmbed, VoyageRerank
 
 __all__ = [
     "EMBED_CODECS",
@@ -28,13 +22,30 @@ __all__ = [
     "RetrievalCodec",
 ]
 
-EMBED_CODECS: Mapping[str, type[EmbedCodec[Any]]] = {
-    codec.wire: codec
-    for codec in (CohereEmbed, GeminiEmbed, JinaEmbed, OllamaEmbed, OpenAIEmbed, TeiEmbed, VoyageEmbed)
-}
+EMBED_CODECS: Mapping[str, type[EmbedCodec[Any]]] = ByWire(
+    {
+        "cohere": ".cohere:CohereEmbed",
+        "gemini": ".gemini:GeminiEmbed",
+        "jina": ".jina:JinaEmbed",
+        "ollama": ".ollama:OllamaEmbed",
+        "openai": ".openai:OpenAIEmbed",
+        "tei": ".tei:TeiEmbed",
+        "voyage": ".voyage:VoyageEmbed",
+    },
+    lambda codec: codec,
+    __name__,
+)
 """The wires that embed, by name."""
 
-RERANK_CODECS: Mapping[str, type[RerankCodec[Any]]] = {
-    codec.wire: codec for codec in (CohereRerank, JinaRerank, OpenAIRerank, TeiRerank, VoyageRerank)
-}
+RERANK_CODECS: Mapping[str, type[RerankCodec[Any]]] = ByWire(
+    {
+        "cohere": ".cohere:CohereRerank",
+        "jina": ".jina:JinaRerank",
+        "openai": ".openai:OpenAIRerank",
+        "tei": ".tei:TeiRerank",
+        "voyage": ".voyage:VoyageRerank",
+    },
+    lambda codec: codec,
+    __name__,
+)
 """The wires that rank, by name."""

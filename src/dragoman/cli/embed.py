@@ -1,0 +1,101 @@
+"""``dragoman embed``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ..prices import cost
+from ..retrieval import EMBED_CODECS, Embeddings
+from .errors import report_errors
+from .options import json_option, model_argument
+from .retrieval import open_retrieval, read_lines, retrieval_options, show_warnings
+
+
+@click.command("embed")
+@model_argument()
+@click.argument("texts", nargs=-1)
+@click.option("--file", "-f", type=click.File("r", encoding="utf-8"), help="Texts, one a line; -: standard input.")
+@click.option("--input-type", metavar="TYPE", help="What the texts are for: query, document, or one of the wire's own.")
+@click.option("--dimensions", type=click.IntRange(1), metavar="N", help="The length of the vectors.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar="FILE",
+              help="Write the vectors to a .npy file for NumPy, or a .jsonl file.")  # fmt: skip
+@retrieval_options(EMBED_CODECS)
+@json_option("the vectors and the usage")
+def command(
+    model: str,
+    texts: tuple[str, ...],
+    file: Any,
+    input_type: str | None,
+    dimensions: int | None,
+    output: Path | None,
+    *,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Turn TEXTS into vectors with MODEL: a vendor:model, an alias, or local.
+
+    Without TEXTS, each line of standard input is one. A long list is sent in several requests.
+    """
+    given = [*texts, *read_lines(file, or_stdin=not texts)]
+    if not given:
+        raise click.UsageError("there is no text to embed")
+    with report_errors(), open_retrieval("embed", model, options) as embedder:
+        found: Embeddings = embedder.embed(given, input_type=input_type, dimensions=dimensions)
+    show_warnings(found.warnings)
+    if output is not None:
+        _write_file(output, given, found)
+    if as_json:
+        click.echo(json.dumps({**_describe(found), **({} if output else {"vectors": found.vectors.tolist()})}))
+    elif output is not None:
+        click.echo(f"{len(found.vectors)} vectors of {found.dimensions} numbers: {output}", err=True)
+    else:
+        for line in _show(given, found):
+            click.echo(line)
+
+
+def _describe(found: Embeddings) -> dict[str, Any]:
+    bill = cost(found)
+    return {
+        "model": found.model,
+        "count": len(found.vectors),
+        "dimensions": found.dimensions,
+        "usage": msgspec.to_builtins(found.usage),
+        "cost_usd": str(bill.total) if bill else None,
+        "warnings": [str(warning) for warning in found.warnings],
+    }
+
+
+def _show(texts: list[str], found: Embeddings) -> Iterator[str]:
+    """Return the start of each vector on a terminal, and whole vectors as JSON lines elsewhere."""
+    if not sys.stdout.isatty():
+        yield from [json.dumps(row.tolist()) for row in found.vectors]
+        return
+    for text, row in zip(texts, found.vectors, strict=True):
+        numbers = " ".join([f"{number:+.4f}" for number in row[:6]])
+        yield f"{numbers} … ({found.dimensions})  {text[:60]!r}"
+
+
+def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
+    try:
+        if path.suffix == ".npy":
+            path.write_bytes(_npy_header(len(found.vectors), found.dimensions) + found.vectors.tobytes())
+        else:
+            pairs = zip(texts, found.vectors, strict=True)
+            lines = [json.dumps({"text": text, "vector": row.tolist()}) for text, row in pairs]
+            path.write_text("\n".join(lines) + "\n", "utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _npy_header(rows: int, columns: int) -> bytes:
+    """Return the head of a NumPy file, version 1.0: the numbers begin at a multiple of 64 bytes."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
+    padded = text + " " * (-(len(text) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()

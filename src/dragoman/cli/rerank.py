@@ -1,0 +1,68 @@
+"""``dragoman rerank``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import msgspec
+
+from ..prices import cost
+from ..retrieval import RERANK_CODECS, Ranking
+from .console import legible
+from .errors import report_errors
+from .options import json_option, model_argument
+from .retrieval import open_retrieval, read_lines, retrieval_options, show_warnings
+
+
+@click.command("rerank")
+@model_argument()
+@click.argument("query")
+@click.argument("documents", nargs=-1)
+@click.option(
+    "--file", "-f", type=click.File("r", encoding="utf-8"), help="Documents, one a line; - for standard input."
+)
+@click.option("--top-k", type=click.IntRange(1), metavar="N", help="Only the N best.")
+@retrieval_options(RERANK_CODECS)
+@json_option("the ranking and the usage")
+def command(
+    model: str,
+    query: str,
+    documents: tuple[str, ...],
+    file: Any,
+    top_k: int | None,
+    *,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Order DOCUMENTS by their relevance to QUERY with MODEL, the best first.
+
+    Without DOCUMENTS, each line of standard input is one.
+    """
+    given = [*documents, *read_lines(file, or_stdin=not documents)]
+    if not given:
+        raise click.UsageError("there is no document to rank")
+    with report_errors(), open_retrieval("rerank", model, options) as reranker:
+        found: Ranking = reranker.rerank(query, given, top_k=top_k)
+    show_warnings(found.warnings)
+    if as_json:
+        click.echo(json.dumps(_describe(found, given)))
+        return
+    for each in found.results:
+        click.echo(f"{each.relevance_score:8.4f}  {legible(given[each.index])}")
+
+
+def _describe(found: Ranking, given: list[str]) -> dict[str, Any]:
+    bill = cost(found)
+    results = [
+        {"index": each.index, "relevance_score": each.relevance_score, "document": given[each.index]}
+        for each in found.results
+    ]
+    return {
+        "model": found.model,
+        "results": results,
+        "usage": msgspec.to_builtins(found.usage),
+        "cost_usd": str(bill.total) if bill else None,
+        "warnings": [str(warning) for warning in found.warnings],
+    }

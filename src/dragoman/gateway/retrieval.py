@@ -1,0 +1,143 @@
+"""Embedding and reranking through the gateway, with the same keys, limits and records as for chat."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..calls import CallFailed
+from ..errors import (
+    InvalidModelError,
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    TimedOutError,
+)
+from ..middleware.answers import describe_request, record_answer, record_failed_request
+from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
+from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
+from .access import Service
+from .accounts import describe_inbound
+from .evidence import CallEnd
+from .exchange import Action, Exchange, GoneError, Receive, Scope, Send
+
+MAX_TEXTS = 10_000
+"""Texts or documents in one request of a client."""
+
+_SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
+
+
+class RetrievalHandler:
+    """The POST of one operation of a wire."""
+
+    def __init__(self, service: Service, codec: RetrievalServer) -> None:
+        self._service = service
+        self._codec = codec
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await RetrievalExchange(self._service, self._codec, scope, receive, send).run()
+
+
+class RetrievalExchange(Exchange):
+    """One request for vectors or a ranking: admitted, answered, accounted for."""
+
+    __slots__ = ("answer", "asked", "found", "retrieval")
+
+    def __init__(self, service: Service, codec: RetrievalServer, scope: Scope, receive: Receive, send: Send) -> None:
+        front: Any = codec  # an exchange needs of a codec its wire, its refusals and its keys
+        super().__init__(service, front, scope, receive, send)
+        self.retrieval = codec
+        self.record = self._record_call
+        self.asked: EmbedRequest | RerankRequest | None = None
+        self.found: RetrievalModel[Any, Any] | None = None
+        self.answer: Embeddings | Ranking | None = None
+
+    async def _run(self, action: Action) -> None:
+        self._identify()
+        body = await self._read_body()
+        self.size = len(body)
+        asked = await self._work(self._decode, body)
+        del body
+        self.service.release(self.held)
+        self.held = 0
+        model = self._find_model(asked.request.model)
+        if self.key is not None and self.key.is_limited:
+            await self._admit_key(model)
+        self.asked = replace(asked.request, model=model.model, request_id=self.id)
+        self.found = model
+        answer = self.answer = await self._ask(model, self.asked)
+        self.warnings += answer.warnings
+        written = replace(asked, request=self.asked)
+        await self._reply(await self._write(answer, written))
+
+    def _decode(self, body: bytes) -> AskedRetrieval:
+        self.service.bounds.check_body(body)
+        asked = self.retrieval.decode(body, self.scope["path"])
+        request = asked.request
+        count = len(request.texts if isinstance(request, EmbedRequest) else request.documents)
+        if count > MAX_TEXTS:
+            raise InvalidRequestError(f"the request has more than {MAX_TEXTS} texts", status=413)
+        self.warnings = asked.warnings
+        return asked
+
+    def _find_model(self, name: str) -> RetrievalModel[Any, Any]:
+        if self.key is not None and not self.key.allows(name):
+            raise InvalidModelError("no model of this name is served here")
+        model = self.service.models.find_retrieval(name, self.retrieval.operation)
+        self.model = name
+        return model
+
+    async def _admit_key(self, model: RetrievalModel[Any, Any]) -> None:
+        assert self.key is not None
+        if not self.service.counts:
+            raise QuotaExceededError("this key has limits, and the gateway's workers have no file to count them in")
+        if self.key.budget_usd is not None and model.priced_as.find_problem() is not None:
+            raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
+        self.lease = await self.service.ledger.admit(self.key, self.service.bounds.reply_seconds + _SPARE)
+
+    async def _ask(self, model: Any, request: Any) -> Any:
+        self.task = asyncio.current_task()
+        watcher = asyncio.ensure_future(self._watch())
+        try:
+            async with asyncio.timeout(self.service.bounds.reply_seconds):
+                return await model.send(request)
+        except TimeoutError:
+            raise TimedOutError("the reply took longer than this gateway allows", which="total") from None
+        except asyncio.CancelledError:
+            if self.gone and self.task is not None:
+                self.task.uncancel()
+                raise GoneError from None
+            raise OverloadedError("the gateway is shutting down", retry_after=1) from None
+        finally:
+            watcher.cancel()
+
+    async def _write(self, answer: Embeddings | Ranking, asked: AskedRetrieval) -> Any:
+        """Write an answer, in a thread if it is so large that the event loop would stand still."""
+        large = isinstance(answer, Embeddings) and answer.vectors.data.nbytes > 64 * 1024
+        encode = self.retrieval.encode
+        return (
+            await asyncio.to_thread(encode, answer, asked, self.model) if large else encode(answer, asked, self.model)
+        )
+
+    def _record_call(self, seconds: float) -> list[CallEnd]:
+        """Return the record of the call, and write it to the log if there is one; none if there was no call."""
+        if self.asked is None or self.found is None:
+            return []
+        content = self.service.calls is not None and self.service.calls.include_content
+        facts = describe_request(self.found, self.asked, time.time() - seconds, include_content=content)
+        record: CallEnd
+        if self.answer is not None:
+            record = record_answer(self.found, facts, self.answer, seconds)
+        else:
+            error: BaseException = self.error or asyncio.CancelledError()
+            answered = self.error.response if isinstance(self.error, ProviderError) else None
+            record = record_failed_request(self.found, facts, error, answered, seconds)
+        record = replace(record, inbound=describe_inbound(self))
+        if self.service.calls is not None:
+            shown = replace(record, error_message_redacted="(not logged)") if isinstance(record, CallFailed) else record
+            self.service.calls.put_records([record if content else shown], self.id)
+        return [record]

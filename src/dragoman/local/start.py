@@ -1,0 +1,57 @@
+"""Start the server of a model, with what the environment and the catalogue set."""
+
+from __future__ import annotations
+
+import os
+
+from .catalog import CatalogModel
+from .pull import Found, check_model
+from .server import LocalServer
+
+CONTEXT = 4096
+"""Tokens of one conversation, for files that are not in the catalogue."""
+
+THREADS = "DRAGOMAN_LOCAL_THREADS"
+"""The environment variable for the number of threads that compute."""
+
+
+def open_server(
+    found: Found,
+    *,
+    context: int | None = None,
+    threads: int | None = None,
+    parallel: int = 2,
+    port: int = 0,
+    key: str | None = None,
+    embeds: bool = False,
+) -> LocalServer:
+    """Return a server for a model, not yet started; what is not given comes from the environment and the catalogue.
+
+    With ``embeds`` it answers for embeddings, and not for chat.
+    """
+    entry = found.entry
+    return LocalServer(
+        check_model(found),
+        alias=entry.model if entry is not None else found.name,
+        context=context or (entry.context if entry is not None else CONTEXT),
+        threads=threads or default_threads(entry),
+        parallel=parallel,
+        port=port,
+        template=entry.template_text() if entry is not None else "",
+        key=key,
+        embeds=embeds,
+    )
+
+
+def default_threads(entry: CatalogModel | None = None) -> int:
+    """Return how many threads compute: ``$DRAGOMAN_LOCAL_THREADS``, else what the catalogue sets, else 1."""
+    return _read_threads() or (entry.threads if entry is not None else 1)
+
+
+def _read_threads() -> int | None:
+    text = os.environ.get(THREADS, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ValueError(f"{THREADS} must be a whole number of at least 1, not {text!r}")
+    return int(text)

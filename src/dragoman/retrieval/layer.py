@@ -1,0 +1,105 @@
+"""Layers around embedders and rerankers: a policy decides what happens around each request.
+
+The middleware of ``dragoman.middleware`` is applied to both kinds by one policy each. A call that is split passes
+through its layers once for each request, so that a retry sends only the part that failed, and a rate limit counts
+the requests that are really sent.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from ..prices import PricedAs
+from .contract import Embedder, Reranker, RetrievalModel
+from .values import Embeddings, EmbedRequest, Ranking, RerankRequest
+
+
+class RetrievalPolicy(ABC):
+    """What a layer does around each request. The policies of one kind serve embedders and rerankers alike."""
+
+    title: str = ""
+    """The name of the layer in ``describe``."""
+
+    @abstractmethod
+    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
+        """Answer a request by ``inner.answer``, or otherwise."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what ``describe`` shows; never a key or a URL."""
+        return {}
+
+    async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
+        """Return if the next call can be expected to succeed."""
+        await inner.ready()
+
+    async def close(self, inner: RetrievalModel[Any, Any]) -> None:
+        """Release what the layer and the model hold."""
+        await inner.close()
+
+
+class LayeredEmbedder(Embedder):
+    """An embedder with a policy around it. All that the policy does not change is the inner model's."""
+
+    def __init__(self, inner: Embedder, policy: RetrievalPolicy) -> None:
+        self.inner = inner
+        self.policy = policy
+        _copy_facts(inner, self)
+
+    async def answer(self, request: EmbedRequest) -> Embeddings:
+        answer: Embeddings = await self.policy.answer(self.inner, request)
+        return answer
+
+    def parts(self) -> tuple[RetrievalModel[Any, Any], ...]:
+        """Return the model inside."""
+        return (self.inner,)
+
+    async def ready(self) -> None:
+        await self.policy.ready(self.inner)
+
+    async def close(self) -> None:
+        await self.policy.close(self.inner)
+
+    def _find_seller(self) -> PricedAs:
+        return self.inner.priced_as
+
+
+class LayeredReranker(Reranker):
+    """A reranker with a policy around it. All that the policy does not change is the inner model's."""
+
+    def __init__(self, inner: Reranker, policy: RetrievalPolicy) -> None:
+        self.inner = inner
+        self.policy = policy
+        _copy_facts(inner, self)
+
+    async def answer(self, request: RerankRequest) -> Ranking:
+        answer: Ranking = await self.policy.answer(self.inner, request)
+        return answer
+
+    def parts(self) -> tuple[RetrievalModel[Any, Any], ...]:
+        """Return the model inside."""
+        return (self.inner,)
+
+    async def ready(self) -> None:
+        await self.policy.ready(self.inner)
+
+    async def close(self) -> None:
+        await self.policy.close(self.inner)
+
+    def _find_seller(self) -> PricedAs:
+        return self.inner.priced_as
+
+
+def _copy_facts(inner: RetrievalModel[Any, Any], outer: RetrievalModel[Any, Any]) -> None:
+    outer.name, outer.model = inner.name, inner.model
+    outer.capabilities, outer.batch_size = inner.capabilities, inner.batch_size
+
+
+def put_around(model: RetrievalModel[Any, Any], policy: RetrievalPolicy) -> Embedder | Reranker:
+    """Return a model with a policy around it: an embedder is an embedder still, a reranker a reranker."""
+    if isinstance(model, Embedder):
+        return LayeredEmbedder(model, policy)
+    if isinstance(model, Reranker):
+        return LayeredReranker(model, policy)
+    raise TypeError(f"{policy.title}: must be an Embedder or a Reranker, not {type(model).__name__}")

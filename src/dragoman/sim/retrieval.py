@@ -1,0 +1,148 @@
+"""Simulated embedding and reranking models: the same texts give the same vectors and scores, every time.
+
+Texts that share words are near each other, so that a search over simulated vectors finds something sensible.
+"""
+
+from __future__ import annotations
+
+import array
+import re
+import zlib
+from collections.abc import Sequence
+
+from ..errors import ProviderError
+from ..events import Usage
+from ..retrieval import Embedder, Embeddings, EmbedRequest, Ranked, Ranking, Reranker, RerankRequest, Vectors
+from ..retrieval.wire.server import (
+    CohereEmbedServer,
+    GeminiEmbedServer,
+    OllamaEmbedServer,
+    OpenAIEmbedServer,
+    RerankServer,
+    RetrievalServer,
+    TeiEmbedServer,
+    TeiRerankServer,
+    VoyageEmbedServer,
+    VoyageRerankServer,
+)
+
+RETRIEVAL_PATHS: dict[str, RetrievalServer] = {
+    "/v1/embeddings": OpenAIEmbedServer(),
+    "/v1/rerank": RerankServer(),
+    "/v2/embed": CohereEmbedServer(),
+    "/v2/rerank": RerankServer(),
+    "/api/embed": OllamaEmbedServer(),
+    "/v1beta/models/{call}:batchEmbedContents": GeminiEmbedServer(),
+    "/v1beta/models/{call}:embedContent": GeminiEmbedServer(),
+    "/voyage/v1/embeddings": VoyageEmbedServer(),
+    "/voyage/v1/rerank": VoyageRerankServer(),
+    "/jina/v1/embeddings": VoyageEmbedServer(),
+    "/jina/v1/rerank": RerankServer(),
+    "/tei/embed": TeiEmbedServer(),
+    "/tei/rerank": TeiRerankServer(),
+}
+"""Where each wire is asked; those whose addresses would be the same have a folder of their own."""
+
+RETRIEVAL_BASES = {
+    "openai": "/v1",
+    "cohere": "",
+    "ollama": "",
+    "gemini": "/v1beta",
+    "voyage": "/voyage/v1",
+    "jina": "/jina/v1",
+    "tei": "/tei",
+}
+"""What clients of each wire are given as an address."""
+
+_WORD = re.compile(r"\w+")
+
+
+class SimulatedEmbedder(Embedder):
+    """Embeds by the words of a text: each word adds to one place of the vector, which is then normalised.
+
+    ``errors`` are raised one after the other before anything is answered; ``None`` among them lets a call pass.
+    """
+
+    def __init__(
+        self,
+        *errors: ProviderError | None,
+        dimensions: int = 64,
+        name: str = "sim",
+        model: str = "sim",
+        batch_size: int | None = None,
+    ) -> None:
+        self.name, self.model, self.batch_size = name, model, batch_size
+        self.requests: list[EmbedRequest] = []
+        self._errors = list(errors)
+        self._dimensions = dimensions
+
+    async def answer(self, request: EmbedRequest) -> Embeddings:
+        self.requests.append(request)
+        _raise_next(self._errors)
+        size = request.dimensions or self._dimensions
+        data = b"".join([_embed(text, size) for text in request.texts])
+        tokens = sum([text.count(" ") + 1 for text in request.texts])
+        return Embeddings(
+            vectors=Vectors(data, size),
+            model=request.model or self.model,
+            usage=Usage(input_tokens=tokens),
+            provider=self.name,
+            request_id=request.request_id,
+        )
+
+
+class SimulatedReranker(Reranker):
+    """Scores a document by the share of the query's words that it has."""
+
+    def __init__(
+        self,
+        *errors: ProviderError | None,
+        name: str = "sim",
+        model: str = "sim",
+        batch_size: int | None = None,
+    ) -> None:
+        self.name, self.model, self.batch_size = name, model, batch_size
+        self.requests: list[RerankRequest] = []
+        self._errors = list(errors)
+
+    async def answer(self, request: RerankRequest) -> Ranking:
+        self.requests.append(request)
+        _raise_next(self._errors)
+        scores = _score(request.query, request.documents)
+        echoes = request.documents if request.return_documents else [None] * len(scores)
+        results = [Ranked(at, score, echoes[at]) for at, score in enumerate(scores)]
+        results.sort(key=lambda each: -each.relevance_score)
+        return Ranking(
+            results=tuple(results[: request.top_k]),
+            model=request.model or self.model,
+            usage=Usage(search_units=1),
+            provider=self.name,
+            request_id=request.request_id,
+        )
+
+
+def _embed(text: str, size: int) -> bytes:
+    vector = array.array("f", bytes(4 * size))
+    for word in _WORD.findall(text.lower()):
+        place = zlib.crc32(word.encode())
+        vector[place % size] += 1.0 if place & 0x10000 else -1.0
+    touched = [at for at, value in enumerate(vector) if value]
+    if not touched:
+        vector[zlib.crc32(text.encode()) % size] = 1.0
+        return vector.tobytes()
+    length = sum([vector[at] ** 2 for at in touched]) ** 0.5
+    for at in touched:
+        vector[at] /= length
+    return vector.tobytes()
+
+
+def _score(query: str, documents: Sequence[str]) -> list[float]:
+    wanted = set(_WORD.findall(query.lower()))
+    found = [set(_WORD.findall(document.lower())) for document in documents]
+    return [round(len(wanted & words) / max(1, len(wanted)), 6) for words in found]
+
+
+def _raise_next(errors: list[ProviderError | None]) -> None:
+    error = errors.pop(0) if errors else None
+    if error is not None:
+        raise error

@@ -1,0 +1,42 @@
+"""Embeddings of a real llama.cpp server: one with random weights, and the embedded model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman import ContextOverflowError, connect_embedder
+from dragoman.local import LocalEmbedder, LocalServer
+
+from .tiny import WIDTH, write_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+async def test_the_local_server_embeds(tiny: Path) -> None:
+    async with LocalEmbedder(tiny) as embedder:
+        await embedder.ready()
+        found = await embedder.embed(["one", "two", "one"])
+        assert found.dimensions == WIDTH
+        assert found.vectors[0].tolist() == pytest.approx(found.vectors[2].tolist(), abs=1e-4)
+        assert found.vectors[0].tolist() != pytest.approx(found.vectors[1].tolist(), abs=1e-2)
+        assert found.usage.input_tokens
+        assert found.raw["data"][0]["index"] == 0
+        assert isinstance(found.raw["data"][0]["embedding"], str)  # base64 is what it was asked for
+        assert embedder.priced_as.model.startswith("local:")
+
+
+async def test_a_text_that_is_too_long_is_refused(tiny: Path) -> None:
+    server = LocalServer(tiny, alias="tiny", context=256, parallel=1, embeds=True)
+    try:
+        url = server.start()
+        async with connect_embedder("tiny", base_url=url, api_key=server.key) as embedder:
+            assert isinstance((await embedder.embed(["short"])).raw["data"][0]["embedding"], list)
+            with pytest.raises(ContextOverflowError):
+                await embedder.embed(["long " * 400])
+    finally:
+        server.stop()

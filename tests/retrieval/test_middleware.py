@@ -1,0 +1,325 @@
+"""The middleware of providers around embedders and rerankers."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Cache,
+    Embedder,
+    Embeddings,
+    Fallback,
+    InvalidRequestError,
+    Observe,
+    OverloadedError,
+    Ranked,
+    Ranking,
+    RateLimit,
+    RateLimitError,
+    Record,
+    Reranker,
+    Retry,
+    Usage,
+    Vectors,
+    describe,
+)
+from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
+from dragoman.middleware import CACHE, CassetteMiss
+from dragoman.prices import Match, PriceRow
+from dragoman.retrieval import EmbedRequest, RerankRequest
+
+
+class Plain(Embedder):
+    """Embeds a text as its length; raises the errors it is given first."""
+
+    batch_size = 2
+
+    def __init__(self, *errors: Exception | None, name: str = "plain", model: str = "m") -> None:
+        self.name, self.model = name, model
+        self.errors = list(errors)
+        self.requests: list[EmbedRequest] = []
+        self.closed = False
+
+    async def answer(self, request: EmbedRequest) -> Embeddings:
+        self.requests.append(request)
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        rows = [[float(len(text)), 1.0] for text in request.texts]
+        return Embeddings(
+            vectors=Vectors.of(rows),
+            model="m-1",
+            usage=Usage(input_tokens=len(rows)),
+            response_id="id",
+            provider=self.name,
+        )
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Ranks(Reranker):
+    name, model = "ranks", "r"
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.errors = list(errors)
+        self.requests: list[RerankRequest] = []
+
+    async def answer(self, request: RerankRequest) -> Ranking:
+        self.requests.append(request)
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        results = tuple([Ranked(at, float(-at)) for at in range(len(request.documents))])
+        return Ranking(results=results[: request.top_k], usage=Usage(search_units=1), model="r")
+
+
+async def _no_sleep(seconds: float) -> None:
+    slept.append(seconds)
+
+
+slept: list[float] = []
+
+
+# --- retry ------------------------------------------------------------------------------------------
+
+
+async def test_retry_sends_only_the_part_that_failed() -> None:
+    slept.clear()
+    inner = Plain(None, OverloadedError("busy"), None)
+    embedder: Any = Retry(inner, sleep=_no_sleep, random=lambda: 0.5)  # type: ignore[arg-type]
+    assert isinstance(embedder, Embedder)
+    found = await embedder.embed(["a", "bb", "ccc"])
+    assert [row[0] for row in found.vectors] == [1, 2, 3]
+    assert [list(request.texts) for request in inner.requests] == [["a", "bb"], ["ccc"], ["ccc"]]
+    assert [request.metadata["dragoman.attempt"] for request in inner.requests] == ["0", "0", "1"]
+    assert slept == [1.0]
+    assert found.usage == Usage(input_tokens=3)
+
+
+async def test_retry_gives_up_and_keeps_what_had_arrived() -> None:
+    inner = Plain(None, *[OverloadedError("busy") for _ in range(3)])
+    embedder: Any = Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
+    with pytest.raises(OverloadedError) as caught:
+        await embedder.embed(["a", "b", "c"])
+    assert caught.value.retry_count == 2
+    assert len(caught.value.response.vectors) == 2
+    assert "gave up after 3 attempts" in caught.value.__notes__
+
+
+async def test_retry_does_not_repeat_what_cannot_help() -> None:
+    inner = Ranks(InvalidRequestError("no"))
+    reranker: Any = Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
+    assert isinstance(reranker, Reranker)
+    with pytest.raises(InvalidRequestError):
+        await reranker.rerank("q", ["a"])
+    assert len(inner.requests) == 1
+
+
+def test_two_retries_are_refused() -> None:
+    once: Any = Retry(Plain())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Retry inside already"):
+        Retry(once)
+
+
+# --- fallback ---------------------------------------------------------------------------------------
+
+
+async def test_fallback_goes_on_to_another_server_of_the_model() -> None:
+    seen: list[Any] = []
+    first, second = Plain(RateLimitError("slow"), name="a"), Plain(name="b")
+    embedder: Any = Fallback([first, second], on_event=seen.append)  # type: ignore[list-item]
+    found = await embedder.embed(["a", "b", "c"])
+    assert len(found.vectors) == 3
+    assert (len(first.requests), len(second.requests)) == (2, 1)
+    assert [type(event) for event in seen] == [RoutingSwitched]
+    assert describe(embedder) == "Fallback(name='fallback')\n  1. Plain a:m\n  2. Plain b:m"
+    await embedder.close()
+    assert first.closed
+    assert second.closed
+
+
+def test_fallback_refuses_to_mix_models() -> None:
+    for candidates, message in [
+        ([Plain(), Plain(name="b", model="other")], "'other' and candidates\\[0\\] 'm'; vectors and scores"),
+        ([Plain(), Plain()], "which is in the list before it"),
+        ([Plain(model="r"), Ranks()], "does not embed"),
+    ]:
+        listed: Any = candidates
+        with pytest.raises(ValueError, match=message):
+            Fallback(listed)
+
+
+async def test_fallback_raises_what_is_wrong_for_all() -> None:
+    first, second = Plain(InvalidRequestError("no"), name="a"), Plain(name="b")
+    embedder: Any = Fallback([first, second])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequestError):
+        await embedder.embed(["a"])
+    assert second.requests == []
+
+
+# --- rate limit -------------------------------------------------------------------------------------
+
+
+async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
+    now = [0.0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    inner = Plain()
+    embedder: Any = RateLimit(inner, requests_per_minute=2, clock=lambda: now[0], sleep=sleep)  # type: ignore[arg-type]
+    await embedder.embed(["a"] * 7)  # four requests
+    assert len(inner.requests) == 4
+    assert now[0] == pytest.approx(60.0)
+
+
+async def test_tokens_are_settled_by_what_was_used() -> None:
+    embedder: Any = RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)  # type: ignore[arg-type]
+    await embedder.embed(["some words"])
+    ranker: Any = RateLimit(Ranks(OverloadedError("x")), tokens_per_minute=1000)  # type: ignore[arg-type]
+    with pytest.raises(OverloadedError):
+        await ranker.rerank("q", ["a"])
+    await ranker.rerank("q", ["a"])
+
+
+# --- observe ----------------------------------------------------------------------------------------
+
+
+async def test_every_request_is_one_record() -> None:
+    seen: list[Any] = []
+    inner = Plain(None, OverloadedError("busy"))
+    inner.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(2), Decimal(0))
+    embedder: Any = Observe(inner, seen.append)  # type: ignore[arg-type]
+    with pytest.raises(OverloadedError):
+        await embedder.embed(["a", "b", "c"], input_type="query", dimensions=2, request_id="r", session_id="s")
+    await embedder.close()
+    assert [type(event) for event in seen] == [CallStarted, CallCompleted, CallStarted, CallFailed]
+    done, failed = seen[1], seen[3]
+    assert done.operation == failed.operation == "embed"
+    assert done.settings == {"input_type": "query", "dimensions": 2}
+    assert (done.input_count, failed.input_count) == (2, 1)
+    assert (done.dimensions, done.response_model, done.response_id) == (2, "m-1", "id")
+    assert (done.input_tokens, done.output_tokens, done.cost_usd) == (2, None, Decimal("0.000004"))
+    assert (failed.error_class, failed.category, failed.input_tokens) == ("rate_limit", "provider_unavailable", None)
+    assert (done.request_id, done.session_id, done.texts) == ("r", "s", None)
+
+
+async def test_content_is_recorded_only_if_asked_for() -> None:
+    seen: list[Any] = []
+    reranker: Any = Observe(Ranks(), seen.append, include_content=True)  # type: ignore[arg-type]
+    await reranker.rerank("q", ["a", "b"], top_k=1, return_documents=False)
+    await reranker.policy.flush()
+    done = seen[-1]
+    assert (done.operation, done.query, done.documents) == ("rerank", "q", ("a", "b"))
+    assert (done.document_count, done.top_k, done.result_count, done.search_units) == (2, 1, 1, 1)
+    assert done.settings == {"return_documents": False}
+
+
+async def test_a_cancelled_request_is_recorded() -> None:
+    class Stuck(Plain):
+        async def answer(self, request: EmbedRequest) -> Embeddings:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    seen: list[Any] = []
+    embedder: Any = Observe(Stuck(), seen.append)  # type: ignore[arg-type]
+    call = asyncio.ensure_future(embedder.embed(["a"]))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await embedder.close()
+    assert seen[-1].error_class == "cancelled"
+
+
+# --- cassettes --------------------------------------------------------------------------------------
+
+
+async def test_a_cassette_plays_what_it_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    inner = Plain(None, RateLimitError("slow", status=429, retry_after=3.0))
+    recording: Any = Record(inner, path)  # type: ignore[arg-type]
+    first = await recording.embed(["a", "bb"], extras={"api_key": "sk-secretsecret1"})
+    with pytest.raises(RateLimitError):
+        await recording.embed(["ccc"])
+    assert "secretsecret" not in path.read_text()
+    silent = Plain()
+    playing: Any = Record(silent, path)  # type: ignore[arg-type]
+    again = await playing.embed(["a", "bb"], extras={"api_key": "sk-another"})
+    assert (again.vectors, again.usage, again.model) == (first.vectors, first.usage, first.model)
+    with pytest.raises(RateLimitError) as caught:
+        await playing.embed(["ccc"])
+    assert (caught.value.retry_after, caught.value.status) == (3.0, 429)
+    with pytest.raises(CassetteMiss, match="not on the cassette"):
+        await playing.embed(["d"])
+    with pytest.raises(CassetteMiss, match="once more"):
+        await playing.embed(["ccc"])
+    assert silent.requests == []
+
+
+async def test_rankings_are_recorded_too(tmp_path: Path) -> None:
+    recording: Any = Record(Ranks(), tmp_path / "t", "record")  # type: ignore[arg-type]
+    first = await recording.rerank("q", ["a", "b"], top_k=1)
+    playing: Any = Record(Ranks(), tmp_path / "t", "replay")  # type: ignore[arg-type]
+    assert (await playing.rerank("q", ["a", "b"], top_k=1)).results == first.results
+    off: Any = Record(Ranks(), tmp_path / "none", "off")  # type: ignore[arg-type]
+    await off.rerank("q", ["a"])
+    assert not (tmp_path / "none").exists()
+
+
+# --- cache ------------------------------------------------------------------------------------------
+
+
+async def test_a_cache_sends_only_the_texts_it_does_not_have(tmp_path: Path) -> None:
+    inner = Plain()
+    inner.batch_size = 10
+    embedder: Any = Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
+    await embedder.embed(["a", "bb"])
+    found = await embedder.embed(["ccc", "a", "dddd", "bb"])
+    assert [row[0] for row in found.vectors] == [3, 1, 4, 2]
+    assert list(inner.requests[1].texts) == ["ccc", "dddd"]
+    assert found.usage == Usage(input_tokens=2)
+    whole = await embedder.embed(["bb", "dddd"])
+    assert (whole.usage.from_cache, whole.usage.input_tokens) == (True, 0)
+    assert len(inner.requests) == 2
+    await embedder.embed(["a"], metadata={CACHE: "off"})
+    await embedder.embed(["a"], metadata={CACHE: "refresh"})
+    await embedder.embed(["a"], dimensions=2)  # another setting is another answer
+    assert len(inner.requests) == 5
+    await embedder.close()
+    assert inner.closed
+
+
+async def test_a_cache_keeps_rankings(tmp_path: Path) -> None:
+    inner = Ranks()
+    reranker: Any = Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
+    first = await reranker.rerank("q", ["a", "b"])
+    again = await reranker.rerank("q", ["a", "b"])
+    assert again.results == first.results
+    assert (again.usage.search_units, again.usage.from_cache) == (0, True)
+    assert len(inner.requests) == 1
+    await reranker.close()
+
+
+# --- stacks -----------------------------------------------------------------------------------------
+
+
+async def test_a_stack_describes_itself_and_passes_everything_on() -> None:
+    inner = Plain()
+    stack: Any = Retry(RateLimit(Observe(inner), requests_per_minute=60))  # type: ignore[arg-type]
+    assert describe(stack).splitlines() == [
+        "Retry(max_retries=2)",
+        "RateLimit(requests_per_minute=60)",
+        "Observe(subscribers=[], queue_size=1000, include_content=False)",
+        "Plain plain:m",
+    ]
+    assert (stack.name, stack.model, stack.batch_size) == ("plain", "m", 2)
+    await stack.ready()
+    await stack.close()
+    assert inner.closed

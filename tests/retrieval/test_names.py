@@ -1,0 +1,188 @@
+"""Embedders and rerankers by name: the catalogue, models.yaml, keys, prices."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import (
+    AuthenticationError,
+    InvalidModelError,
+    PriceTable,
+    Usage,
+    connect,
+    connect_embedder,
+    connect_reranker,
+    cost,
+    describe,
+)
+from dragoman.registry import ConfigError, Registry
+from dragoman.transport import FixtureTransport
+
+KEYS = ("OPENAI_API_KEY", "COHERE_API_KEY", "VOYAGE_API_KEY", "JINA_API_KEY", "GEMINI_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
+    (tmp_path / "models.yaml").write_text("")
+    for name in KEYS:
+        monkeypatch.setenv(name, f"key-of-{name}")
+
+
+def _vectors() -> tuple[int, dict[str, str], list[bytes]]:
+    record = {
+        "data": [{"index": 0, "embedding": [1.0, 2.0]}],
+        "usage": {"prompt_tokens": 1000, "total_tokens": 1000},
+        "embeddings": [[1.0, 2.0]],
+    }
+    return 200, {}, [msgspec.json.encode(record)]
+
+
+NAMES = [
+    ("openai:text-embedding-3-small", "https://api.openai.com/v1/embeddings"),
+    ("ollama:nomic-embed-text", "http://127.0.0.1:11434/api/embed"),
+    ("voyage:voyage-3.5", "https://api.voyageai.com/v1/embeddings"),
+    ("jina:jina-embeddings-v3", "https://api.jina.ai/v1/embeddings"),
+    ("llamacpp:anything", "http://127.0.0.1:8080/v1/embeddings"),
+    ("vllm:bge", "http://127.0.0.1:8000/v1/embeddings"),
+]
+
+
+@pytest.mark.parametrize(("name", "url"), NAMES)
+async def test_an_embedder_by_name(name: str, url: str) -> None:
+    transport = FixtureTransport(_vectors())
+    found = await connect_embedder(name, transport=transport).embed(["a"])
+    assert transport.requests[0].url == url
+    assert found.vectors.tolist() == [[1.0, 2.0]]
+    assert found.provider == name.partition(":")[0]
+
+
+async def test_base64_is_asked_for_where_it_is_proven() -> None:
+    transport = FixtureTransport(_vectors(), _vectors())
+    await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
+    assert msgspec.json.decode(transport.requests[0].body)["encoding_format"] == "base64"
+    await connect_embedder("together:some-model", transport=transport, api_key="k").embed(["a"])
+    assert "encoding_format" not in msgspec.json.decode(transport.requests[1].body)
+
+
+RERANKERS = [
+    ("cohere:rerank-v3.5", "https://api.cohere.com/v2/rerank"),
+    ("voyage:rerank-2.5", "https://api.voyageai.com/v1/rerank"),
+    ("jina:jina-reranker-v3", "https://api.jina.ai/v1/rerank"),
+    ("llamacpp:bge-reranker", "http://127.0.0.1:8080/v1/rerank"),
+    ("tei:bge-reranker", "http://127.0.0.1:8080/rerank"),
+]
+
+
+@pytest.mark.parametrize(("name", "url"), RERANKERS)
+async def test_a_reranker_by_name(name: str, url: str) -> None:
+    results = [{"index": 0, "relevance_score": 1.0, "score": 1.0}]
+    body: Any = results if name.startswith("tei") else {"results": results, "data": results}
+    transport = FixtureTransport((200, {}, [msgspec.json.encode(body)]))
+    found = await connect_reranker(name, transport=transport).rerank("q", ["a"])
+    assert transport.requests[0].url == url
+    assert found.results[0].index == 0
+
+
+def test_a_vendor_without_embeddings() -> None:
+    with pytest.raises(InvalidModelError, match="no model of anthropic embeds"):
+        connect_embedder("anthropic:claude-sonnet-4-6", api_key="k")
+    with pytest.raises(InvalidModelError, match="no model of google ranks"):
+        connect_reranker("google:gemini-embedding-001")
+
+
+def test_a_vendor_that_does_not_chat() -> None:
+    with pytest.raises(InvalidModelError, match="does not chat") as caught:
+        connect("voyage:voyage-3.5")
+    assert "connect_embedder" in str(caught.value)
+
+
+def test_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COHERE_API_KEY")
+    with pytest.raises(AuthenticationError, match="COHERE_API_KEY"):
+        connect_reranker("cohere:rerank-v3.5")
+
+
+def test_an_unknown_name_is_told_what_names_are() -> None:
+    with pytest.raises(InvalidModelError, match="vendor:model"):
+        connect_embedder("nonsense")
+
+
+FILE = """
+adapters:
+  box:
+    type: openai-compatible
+    base_url: http://10.0.0.5:7997
+    max_retries: 3
+    embed: {wire: tei, quirks: {prompt_names: {query: search}}}
+    rerank: {wire: jina, base_url: http://10.0.0.6:9000/v1}
+models:
+  box:bge-small: {aliases: [vectors], capabilities: {max_batch_size: 8}, priced_as: free}
+"""
+
+
+async def test_models_yaml_names_wires_and_limits(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text(FILE)
+    registry = Registry.load(tmp_path / "models.yaml")
+    transport = FixtureTransport((200, {}, [b"[[1.0]]"]))
+    embedder = registry.open_embedder("vectors", transport=transport)
+    assert embedder.batch_size == 8
+    assert (await embedder.embed(["a"], input_type="query")).warnings == ()
+    assert transport.requests[0].url == "http://10.0.0.5:7997/embed"
+    assert describe(embedder).splitlines() == ["Retry(max_retries=3)", "HttpEmbedder box:bge-small"]
+    assert describe(registry.open_reranker("vectors", retries=0)) == "HttpReranker box:bge-small"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("embed: {wire: anthropic}", "adapters.box.embed.wire: must be one of"),
+        ("rerank: {wire: tei, quirks: {nonsense: 1}}", "adapters.box.rerank: quirks"),
+        ("embed: {speed: 9}", "adapters.box.embed.speed: unknown key"),
+    ],
+)
+def test_mistakes_in_models_yaml_have_a_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(f"adapters:\n  box:\n    type: openai-compatible\n    base_url: http://h\n    {text}\n")
+    with pytest.raises(ConfigError) as caught:
+        Registry.load(path)
+    assert "models.yaml:5: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+# --- money ------------------------------------------------------------------------------------------
+
+
+async def test_an_embedding_has_a_price() -> None:
+    transport = FixtureTransport(_vectors())
+    found = await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
+    assert cost(found).total == Decimal("0.00002")
+
+
+async def test_a_reranker_bills_searches() -> None:
+    body = {"results": [{"index": 0, "relevance_score": 1}], "meta": {"billed_units": {"search_units": 3}}}
+    transport = FixtureTransport((200, {}, [msgspec.json.encode(body)]))
+    found = await connect_reranker("cohere:rerank-v3.5", transport=transport).rerank("q", ["a"])
+    bill = cost(found)
+    assert bill.total == Decimal("0.006")
+    assert bill.parts == {"search": Decimal("0.006")}
+
+
+def test_searches_that_were_not_reported_have_no_price() -> None:
+    bill = cost(Usage(input_tokens=5), "cohere:rerank-v3.5")
+    assert not bill
+    assert "search_units" in bill.reason
+
+
+def test_a_row_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '1.5'}\n")
+    assert cost(Usage(search_units=2), "x:r", table=PriceTable.load(path)).total == Decimal("0.003")
+    path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '-1'}\n")
+    with pytest.raises(ValueError, match="search"):
+        PriceTable.load(path)
