@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 from msgspec.structs import replace
 
@@ -31,7 +31,7 @@ from ..validate import find_refusal
 from ..wire import SwapPlan
 from .attempts import record_failed, record_started
 from .availability import Admission, Availability
-from .layer import Wrapper, walk
+from .layer import ModelT, Wrapper, walk
 from .strategy import HALF_LIFE, StrategyName, make_strategy
 
 log = logging.getLogger("dragoman")
@@ -102,12 +102,20 @@ class Fallback(Wrapper):
     others as its notes.
     """
 
-    def __new__(cls, candidates: Any = (), *arguments: Any, **settings: Any) -> Any:
-        """Given embedders or rerankers of one model, return one of these that changes from one to the next."""
-        given = list(candidates) if isinstance(candidates, Sequence) else []
-        if given and all(isinstance(each, RetrievalModel) for each in given):
-            return fall_back(given, *arguments, **settings)
-        return super().__new__(cls)
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(cls, candidates: Sequence[Provider], *arguments: Any, **settings: Any) -> Self: ...
+        @overload
+        def __new__(cls, candidates: Sequence[ModelT], *arguments: Any, **settings: Any) -> ModelT: ...  # type: ignore[misc]
+        def __new__(cls, candidates: Any, *arguments: Any, **settings: Any) -> Any: ...
+    else:
+
+        def __new__(cls, candidates=(), *arguments, **settings):
+            given = list(candidates) if isinstance(candidates, Sequence) else []
+            if given and all(isinstance(each, RetrievalModel) for each in given):
+                return fall_back(given, *arguments, **settings)
+            return super().__new__(cls)
 
     def __init__(
         self,

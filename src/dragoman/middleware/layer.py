@@ -7,16 +7,18 @@ import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from ..capabilities import Capabilities
 from ..events import Event
 from ..messages import Request
 from ..prices import PricedAs
 from ..provider import Messages, Provider, Reply, ReplyProvider, Served, WrappedReply
-from ..retrieval import RetrievalModel
+from ..retrieval import Embedder, Reranker, RetrievalModel
 from ..retrieval.layer import RetrievalPolicy
 from ..wire import SwapPlan
+
+ModelT = TypeVar("ModelT", Embedder, Reranker)
 
 ATTEMPT = "dragoman.attempt"
 """The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``, ..."""
@@ -61,10 +63,19 @@ class Middleware(Layer):
     Given an embedder or a reranker, a middleware returns one of these with the same policy around it.
     """
 
-    def __new__(cls, provider: Any = None, *arguments: Any, **settings: Any) -> Any:
-        if isinstance(provider, RetrievalModel):
-            return cls.around_retrieval(provider, *arguments, **settings)
-        return super().__new__(cls)
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(cls, provider: Provider, *arguments: Any, **settings: Any) -> Self: ...
+        @overload
+        def __new__(cls, provider: ModelT, *arguments: Any, **settings: Any) -> ModelT: ...  # type: ignore[misc]
+        def __new__(cls, provider: Any, *arguments: Any, **settings: Any) -> Any: ...
+    else:
+
+        def __new__(cls, provider=None, *arguments, **settings):
+            if isinstance(provider, RetrievalModel):
+                return cls.around_retrieval(provider, *arguments, **settings)
+            return super().__new__(cls)
 
     @classmethod
     def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
