@@ -13,18 +13,28 @@ from typing import Any
 import click
 
 from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
+from ..conformance.retrieval import check_retrieval_server
+from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..wire import CODECS
 from .console import legible
 from .errors import EXIT_CODES, report_errors
 
 _COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
+_WIRES = sorted({*CODECS, *EMBED_CODECS, *RERANK_CODECS})
 _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 @click.command("check")
 @click.argument("url")
 @click.option("--model", metavar="NAME", help="The model to ask; the first one listed, if left out.")
-@click.option("--wire", type=click.Choice(sorted(CODECS)), help="The wire it speaks; found out, if left out.")
+@click.option("--wire", type=click.Choice(_WIRES), help="The wire it speaks; found out, if left out.")
+@click.option(
+    "--operation",
+    type=click.Choice(["chat", "embed", "rerank"]),
+    default="chat",
+    show_default=True,
+    help="What to check: a chat, embeddings, or reranking.",
+)
 @click.option(
     "--api-key-env",
     metavar="NAME",
@@ -46,6 +56,7 @@ def command(
     url: str,
     model: str | None,
     wire: str | None,
+    operation: str,
     api_key_env: str,
     timeout: float,
     budget: float,
@@ -65,6 +76,12 @@ def command(
     """
     with report_errors(), _progress(quiet=as_json) as progress:
         try:
+            if operation != "chat":
+                report = asyncio.run(
+                    _check_retrieval(url, model, operation, wire, os.environ.get(api_key_env), timeout)
+                )
+                _finish(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts}, as_json)
+                return
             run = check_server(
                 url,
                 model,
@@ -80,7 +97,19 @@ def command(
             report = asyncio.run(run)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    _write(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts})
+    _finish(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts}, as_json)
+
+
+async def _check_retrieval(
+    url: str, model: str | None, operation: Any, wire: str | None, api_key: str | None, seconds: float
+) -> Report:
+    if model is None:
+        raise click.UsageError("--operation embed and rerank need --model")
+    return await check_retrieval_server(url, model, operation, wire or "openai", api_key, seconds=seconds)
+
+
+def _finish(report: Report, forms: dict[Path | None, Callable[[Report], str]], as_json: bool) -> None:
+    _write(report, forms)
     click.echo(report.to_json().decode() if as_json else _show(report))
     if report.failed:
         sys.exit(EXIT_CODES["check_failed"])

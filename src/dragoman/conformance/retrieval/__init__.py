@@ -1,5 +1,6 @@
-"""The conformance kit for embedders and rerankers: cases of wires, and the contract of a model."""
+"""The conformance kit for embedders and rerankers: cases of wires, and checks of live servers."""
 
 from .cases import CASES, RetrievalCase, find_retrieval_cases
+from .live import check_retrieval_server
 
-__all__ = ["CASES", "RetrievalCase", "find_retrieval_cases"]
+__all__ = ["CASES", "RetrievalCase", "check_retrieval_server", "find_retrieval_cases"]
