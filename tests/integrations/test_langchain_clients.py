@@ -1,0 +1,150 @@
+"""LangChain's own chat models of the vendors, unchanged, in front of the gateway, over models of every wire.
+
+The standard tests run for every pair of client and wire with ``make test-exhaustive``; a slice of them runs always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import tool
+from langchain_ollama import ChatOllama
+from langchain_openai import ChatOpenAI
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+from msgspec.structs import replace
+
+from dragoman import Request, User, connect
+from dragoman.gateway.app import create_app
+from dragoman.gateway.store import ResponseStore
+from dragoman.sim import Answer, ScriptedProvider, ScriptRule, SimServer
+
+from ..gateway.serving import serving
+from ..gateway.upstream import WIRES
+from .obliging import USAGE
+from .obliging import answer as oblige
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+CLOSE = {"connection": "close"}  # these clients are never closed, and would leave their sockets open
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::UserWarning"),
+]
+
+
+def answer(request: Request) -> Answer:
+    """Answer as the tests want it: without thinking, and with JSON where the prompt asks for it in words."""
+    prompt = "".join([message.text for message in request.messages if isinstance(message, User)])
+    if "nothing other than JSON" in prompt:
+        return Answer(text='{"setup": "a", "punchline": "b"}', usage=USAGE)
+    made = oblige(request)
+    return made if made.content else replace(made, thinking="")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a gateway in a thread of its own: the clients block."""
+    found: list[str] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        with SimServer(ScriptedProvider(ScriptRule(answer)), models=("sim",)) as upstream:
+            models = {wire: connect("sim", wire=wire, base_url=upstream.base_urls[wire]) for wire in WIRES}
+            store = ResponseStore(tmp_path_factory.mktemp("store") / "store.db")
+            async with serving(create_app(models, store=store)) as address:
+                found.append(address)
+                ready.set()
+                await asyncio.to_thread(over.wait)
+            store.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    assert ready.wait(30)
+    yield found[0]
+    over.set()
+    thread.join(30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what the clients left behind is not the next test's fault
+
+
+def make(client: str, wire: str, url: str) -> BaseChatModel:
+    """Return a chat model that asks the gateway for the model of a wire."""
+    kinds: dict[str, type[Any]] = {"anthropic": ChatAnthropic, "ollama": ChatOllama}
+    made: BaseChatModel = kinds.get(client, ChatOpenAI)(**params_of(client, wire, url))
+    return made
+
+
+def params_of(client: str, wire: str, url: str) -> dict[str, Any]:
+    """Return what a client needs to know about the gateway."""
+    if client == "anthropic":
+        return {"model": wire, "base_url": url, "api_key": "x", "max_tokens": 1000, "default_headers": CLOSE}
+    if client == "ollama":
+        return {"model": wire, "base_url": url, "client_kwargs": {"headers": CLOSE}}
+    params = {"model": wire, "base_url": f"{url}/v1", "api_key": "x", "stream_usage": True, "default_headers": CLOSE}
+    return {**params, "use_responses_api": client == "responses"}
+
+
+@tool
+def depth(river: str) -> int:
+    """Return the depth of a river."""
+    return 25
+
+
+@pytest.mark.parametrize(
+    ("client", "wire"),
+    [("openai", "gemini"), ("responses", "anthropic"), ("anthropic", "ollama"), ("ollama", "openai")],
+)
+def test_a_slice(client: str, wire: str, url: str) -> None:
+    model = make(client, wire, url)
+    assert model.invoke("Hello").text
+    assert "".join([chunk.text for chunk in model.stream("Hello")])
+    called = model.bind_tools([depth], tool_choice="any" if client == "anthropic" else None).invoke("How deep?")
+    assert called.tool_calls[0]["name"] == "depth"
+
+
+class Standard(ChatModelIntegrationTests):
+    client: ClassVar[str]
+    wire: ClassVar[str]
+    address: ClassVar[str]
+
+    @pytest.fixture(autouse=True)
+    def _world(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Set the address; the pictures that the tests fetch come from here, not from the network."""
+        type(self).address = url
+        monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return type(make(self.client, self.wire, self.address))
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return params_of(self.client, self.wire, self.address)
+
+    @property
+    def supports_json_mode(self) -> bool:
+        return self.client == "openai"
+
+    supports_image_inputs = True
+
+
+if os.environ.get("DRAGOMAN_EXHAUSTIVE"):
+    for _client in ("openai", "responses", "anthropic", "ollama"):
+        for _wire in WIRES:
+            _name = f"Test{_client.title()}Over{_wire.title()}"
+            _made = type(_name, (Standard,), {"client": _client, "wire": _wire, "__module__": __name__})
+            # One event loop for all: the clients keep their connections from one test to the next.
+            globals()[_name] = pytest.mark.exhaustive(pytest.mark.asyncio(loop_scope="module")(_made))
