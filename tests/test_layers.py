@@ -22,6 +22,8 @@ PACKAGE = Path(dragoman.__file__).parent
 FLOORS = {
     "errors": "the error tree",
     "signatures": "types and functions as JSON Schemas",
+    "citations": "the sources that a provider names",
+    "summaries": "a provider's own blocks in a line",
     "messages": "messages, blocks, requests and settings",
     "capabilities": "what a model can do, and how we know",
     "reasoning": "amounts of reasoning as the fields of a model family",

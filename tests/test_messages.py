@@ -24,6 +24,8 @@ from dragoman import messages
 from dragoman.messages import (
     Assistant,
     AssistantBlock,
+    Audio,
+    Citation,
     Continuity,
     Document,
     ForceTool,
@@ -107,6 +109,8 @@ FROZEN = [
     ForceTool("t"),
     RuntimeConfig(),
     PromptCache(),
+    Audio(Url("https://a.test/b.wav")),
+    Citation("https://a.test"),
     LossWarning("c", "p", "d"),
     Request([]),
 ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import sync as sync
     from .batch import BatchReport, batch
     from .capabilities import Capabilities
+    from .citations import Citation
     from .errors import (
         AuthenticationError, BillingError, CallCancelledError, ContextOverflowError, InvalidModelError,
         InvalidRequestError, InvalidResponseError, MalformedToolCallError, ModelNotLoadedError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     )
     from .local import LocalProvider
     from .messages import (
-        Assistant, Continuity, Document, ForceTool, Image, Inline, Issuer, LossWarning, Message,
+        Assistant, Audio, Continuity, Document, ForceTool, Image, Inline, Issuer, LossWarning, Message,
         Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig, System, Text, Thinking, Tool,
         ToolCall, ToolResult, Url, User,
     )
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "batch": "BatchReport batch",
     "capabilities": "Capabilities",
+    "citations": "Citation",
     "errors": (
         "AuthenticationError BillingError CallCancelledError ContextOverflowError InvalidModelError "
         "InvalidRequestError InvalidResponseError MalformedToolCallError ModelNotLoadedError "
@@ -67,7 +69,7 @@ _NAMES = {
     ),
     "local": "LocalProvider",
     "messages": (
-        "Assistant Continuity Document ForceTool Image Inline Issuer LossWarning Message Opaque "
+        "Assistant Audio Continuity Document ForceTool Image Inline Issuer LossWarning Message Opaque "
         "PromptCache RedactedThinking Request RuntimeConfig System Text Thinking Tool ToolCall ToolResult Url "
         "User"
     ),
@@ -87,8 +89,8 @@ _NAMES = {
     "wire": "SwapPlan",
 }
 __all__ = [
-    "Assistant", "AuthenticationError", "BatchReport", "BillingError", "Budget", "Cache", "CallCancelledError",
-    "Capabilities",
+    "Assistant", "Audio", "AuthenticationError", "BatchReport", "BillingError", "Budget", "Cache", "CallCancelledError",
+    "Capabilities", "Citation",
     "ContextOverflowError", "Continuity", "Cost", "Document", "DropOldToolResults",
     "EmbedRequest", "Embedder", "Embeddings",
     "Event", "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",

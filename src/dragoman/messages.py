@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from .citations import Citation, read_citations
 from .signatures import describe_function, schema_of
+from .summaries import find_picture, summarise_block
 
 __all__ = [
     "DETAILS",
@@ -28,6 +30,8 @@ __all__ = [
     "NO_CONFIG",
     "Assistant",
     "AssistantBlock",
+    "Audio",
+    "Citation",
     "Continuity",
     "Detail",
     "Document",
@@ -112,6 +116,11 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
     continuity: Continuity | None = None
     cache: bool = False
 
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The sources that the provider names for this text. They are a part of ``continuity``, in its own form."""
+        return () if self.continuity is None else read_citations(self.continuity.opaque, self.text)
+
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     """A picture for the model to see.
@@ -149,13 +158,66 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
         return cls(source, media_type, detail)
 
 
+class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
+    """A recording for the model to listen to, or speech of the model, with its ``transcript`` if there is one.
+
+    ``Audio("question.wav")`` and ``Audio(Path(...))`` read a file, ``Audio(data)`` takes bytes.
+    """
+
+    source: Url | Inline
+    media_type: str | None = None
+    transcript: str | None = None
+    cache: bool = False
+    continuity: Continuity | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            source: Url | Inline | str | Path | bytes,
+            media_type: str | None = None,
+            transcript: str | None = None,
+            cache: bool = False,
+            continuity: Continuity | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str | Path | bytes):
+            source, media_type = _read_source(self.source)
+            force_setattr(self, "source", source)
+            force_setattr(self, "media_type", self.media_type or media_type)
+
+
 class Document(Struct, frozen=True, tag="document", omit_defaults=True):
-    """A document for the model to read; PDF unless ``media_type`` says otherwise."""
+    """A document for the model to read; PDF unless ``media_type`` says otherwise.
+
+    ``Document("report.pdf")`` and ``Document(Path(...))`` read a file, ``Document(data)`` takes bytes.
+    """
 
     source: Url | Inline
     media_type: str = "application/pdf"
     name: str | None = None
     cache: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            source: Url | Inline | str | Path | bytes,
+            media_type: str = "application/pdf",
+            name: str | None = None,
+            cache: bool = False,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str | Path | bytes):
+            given = self.source
+            source, media_type = _read_source(given)
+            force_setattr(self, "source", source)
+            if media_type is not None and self.media_type == "application/pdf":
+                force_setattr(self, "media_type", media_type)
+            if self.name is None and isinstance(source, Inline) and not isinstance(given, bytes):
+                force_setattr(self, "name", Path(given).name)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Document:
@@ -166,17 +228,27 @@ class Document(Struct, frozen=True, tag="document", omit_defaults=True):
 
 _ADDRESSES = ("http://", "https://", "data:", "gs://", "file://")
 # The first bytes of the formats that providers take.
-_SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_SIGNATURES = {
+    b"\x89PNG": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"%PDF": "application/pdf",
+    b"ID3": "audio/mpeg",
+    b"\xff\xfb": "audio/mpeg",
+    b"OggS": "audio/ogg",
+    b"fLaC": "audio/flac",
+}
+_CONTAINERS = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}  # inside a RIFF file
+
+
+_PLAIN_NAMES = {"audio/x-wav": "audio/wav", "audio/mp3": "audio/mpeg"}
 
 
 def _read_source(source: str | Path | bytes) -> tuple[Url | Inline, str | None]:
     if isinstance(source, bytes):
-        is_webp = source[:4] == b"RIFF" and source[8:12] == b"WEBP"
-        found = (
-            "image/webp"
-            if is_webp
-            else next((_SIGNATURES[sign] for sign in _SIGNATURES if source.startswith(sign)), None)
-        )
+        found = next((_SIGNATURES[sign] for sign in _SIGNATURES if source.startswith(sign)), None)
+        if source[:4] == b"RIFF":
+            found = _CONTAINERS.get(source[8:12])
         return Inline(base64.b64encode(source).decode("ascii")), found
     if isinstance(source, str) and source.startswith(_ADDRESSES):
         return Url(source), None
@@ -185,7 +257,8 @@ def _read_source(source: str | Path | bytes) -> tuple[Url | Inline, str | None]:
 
 def _read_media(path: str | Path) -> tuple[Inline, str | None]:
     data = Path(path).read_bytes()
-    return Inline(base64.b64encode(data).decode("ascii")), mimetypes.guess_type(str(path))[0]
+    found = mimetypes.guess_type(str(path))[0]
+    return Inline(base64.b64encode(data).decode("ascii")), _PLAIN_NAMES.get(found or "", found)
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
@@ -220,9 +293,14 @@ class Opaque(Struct, frozen=True, tag="opaque", omit_defaults=True):
     data: Any
     continuity: Continuity | None = None
 
+    @property
+    def summary(self) -> str:
+        """What is in it, for people: its kind, and its queries, code, output and sources as far as they can be told."""
+        return summarise_block(self.data)
 
-UserBlock: TypeAlias = Text | Image | Document
-AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque
+
+UserBlock: TypeAlias = Text | Image | Document | Audio
+AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque | Audio
 
 
 # --- messages -------------------------------------------------------------------------------------
@@ -239,7 +317,7 @@ class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=
 
 
 class User(Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True):
-    """What the user says: text, or blocks of text, images and documents in order.
+    """What the user says: text, or blocks of text, images, audio and documents in order.
 
     ``cache`` marks the end of the message for the provider's prompt cache.
     """
@@ -299,6 +377,17 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls alone, in order."""
         return tuple([block for block in self.content if type(block) is ToolCall])
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The pictures that the model made. They are ``Opaque`` blocks, which only their issuer takes back."""
+        found = [find_picture(block.data) for block in self.content if type(block) is Opaque]
+        return tuple([Image(Inline(each[1]), each[0]) for each in found if each is not None])
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The citations of all texts, in order; their places are those of their own text."""
+        return tuple([each for block in self.content if type(block) is Text for each in block.citations])
 
 
 class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_defaults=True):

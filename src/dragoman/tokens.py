@@ -27,8 +27,10 @@ from msgspec.structs import replace
 
 from .messages import (
     Assistant,
+    Audio,
     Document,
     Image,
+    Inline,
     Message,
     Opaque,
     RedactedThinking,
@@ -478,6 +480,8 @@ def _sort_block(block: Any, contents: _Contents, family: str, *, current: bool) 
             contents.pictures += _estimate_picture(block, family)
         case Document():
             _sort_document(block, contents)
+        case Audio():
+            contents.documents += _estimate_audio(block)
         case _:
             return False
     return True
@@ -498,6 +502,19 @@ _LOW_DETAIL = 85
 _ASSUMED_SIZE = (1024, 1024)  # of a picture behind a URL, or of a kind whose header is not read here
 _DOCUMENT_PER_KB = 25  # of base64: a page of a thousand tokens to every 40 KB
 _LEAST_DOCUMENT = 500
+_AUDIO_PER_SECOND = 32  # tokens; some models count a third of it
+_ASSUMED_SECONDS = 60  # of audio behind a URL
+
+
+def _estimate_audio(block: Audio) -> float:
+    """Return the tokens of a recording by its size: speech as WAV has 32 KB a second, compressed 8 KB."""
+    if not isinstance(block.source, Inline):
+        return float(_ASSUMED_SECONDS * _AUDIO_PER_SECOND)
+    size = len(block.source.base64_data) * 3 / 4
+    rate = 32_000 if (block.media_type or "").endswith("wav") else 8_000
+    return max(1.0, size / rate) * _AUDIO_PER_SECOND
+
+
 _ENCRYPTED_PER_TOKEN = 6  # characters of base64
 
 

@@ -337,7 +337,7 @@ REFUSED: list[tuple[Any, str]] = [
         [user({"type": "file", "file": {"file_data": "aGk="}})],
         "messages[0].content[0].file.file_data must be a base64 data URL",
     ),
-    ([user({"type": "input_audio"})], "messages[0].content[0]: content of type 'input_audio' is not supported"),
+    ([user({"type": "video_url"})], "messages[0].content[0]: content of type 'video_url' is not supported"),
     ([user({})], "messages[0].content[0].type is required"),
     ([user({"type": 5})], "messages[0].content[0].type must be a string, not an integer"),
     (

@@ -183,7 +183,7 @@ def test_a_field_that_is_wrong_is_named(wire: str, fields: dict[str, Any], compl
 @pytest.mark.parametrize(
     ("wire", "block"),
     [
-        ("openai", {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}),
+        ("openai", {"type": "video_url", "video_url": {"url": "https://a.test/b.mp4"}}),
         ("anthropic", {"type": "search_result", "source": "x"}),
         ("anthropic", {"type": "image", "source": {"type": "file", "file_id": "x"}}),
         ("responses", {"type": "input_audio", "data": "x"}),

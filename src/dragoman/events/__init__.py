@@ -15,6 +15,7 @@ indices, closing order and endings; ``Follower`` closes a message whose events c
 """
 
 from .assembler import Assembler, AssemblerError, Expected
+from .blocks import LAST
 from .check import StreamContractError, check_events
 from .follow import Follower, RecordedAssembler, make_intent
 from .model_events import (
@@ -57,6 +58,7 @@ from .values import (
 )
 
 __all__ = [
+    "LAST",
     "AssembledFrom",
     "Assembler",
     "AssemblerError",

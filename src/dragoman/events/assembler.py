@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ..errors import MalformedToolCallError, ProviderError, StructuredOutputError, cut
 from ..messages import (
+    Audio,
     Continuity,
     Issuer,
     LossWarning,
@@ -19,7 +20,7 @@ from ..messages import (
     ToolCall,
     new_ulid,
 )
-from .blocks import Block, Blocks
+from .blocks import LAST, Block, Blocks
 from .values import (
     Event,
     FinishReason,
@@ -202,8 +203,15 @@ class Assembler:
                 self._close_ended()
 
     def attach(self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None) -> None:
-        """Opaque state for the call ``key``, or for the open block of ``kind``, opening an empty one if need be."""
+        """Opaque state for the call ``key``, or for the open block of ``kind``, opening an empty one if need be.
+
+        With the key ``LAST`` it is added to that of the last text, which may have ended: the sources of a reply come
+        after it, and support nothing without one.
+        """
         self._refuse_late("attach")
+        if key is LAST:
+            self._blocks.cite(opaque, self.issuer)
+            return
         if kind is ToolCall:
             block = self._tools.get(key)
             if block is None:
@@ -221,11 +229,12 @@ class Assembler:
         if kind is Thinking and block is self._blocks.current:
             self._blocks.emit_signature(block)
 
-    def whole(self, block: RedactedThinking | Opaque) -> None:
-        """A block that comes in one piece and has no deltas."""
+    def whole(self, block: RedactedThinking | Opaque | Audio) -> None:
+        """A block that comes in one piece and has no deltas. A medium has state only if the provider gave it some."""
         opened = self._open(type(block))
         opened.complete = block
-        opened.continuity = replace(block.continuity or Continuity(), issuer=self.issuer)
+        if block.continuity is not None or isinstance(block, RedactedThinking | Opaque):
+            opened.continuity = replace(block.continuity or Continuity(), issuer=self.issuer)
         self.block_end()
 
     def block_end(self, key: Any = None) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..errors import InvalidResponseError
-from ..messages import AssistantBlock, Continuity, Text, Thinking, ToolCall
+from ..messages import AssistantBlock, Continuity, Issuer, Text, Thinking, ToolCall
 from .values import (
     AssembledFrom,
     Event,
@@ -45,6 +45,10 @@ MAX_BLOCKS = 4_000
 """The most texts, thoughts and calls that one reply may have."""
 _FRAGMENTS = 48  # so many are kept as they came
 _CHUNK = 4096  # characters from which on a chunk does not grow
+
+
+LAST = object()
+"""The key of the last text of a message."""
 
 
 class GrowingText:
@@ -185,6 +189,14 @@ class Blocks:
             block.waiting = None
             self.all.append(block)
         return block
+
+    def cite(self, sources: dict[str, Any], issuer: Issuer | None) -> None:
+        """Add the provider's own record of sources to the state of the last text, if there is one."""
+        texts = [block for block in self.all if block.kind is Text]
+        if texts:
+            state = texts[-1].continuity or Continuity(issuer=issuer)
+            held = state.opaque if isinstance(state.opaque, dict) else {}
+            texts[-1].continuity = replace(state, opaque={**held, **sources})
 
     def skip(self) -> None:
         """Treat all blocks as over, their ends being emitted."""

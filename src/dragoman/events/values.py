@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..messages import Assistant, AssistantBlock, LossWarning, ToolCall
+from ..messages import Assistant, AssistantBlock, Citation, Image, LossWarning, ToolCall
 
 if TYPE_CHECKING:  # type checkers bundle typing_extensions; programs need not install it
     from typing_extensions import TypeVar
@@ -246,6 +246,16 @@ class Response(Struct, Generic[Parsed], frozen=True):
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The message's tool calls."""
         return self.message.tool_calls
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The pictures that the model made."""
+        return self.message.images
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The sources that the provider names for the message's texts."""
+        return self.message.citations
 
 
 # --- events ---------------------------------------------------------------------------------------

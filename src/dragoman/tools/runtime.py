@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ..errors import InvalidRequestError, quote
 from ..log import SideEffect
-from ..messages import Document, Image, Inline, Text, Tool, UserBlock
+from ..messages import Audio, Document, Image, Inline, Text, Tool, UserBlock
 from ..validate.content import check_media
 from ..validate.schema import compile_schema, first_error
 
@@ -259,8 +259,8 @@ def _limit_blocks(
 _MEDIA_TYPE = re.compile(r"[a-z]+/[a-zA-Z0-9][a-zA-Z0-9.+_-]{0,126}")
 
 
-def find_problem(block: Image | Document) -> str | None:
-    """Return why no provider takes this image or document, if so.
+def find_problem(block: Image | Document | Audio) -> str | None:
+    """Return why no provider takes this medium, if so.
 
     A tool's result stays in the conversation, and a medium that is refused would end the session for good.
     """
@@ -285,5 +285,5 @@ _URL = re.compile(r"(?i)https?://\S|data:\S")
 _MEDIA_LIMIT = 8 * 1024 * 1024  # a picture is not cut: it is there or not
 
 
-def _media_size(block: Image | Document) -> int:
+def _media_size(block: Image | Document | Audio) -> int:
     return len(block.source.base64_data) if isinstance(block.source, Inline) else len(block.source.url)

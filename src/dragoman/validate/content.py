@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import InvalidRequestError, quote
 from ..messages import (
     DETAILS,
+    Audio,
     Continuity,
     Document,
     Image,
@@ -41,13 +42,13 @@ def check_blocks(content: Any, path: str) -> None:
             if not block.text:
                 raise InvalidRequestError(f"{where}.text is empty")
             _check_continuity(block.continuity, where)
-        elif type(block) is Image or type(block) is Document:
+        elif type(block) is Image or type(block) is Document or type(block) is Audio:
             check_media(block, where)
         else:
             raise InvalidRequestError(f"{where}: {type(block).__name__} cannot be said by this role")
 
 
-def check_media(block: Image | Document, path: str) -> None:
+def check_media(block: Image | Document | Audio, path: str) -> None:
     """Raise ``InvalidRequestError`` for a medium without data, or of a type that it cannot have."""
     if block.media_type is not None:
         need_text(block.media_type, f"{path}.media_type")
@@ -56,14 +57,18 @@ def check_media(block: Image | Document, path: str) -> None:
             raise InvalidRequestError(f"{path}.detail must be one of {', '.join(DETAILS)}, not {quote(block.detail)}")
     elif type(block) is Document and block.name is not None:
         need_text(block.name, f"{path}.name")
+    elif type(block) is Audio and block.transcript is not None:
+        need_text(block.transcript, f"{path}.transcript")
     source: Any = block.source
     if isinstance(source, Url):
         need_text(source.url, f"{path}.source.url")
-    if not isinstance(source, Inline):
-        if not isinstance(source, Url) or not source.url:
-            raise InvalidRequestError(f"{path}.source must be a Url or Inline with content")
-        return
-    data: Any = source.base64_data
+    if isinstance(source, Inline):
+        _check_inline(block, source.base64_data, path)
+    elif not isinstance(source, Url) or not source.url:
+        raise InvalidRequestError(f"{path}.source must be a Url or Inline with content")
+
+
+def _check_inline(block: Image | Document | Audio, data: Any, path: str) -> None:
     if isinstance(data, bytes):
         raise InvalidRequestError(f"{path}.source.base64_data must be base64 text; Image(data) takes bytes")
     need_text(data, f"{path}.source.base64_data")
@@ -71,8 +76,12 @@ def check_media(block: Image | Document, path: str) -> None:
         raise InvalidRequestError(f"{path}.source.base64_data is empty")
     if not block.media_type:
         raise InvalidRequestError(f"{path}.media_type is required for inline content")
-    if type(block) is Image and not block.media_type.lower().startswith("image/"):
-        raise InvalidRequestError(f"{path}.media_type must be an image type, not {quote(block.media_type)}")
+    kind = _KINDS.get(type(block))
+    if kind is not None and not block.media_type.lower().startswith(f"{kind}/"):
+        raise InvalidRequestError(f"{path}.media_type must be an {kind} type, not {quote(block.media_type)}")
+
+
+_KINDS = {Image: "image", Audio: "audio"}
 
 
 def check_assistant_block(block: Any, path: str) -> None:
@@ -85,6 +94,8 @@ def check_assistant_block(block: Any, path: str) -> None:
         need_text(block.data, f"{path}.data")
     elif type(block) is Opaque:
         check_depth(block.data, f"{path}.data")
+    elif type(block) is Audio:
+        check_media(block, path)
     else:
         raise InvalidRequestError(f"{path}: {type(block).__name__} cannot be said by this role")
     _check_continuity(block.continuity, path)

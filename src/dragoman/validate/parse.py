@@ -19,6 +19,7 @@ from ..messages import (
     NO_CONFIG,
     Assistant,
     AssistantBlock,
+    Audio,
     Continuity,
     Document,
     ForceTool,
@@ -289,6 +290,11 @@ def _read_user_block(record: Fields) -> UserBlock:
     if kind == "file":
         record.allow("type", "file", *_MARKS)
         return _read_file(record.need_inner("file"), read_mark(record))
+    if kind == "audio":
+        return _read_audio(record)
+    if kind == "input_audio":
+        record.allow("type", "input_audio", *_MARKS)
+        return _read_input_audio(record.need_inner("input_audio"), read_mark(record))
     raise _misplaced(record, kind, _OF_ASSISTANTS, "a user or a tool")
 
 
@@ -310,10 +316,12 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
     if kind == "opaque":
         record.allow("type", "data", "continuity")
         return Opaque(record.take("data"), _read_continuity(record))
+    if kind == "audio":
+        return _read_audio(record)
     raise _misplaced(record, kind, _OF_USERS, "the assistant")
 
 
-_OF_USERS = frozenset({"image", "image_url", "document", "file"})
+_OF_USERS = frozenset({"image", "image_url", "document", "file", "input_audio"})
 _OF_ASSISTANTS = frozenset({"output_text", "refusal", "thinking", "redacted_thinking", "tool_call", "opaque"})
 
 
@@ -329,6 +337,21 @@ def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) 
 def _read_text(record: Fields) -> Text:
     record.allow("type", "text", "signature", "continuity", *_MARKS)
     return Text(record.need_text("text"), _read_signed(record), read_mark(record))
+
+
+def _read_audio(record: Fields) -> Audio:
+    record.allow("type", "source", "media_type", "transcript", "continuity", *_MARKS)
+    state, mark = _read_continuity(record), read_mark(record)
+    return Audio(_read_source(record), record.text("media_type"), record.text("transcript"), mark, state)
+
+
+def _read_input_audio(record: Fields, mark: bool) -> Audio:
+    record.allow("data", "format")
+    kind = record.need_text("format")
+    return Audio(Inline(record.need_text("data")), f"audio/{_AUDIO.get(kind, kind)}", cache=mark)
+
+
+_AUDIO = {"mp3": "mpeg"}  # where a format's name is not its media type
 
 
 def _read_tool_call(record: Fields) -> ToolCall:

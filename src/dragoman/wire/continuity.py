@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ..citations import SOURCES
 from ..messages import Continuity, Issuer, Text, ToolResult, User
-from .codec import Notes
+from .codec import Note, Notes
 
 # Dates in every writing, stages and counted editions: all of them end the same model's name.
 _EDITION = re.compile(
@@ -31,6 +32,16 @@ def is_ours(state: Continuity | None, home: Issuer) -> bool:
 def is_welcome(state: Continuity | None, home: Issuer) -> bool:
     """As ``is_ours``; state without an issuer belongs to the one wire that has a place for its kind."""
     return is_ours(state, home) or (state is not None and state.issuer is None and state.replayable)
+
+
+def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) -> None:
+    """Report state of a text or a call that is not sent. Sources of the same wire are for the reader alone: no loss."""
+    sources = isinstance(state.opaque, dict) and bool(state.opaque) and state.opaque.keys() <= SOURCES
+    if sources and state.signature is None and state.issuer is not None and state.issuer.wire == wire:
+        note = "citations are for the reader; the provider does not take them back"
+        notes.items.append(Note("dropped", "citations_dropped", f"{path}.continuity", note, loss=False))
+    else:
+        notes.drop(f"{path}.continuity", "continuity_dropped", why)
 
 
 def note_state(message: User | ToolResult, path: str, notes: Notes) -> None:

@@ -20,6 +20,7 @@ from ...errors import UnsupportedContentError, quote
 from ...messages import (
     Assistant,
     AssistantBlock,
+    Audio,
     Document,
     Image,
     Inline,
@@ -38,7 +39,7 @@ from ..codec import Note, Notes
 from ..continuity import is_ours, is_welcome, note_state
 from ..ids import IdRule
 from ..json import ordered_json
-from ..media import fit_result
+from ..media import fit_result, refuse_audio, transcribe
 from ..pairing import Call, Pairs
 from .breakpoints import mark_of, take_mark
 from .quirks import Quirks
@@ -180,6 +181,8 @@ def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
         if block.detail is not None:
             notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
         return {"type": "image", "source": _write_source(block, path), **mark_of(block)}
+    if isinstance(block, Audio):
+        refuse_audio(block, path)
     titled = {} if block.name is None else {"title": block.name}
     return {"type": "document", "source": _write_document(block, path), **titled, **mark_of(block)}
 
@@ -259,6 +262,9 @@ class _AssistantWriter:
             return self._opaque(block, path)
         if isinstance(block, Thinking):
             return self._thinking(block, path)
+        if isinstance(block, Audio):
+            said = transcribe(block, path, self._notes)
+            return None if said is None else {"type": "text", "text": said}
         if block.continuity is None or is_welcome(block.continuity, self._home):
             return {"type": "redacted_thinking", "data": block.data}
         return self._drop(block, path, "only its issuer can read it")

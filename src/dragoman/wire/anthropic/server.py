@@ -29,8 +29,9 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import AssistantBlock, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from ...messages import AssistantBlock, Audio, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
+from ..media import say_audio
 from ..seal import is_from, seal, write_opaque
 from ..server import (
     Asked,
@@ -109,7 +110,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         # Blocks without deltas are known only now.
-        late = [block for block in complete.final_content if isinstance(block, RedactedThinking | Opaque)]
+        late = [block for block in complete.final_content if isinstance(block, RedactedThinking | Opaque | Audio)]
         written = [self._open(-1, _write_block(block)) + self._close() for block in late]
         ending = self._ending(complete, _stop_reason(self, complete))
         return self._close() + b"".join(written) + ending + named_frame({"type": "message_stop"})
@@ -207,6 +208,8 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
         return {"type": "redacted_thinking", "data": block.data}
     if isinstance(block, ToolCall):
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments or {}, **extras}
+    if isinstance(block, Audio):
+        return {"type": "text", "text": say_audio(block)}
     return write_opaque(block, "anthropic")
 
 

@@ -15,6 +15,7 @@ from ...errors import UnsupportedContentError
 from ...messages import (
     Assistant,
     AssistantBlock,
+    Audio,
     Continuity,
     Document,
     Image,
@@ -31,7 +32,7 @@ from ...messages import (
 )
 from ...validate.data_url import read_data_url
 from ..codec import Notes
-from ..continuity import is_ours, is_welcome, note_state
+from ..continuity import drop_state, is_ours, is_welcome, note_state
 from ..ids import IdMap
 from ..json import ordered_json
 from ..media import fit_result
@@ -115,6 +116,8 @@ class _Writer:
             signature = self._signature(block.continuity, where)
             return [{"text": block.text, **signature}] if block.text or signature else []
         state = block.continuity
+        if isinstance(block, Audio):
+            return [{**_write_media(block, where, self._notes), **self._signature(state, where)}]
         if is_ours(state, self._target):
             if isinstance(block, Thinking):
                 return [{"text": block.text, "thought": True, **self._signature(state, where)}]
@@ -168,9 +171,7 @@ class _Writer:
             return {}
         if state.signature is not None and is_welcome(state, self._target):
             return {"thoughtSignature": state.signature}
-        self._notes.drop(
-            f"{where}.continuity", "continuity_dropped", "state that is cut off or another issuer's is not sent"
-        )
+        drop_state(state, "gemini", where, self._notes, "state that is cut off or another issuer's is not sent")
         return {}
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
@@ -186,6 +187,12 @@ class _Writer:
 # --- media ------------------------------------------------------------------------------------------
 
 _SUFFIXES = {
+    "aac": "audio/aac",
+    "aiff": "audio/aiff",
+    "flac": "audio/flac",
+    "mp3": "audio/mp3",
+    "ogg": "audio/ogg",
+    "wav": "audio/wav",
     "avif": "image/avif",
     "bmp": "image/bmp",
     "gif": "image/gif",
@@ -198,11 +205,11 @@ _SUFFIXES = {
 }
 
 
-def _write_media(block: Image | Document, path: str, notes: Notes) -> dict[str, Any]:
+def _write_media(block: Image | Document | Audio, path: str, notes: Notes) -> dict[str, Any]:
     if isinstance(block, Image):
         if block.detail is not None:
             notes.drop(f"{path}.detail", "detail_dropped", "this wire has no place for it")
-    elif block.name is not None:
+    elif isinstance(block, Document) and block.name is not None:
         notes.drop(f"{path}.name", "name_dropped", "this wire has no place for it")
     if isinstance(block.source, Inline):
         return _inline(block.media_type, block.source.base64_data, path)

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import Assembler, FinishReason, Usage, read_json
-from ...messages import Opaque, Request, Text, Thinking, ToolCall
+from ...events import LAST, Assembler, FinishReason, Usage, read_json
+from ...messages import Audio, Continuity, Inline, Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
@@ -29,6 +29,8 @@ class _Candidate(Struct, rename="camel"):
     index: Any = None
     content: _Content | None = None
     finish_reason: Any = None
+    grounding_metadata: Any = None
+    citation_metadata: Any = None
 
 
 class _Feedback(Struct, rename="camel"):
@@ -138,6 +140,16 @@ def _word(value: Any, numbered: Sequence[str]) -> str | None:
 _TEXTUAL = frozenset({"text", "thought", "thoughtSignature"})
 
 
+def _read_audio(part: dict[str, Any], signature: str | None) -> Audio | None:
+    """Return the speech in a part, or ``None`` for a part of another kind."""
+    data = part.get("inlineData")
+    if not isinstance(data, dict) or not isinstance(kind := data.get("mimeType"), str):
+        return None
+    if not kind.startswith("audio/") or not isinstance(data.get("data"), str) or not data["data"]:
+        return None
+    return Audio(Inline(data["data"]), kind, continuity=None if signature is None else Continuity(signature))
+
+
 class _OpenCall:
     """A call whose arguments come piece by piece."""
 
@@ -159,6 +171,7 @@ class GeminiDecoder(Decoder):
         self._empty: int | None = None  # the call that has no arguments so far
         self._cut = False
         self._count = 0
+        self._sources: dict[str, Any] = {}
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -231,6 +244,10 @@ class GeminiDecoder(Decoder):
             for part in candidate.content.parts or ():
                 if isinstance(part, dict):
                     self._read_part(part)
+        if candidate.grounding_metadata:  # it grows from chunk to chunk
+            self._sources["groundingMetadata"] = candidate.grounding_metadata
+        if candidate.citation_metadata:
+            self._sources["citationMetadata"] = candidate.citation_metadata
         word = _word(candidate.finish_reason, _REASONS)
         # Said on several chunks, also in the middle of a reply: the last word stands,
         # unless it is a mere STOP after a graver one.
@@ -257,9 +274,9 @@ class GeminiDecoder(Decoder):
             return
         self._abandon_call()
         if other or not isinstance(text, str):
-            # Code that ran on their side, a generated image, what is not invented yet: kept for its issuer.
             self._in_thought = False
-            self.out.whole(Opaque(part))
+            # Code that ran on their side, a generated image, what is not invented yet: kept for its issuer.
+            self.out.whole(_read_audio(part, signature) or Opaque(part))
         elif part.get("thought") is True:
             self._say_thought(text, signature)
         else:
@@ -351,6 +368,8 @@ class GeminiDecoder(Decoder):
             self._cut = True  # the limit came before its arguments
         else:
             self._close_empty()
+        if self._sources:
+            self.out.attach(Text, opaque=self._sources, key=LAST)
         if self._finish_raw is None and self._blocked is not None:
             self.out.finish("content_filter", self._blocked)
         else:

@@ -9,6 +9,7 @@ from ...errors import InvalidRequestError
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
+from ..extras import note_raw_only
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
@@ -87,6 +88,7 @@ def _write_config(
         written["responseMimeType"] = "application/json"
         written["responseJsonSchema"] = ordered_json(schema)
     extras = dict(config.extras)
+    note_raw_only(extras, notes, choices="candidateCount", logprobs="responseLogprobs", loss=False)
     if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
         # An effort of ours and ``includeThoughts`` of theirs go together; only a contradiction is refused.
         merge_extras(written["thinkingConfig"], extras.pop("thinkingConfig"))

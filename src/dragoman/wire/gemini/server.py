@@ -29,7 +29,7 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import AssistantBlock, Issuer, Opaque, Text, Thinking, ToolCall
+from ...messages import AssistantBlock, Audio, Inline, Issuer, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
 from ..seal import is_from, seal
 from ..server import (
@@ -103,7 +103,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         # Parts of a kind of their own are known only now.
-        own = [block for block in complete.final_content if isinstance(block, Opaque)]
+        own = [block for block in complete.final_content if isinstance(block, Opaque | Audio)]
         parts = [part for block in own if (part := _write_part(block)) is not None]
         return data_frame(_chunk(self, parts, _finish_reason(self, complete)))
 
@@ -130,6 +130,8 @@ def _write_part(block: AssistantBlock) -> dict[str, Any] | None:
         return _write_call(block.id, block.name, block.arguments)
     if isinstance(block, Opaque) and isinstance(block.data, dict) and is_from(block, "gemini"):
         return block.data
+    if isinstance(block, Audio) and isinstance(block.source, Inline):
+        return {"inlineData": {"mimeType": block.media_type, "data": block.source.base64_data}}
     return None
 
 

@@ -12,6 +12,7 @@ from ...errors import InvalidRequestError, UnsupportedContentError
 from ...messages import (
     Assistant,
     AssistantBlock,
+    Audio,
     Continuity,
     Document,
     ForceTool,
@@ -268,12 +269,18 @@ def _read_block(record: Fields) -> UserBlock:
     elif (data := record.inner("inlineData")) is not None:
         kind, source = data.need_text("mimeType"), Inline(data.need_text("data"))
         data.done()
-        block = Image(source, kind) if kind.startswith("image/") else Document(source, kind)
+        block = _read_medium(source, kind)
     elif (file := record.inner("fileData")) is not None:
         kind, place = file.text("mimeType") or "application/pdf", Url(file.need_text("fileUri"))
         file.done()
-        block = Image(place, kind) if kind.startswith("image/") else Document(place, kind)
+        block = _read_medium(place, kind)
     else:
         raise UnsupportedContentError(f"{record.where}: a part of this kind is not supported")
     record.done()
     return block
+
+
+def _read_medium(source: Url | Inline, kind: str) -> Image | Document | Audio:
+    if kind.startswith("image/"):
+        return Image(source, kind)
+    return Audio(source, kind) if kind.startswith("audio/") else Document(source, kind)

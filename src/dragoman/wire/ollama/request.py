@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import UnsupportedContentError
 from ...messages import (
     Assistant,
+    Audio,
     Document,
     Image,
     Inline,
@@ -28,7 +29,7 @@ from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..continuity import note_state
 from ..json import merge_extras, ordered_json
-from ..media import fit_result
+from ..media import fit_result, transcribe
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..strict import note_strict
@@ -118,7 +119,7 @@ def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) 
     return {"content": "\n".join(texts), **({"images": images} if images else {})}
 
 
-def _check_medium(block: Image | Document, path: str) -> str:
+def _check_medium(block: Image | Document | Audio, path: str) -> str:
     """Return the data of a medium that this wire takes."""
     if isinstance(block, Image) and isinstance(block.source, Inline):
         return block.source.base64_data
@@ -146,6 +147,8 @@ def _write_assistant(message: Assistant, path: str, notes: Notes) -> dict[str, A
         elif isinstance(block, Text):
             if calls:
                 notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)
+        elif isinstance(block, Audio):
+            written["content"] += transcribe(block, where, notes) or ""
         elif isinstance(block, Thinking) and (block.continuity is None or block.continuity.replayable):
             written["thinking"] = written.get("thinking", "") + block.text
         else:

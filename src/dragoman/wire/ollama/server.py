@@ -38,6 +38,7 @@ from ...messages import (
     EFFORTS,
     Assistant,
     AssistantBlock,
+    Audio,
     Effort,
     Image,
     Inline,
@@ -56,6 +57,7 @@ from ...validate import parse_tools
 from ...validate.fields import Fields
 from ..codec import HttpReply
 from ..fields import Losses, read_body, read_stops
+from ..media import say_audio
 from ..server import (
     Asked,
     BodyEncoder,
@@ -255,7 +257,8 @@ class _StreamEncoder(ReplyEncoder):
         return _hides_call(complete)
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        return _line(self, self._at, {"content": ""}, **end_fields(self, complete))
+        spoken = "".join([say_audio(block) for block in complete.final_content if isinstance(block, Audio)])
+        return _line(self, self._at, {"content": spoken}, **end_fields(self, complete))
 
     def write_error(self, error: ProviderError) -> bytes:
         return encode_json({"error": _sentence(error)}) + b"\n"
@@ -267,6 +270,8 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes
     for block in complete.final_content:
         if isinstance(block, Text):
             message["content"] += block.text
+        elif isinstance(block, Audio):
+            message["content"] += say_audio(block)
         elif isinstance(block, Thinking):
             message["thinking"] = message.get("thinking", "") + block.text
         elif isinstance(block, ToolCall) and block.arguments is not None:

@@ -34,7 +34,8 @@ def mark_end(message: dict[str, Any]) -> None:
     """Mark the end of a message; a text becomes a part."""
     if isinstance(message["content"], str):
         message["content"] = [{"type": "text", "text": message["content"]}]
-    message["content"][-1][_KEY] = _MARK
+    last: dict[str, Any] = message["content"][-1]
+    last[_KEY] = _MARK
 
 
 def place_marks(written: list[Any], notes: Notes, *, auto: bool) -> None:

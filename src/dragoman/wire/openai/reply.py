@@ -16,6 +16,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..json import json_text, sorted_json
+from .beside import Beside
 from .errors import inband_error
 from .quirks import Quirks
 
@@ -39,6 +40,9 @@ class _Part(Struct):
     reasoning: Any = None
     reasoning_details: Any = None
     refusal: Any = None
+    annotations: Any = None
+    images: Any = None
+    audio: Any = None
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None
 
@@ -60,6 +64,8 @@ class _Chunk(Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Any = None
+    citations: Any = None
+    search_results: Any = None
 
 
 _chunks = msgspec.json.Decoder(_Chunk)
@@ -153,6 +159,7 @@ class OpenAIDecoder(Decoder):
         self._answering = False  # did something else than thinking come last?
         # The choice that is read. Some servers number their only one from 1; with several, it is the first.
         self._chosen: int | None = 0 if "n" in request.config.extras else None
+        self._beside = Beside(request)
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -229,6 +236,7 @@ class OpenAIDecoder(Decoder):
             self._note_usage(chunk.usage)
         if self._usage_key is not None and self._usage_key in data:
             self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
+        self._beside.note(chunk.citations, chunk.search_results)
         if error:
             self._fail(error)
 
@@ -260,6 +268,8 @@ class OpenAIDecoder(Decoder):
                 self._read_call(call)
         elif part.function_call is not None:
             self._read_call(_Call("function_call", None, part.function_call))
+        if part.annotations or part.images or part.audio:
+            self._beside.read(part.annotations, part.images, part.audio)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
         """Keep what belongs to the thinking, and hang it on the block before anything else begins."""
@@ -389,6 +399,7 @@ class OpenAIDecoder(Decoder):
         if self._coerced:
             self._say_coerced("".join(self._coerced))
         self._attach_details()
+        self._beside.say(self.out)
         self.out.finish(self._reason(), self._finish_raw)
 
     def _reason(self) -> FinishReason:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedFeatureError
+from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedFeatureError, quote
 from ...messages import (
     NO_CONFIG,
     Assistant,
+    Audio,
     ForceTool,
     Image,
     Inline,
@@ -32,10 +33,11 @@ from ...messages import (
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
-from ..continuity import is_ours, note_state
+from ..continuity import drop_state, is_ours, note_state
+from ..extras import note_raw_only
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
-from ..media import fit_result
+from ..media import fit_result, transcribe
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..strict import choose_strict, strict_form
@@ -70,6 +72,7 @@ def write_request(
         place_marks(written, notes, auto=cache.auto)
     if request.config.extras:
         body["messages"] = written  # compared with the caller's own, if the extras hold any
+        note_raw_only(request.config.extras, notes, choices="n", logprobs="logprobs")
         _add_extras(body, request)
         del body["messages"]
     body["messages"] = written
@@ -261,9 +264,30 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
         if block.detail is not None:
             image["detail"] = block.detail
         return {"type": "image_url", "image_url": image}
+    if isinstance(block, Audio):
+        return {"type": "input_audio", "input_audio": _write_audio(block, path)}
     if isinstance(block.source, Inline):
         return {"type": "file", "file": {"filename": block.name or "document", "file_data": media_url(block)}}
     raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
+
+
+# The formats that the wire takes, by the media types that files have.
+AUDIO_FORMATS = {
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+}
+
+
+def _write_audio(block: Audio, path: str) -> dict[str, str]:
+    if not isinstance(block.source, Inline):
+        raise UnsupportedContentError(f"{path}: this wire takes audio inline, not by URL")
+    form = AUDIO_FORMATS.get((block.media_type or "").lower())
+    if form is None:
+        raise UnsupportedContentError(f"{path}.media_type: this wire takes WAV and MP3, not {quote(block.media_type)}")
+    return {"data": block.source.base64_data, "format": form}
 
 
 def _write_assistant(
@@ -310,10 +334,12 @@ def _sort_blocks(
             details += kept
         elif type(block) is Thinking and quirks.send_reasoning and _may_return(block):
             thoughts.append(block.text)
+        elif type(block) is Audio:
+            texts += [said] if (said := transcribe(block, where, notes)) else []
         else:
             notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
         if type(block) in (Text, ToolCall) and block.continuity is not None:
-            notes.drop(f"{where}.continuity", "continuity_dropped", "opaque state of another issuer is not sent")
+            drop_state(block.continuity, "openai", where, notes, "opaque state of another issuer is not sent")
     return texts, thoughts, calls, details
 
 

@@ -49,6 +49,7 @@ from ..server import (
     total_tokens,
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
+from .beside import write_beside
 from .reply import FINISH
 
 
@@ -232,7 +233,9 @@ class _StreamEncoder(ReplyEncoder):
         return self._begin(event) if isinstance(event, MessageStart) else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        return self._chunk({}, self.finish_word(complete, FINISH)) + self._usage() + _DONE
+        beside = write_beside(complete.final_content)
+        late = self._chunk(beside) if beside else b""
+        return late + self._chunk({}, self.finish_word(complete, FINISH)) + self._usage() + _DONE
 
     def write_error(self, error: ProviderError) -> bytes:
         return self._usage() + data_frame({"error": error_record(error)})
@@ -272,6 +275,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> 
         message["reasoning_content"] = thoughts
     if calls:
         message["tool_calls"] = calls
+    message |= write_beside(blocks)
     finish = reply.finish_word(complete, FINISH)
     usage = _write_usage(complete.usage)
     body = {

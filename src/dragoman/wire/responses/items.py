@@ -14,6 +14,7 @@ from ...errors import InvalidRequestError
 from ...messages import (
     Assistant,
     AssistantBlock,
+    Audio,
     Document,
     Image,
     Issuer,
@@ -30,7 +31,7 @@ from ..codec import Note, Notes
 from ..continuity import is_ours, note_state
 from ..ids import IdRule
 from ..json import json_text
-from ..media import fit_result
+from ..media import fit_result, refuse_audio, transcribe
 from ..pairing import Call, Pairs
 from ..urls import media_url
 from .quirks import Quirks
@@ -106,7 +107,7 @@ class _Writer:
             self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
             return
         omit = self._quirks.result_media == "omit"
-        message = fit_result(message, path, self._notes, lambda block, _: media_url(block), omit=omit)
+        message = fit_result(message, path, self._notes, _write_medium, omit=omit)
         call_id = self._pairs.ids[call]
         if call_id != message.tool_call_id:
             self._notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
@@ -144,6 +145,9 @@ class _Writer:
             return self._thinking(block, path)
         if isinstance(block, Opaque):
             return self._opaque(block, path)
+        if isinstance(block, Audio):
+            said = transcribe(block, path, self._notes)
+            return None if said is None else self._text(Text(said), path)
         return self._drop(block, path, "this wire has no place for it")
 
     def _drop(self, block: AssistantBlock, path: str, why: str) -> dict[str, Any] | None:
@@ -222,6 +226,8 @@ def _write_parts(content: Any, path: str, notes: Notes) -> list[dict[str, Any]]:
 def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "input_text", "text": block.text}
+    if isinstance(block, Audio):
+        refuse_audio(block, path)
     url = media_url(block)
     if isinstance(block, Image):
         detail = {} if block.detail is None else {"detail": block.detail}
@@ -231,6 +237,10 @@ def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     if block.name is not None:
         notes.drop(f"{path}.name", "name_dropped", "this wire takes no name beside a URL")
     return {"type": "input_file", "file_url": url}
+
+
+def _write_medium(block: Image | Document | Audio, path: str) -> object:
+    return _write_block(block, path, Notes())
 
 
 def _name_of(block: Document) -> str:

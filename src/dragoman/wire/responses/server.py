@@ -18,9 +18,10 @@ from ...events import (
     Usage,
     read_object,
 )
-from ...messages import AssistantBlock, Opaque, Text, Thinking, ToolCall
+from ...messages import AssistantBlock, Audio, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
 from ..json import json_text
+from ..media import say_audio, write_annotations
 from ..openai.server import OpenAIServer, error_record
 from ..seal import is_from, write_opaque
 from ..server import (
@@ -78,7 +79,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def feed(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
-            return self._add_text(event)
+            return self._add_text(event.content_block_index, event.text)
         self.note(event)
         if isinstance(event, ThinkingDelta):
             return self._think(event)
@@ -105,6 +106,8 @@ class _StreamEncoder(ReplyEncoder):
             if isinstance(block, Opaque):
                 self._items.append(write_opaque(block, "responses"))
                 written += self._added() + self._done()
+            elif isinstance(block, Audio):
+                written += self._add_text(_SPOKEN + len(self._items), say_audio(block)) + self._close()
         status, facts = _ending(self, complete)
         return written + self._event(f"response.{status}", response=self._response(status, **facts))
 
@@ -130,18 +133,18 @@ class _StreamEncoder(ReplyEncoder):
         self._items.append(self._open)
         return closing + self._added()
 
-    def _add_text(self, event: TextDelta) -> bytes:
-        if event.content_block_index == self._block:
-            self._text.append(event.text)
+    def _add_text(self, block: int, text: str) -> bytes:
+        if block == self._block:
+            self._text.append(text)
             self._number += 1
-            return self._before_text + encode_json(event.text) + b',"sequence_number":%d}\n\n' % (self._number - 1)
-        opening = self._begin(event.content_block_index, "message", role="assistant", content=[])
+            return self._before_text + encode_json(text) + b',"sequence_number":%d}\n\n' % (self._number - 1)
+        opening = self._begin(block, "message", role="assistant", content=[])
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         opening += self._about_item("response.content_part.added", content_index=0, part=part)
         frame = self._about_item("response.output_text.delta", content_index=0, logprobs=[], delta="\0")
         self._number -= 1  # the frame was made to be split, and is not sent
         self._before_text, _ = split_at_text(frame)
-        return opening + self._add_text(event)
+        return opening + self._add_text(block, text)
 
     def _think(self, event: ThinkingDelta) -> bytes:
         written = b""
@@ -222,11 +225,11 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, cre
             items.append({**item, **own, "status": "incomplete" if is_cut else "completed"})
         elif isinstance(block, Opaque):
             items.append(write_opaque(block, "responses"))
-        elif isinstance(block, Text):
+        elif isinstance(block, Text | Audio):
             part = {
                 "type": "output_text",
-                "text": block.text,
-                "annotations": own.pop("annotations", []),
+                "text": say_audio(block) if isinstance(block, Audio) else block.text,
+                "annotations": own.pop("annotations", []) or write_annotations(block, flat=True),
                 "logprobs": [],
             }
             item = _item(reply, at, "message", role="assistant", content=[part], **own)
@@ -247,6 +250,7 @@ def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[s
     return "incomplete", {"incomplete_details": {"reason": word}}
 
 
+_SPOKEN = 1_000_000  # the number of a block that no text has: speech is written as a text of its own
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 # The codes that the vendor's document allows in a response that failed.
 _CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})

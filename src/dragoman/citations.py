@@ -1,0 +1,166 @@
+"""Citations: where the passages of a reply come from, read from the form that each wire gives them.
+
+The provider's own record is kept with the text, because some of it has to go back as it came; a ``Citation`` is a view
+of it. A record that cannot be read makes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = ["SOURCES", "Citation", "read_citations"]
+
+SOURCES = frozenset({"annotations", "citations", "search_results", "groundingMetadata", "citationMetadata"})
+"""The names of the records that citations are read from."""
+
+
+class Citation(Struct, frozen=True, omit_defaults=True):
+    """Where a passage of a model's text comes from, as the provider states it.
+
+    ``start`` and ``end`` are the characters of the text that it supports; ``quote`` is the cited passage of the source,
+    ``source`` the provider's own name for it: a file, or the number of a document of the request.
+    """
+
+    url: str | None = None
+    title: str | None = None
+    quote: str | None = None
+    start: int | None = None
+    end: int | None = None
+    source: str | None = None
+
+
+def read_citations(state: Any, text: str) -> tuple[Citation, ...]:
+    """Return the citations in the state of a text."""
+    if not isinstance(state, Mapping) or not SOURCES & state.keys():
+        return ()
+    listed = state.get("citations")
+    found = _read_annotations(state.get("annotations")) + _read_locations(listed)
+    found = found or _read_sources(listed, state.get("search_results"))
+    found += _read_grounding(state.get("groundingMetadata"), text)
+    return (*found, *_read_recitations(state.get("citationMetadata"), text))
+
+
+def _read_annotations(value: Any) -> list[Citation]:
+    """Return the citations among annotations, of Chat Completions and of Responses.
+
+    ``{"type": "url_citation", "url_citation": {...}}`` and the same fields without the inner object; files by their id.
+    """
+    found = []
+    for record in _records(value):
+        inner = record.get(str(record.get("type")))
+        fields = inner if isinstance(inner, Mapping) else record
+        source = _text(fields, "file_id") or _text(fields, "container_id")
+        cited = Citation(
+            _text(fields, "url"),
+            _text(fields, "title") or _text(fields, "filename"),
+            _text(fields, "content") or _text(fields, "quote"),
+            _count(fields, "start_index"),
+            _count(fields, "end_index"),
+            source,
+        )
+        if cited.url or source:
+            found.append(cited)
+    return found
+
+
+def _read_sources(citations: Any, results: Any) -> list[Citation]:
+    """Return the sources of a reply as a whole: a list of addresses, or search results with titles (Perplexity)."""
+    found = [
+        Citation(_text(record, "url"), _text(record, "title"), _text(record, "snippet"))
+        for record in _records(results)
+        if _text(record, "url")
+    ]
+    known = {citation.url for citation in found}
+    urls = citations if isinstance(citations, list) else []
+    return [*found, *[Citation(url) for url in urls if isinstance(url, str) and url not in known]]
+
+
+def _read_locations(value: Any) -> list[Citation]:
+    """Return the citations of a text of the anthropic wire: places in documents, and results of searches.
+
+    A place is one of the source, so it says nothing about characters of the text: all of it is supported.
+    """
+    return [
+        Citation(
+            _text(record, "url"),
+            _text(record, "title") or _text(record, "document_title"),
+            _text(record, "cited_text"),
+            source=_text(record, "source") or _text(record, "file_id") or _number(record, "document_index"),
+        )
+        for record in _records(value)
+    ]
+
+
+def _read_grounding(metadata: Any, text: str) -> list[Citation]:
+    """Return the citations of grounded text: each supported segment with each of its sources.
+
+    Indices count bytes of UTF-8. Sources that support no segment are citations of the text as a whole.
+    """
+    if not isinstance(metadata, Mapping):
+        return []
+    chunks = [_read_chunk(chunk) for chunk in _records(metadata.get("groundingChunks"))]
+    data = text.encode("utf-8", "replace")
+    found, used = [], set()
+    for support in _records(metadata.get("groundingSupports")):
+        segment = support.get("segment")
+        start, end = _read_segment(segment if isinstance(segment, Mapping) else {}, data)
+        indices = support.get("groundingChunkIndices")
+        for at in indices if isinstance(indices, list) else ():
+            if type(at) is int and 0 <= at < len(chunks):
+                used.add(at)
+                found.append(_place(chunks[at], start, end))
+    return [*found, *[chunk for at, chunk in enumerate(chunks) if at not in used]]
+
+
+def _read_recitations(metadata: Any, text: str) -> list[Citation]:
+    """Return the citations of text that repeats a source (``citationMetadata``)."""
+    if not isinstance(metadata, Mapping):
+        return []
+    data = text.encode("utf-8", "replace")
+    listed = metadata.get("citationSources", metadata.get("citations"))
+    return [
+        _place(Citation(_text(record, "uri"), _text(record, "title")), *_read_segment(record, data))
+        for record in _records(listed)
+    ]
+
+
+def _read_chunk(chunk: Mapping[str, Any]) -> Citation:
+    kind = next((name for name in ("web", "retrievedContext", "maps") if isinstance(chunk.get(name), Mapping)), None)
+    inner = chunk[kind] if kind is not None else {}
+    source = _text(inner, "fileSearchStore") or _text(inner, "documentName") or _text(inner, "placeId")
+    return Citation(_text(inner, "uri"), _text(inner, "title"), _text(inner, "text"), source=source)
+
+
+def _place(citation: Citation, start: int | None, end: int | None) -> Citation:
+    return Citation(citation.url, citation.title, citation.quote, start, end, citation.source)
+
+
+def _read_segment(segment: Mapping[str, Any], data: bytes) -> tuple[int | None, int | None]:
+    """Return the characters of a segment that is given in bytes; a start that is left out is 0."""
+    end = _count(segment, "endIndex")
+    if end is None:
+        return None, None
+    start = _count(segment, "startIndex") or 0
+    return len(data[:start].decode("utf-8", "ignore")), len(data[:end].decode("utf-8", "ignore"))
+
+
+def _records(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [record for record in value if isinstance(record, Mapping)] if isinstance(value, list) else []
+
+
+def _text(record: Mapping[str, Any], name: str) -> str | None:
+    value = record.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _count(record: Mapping[str, Any], name: str) -> int | None:
+    value = record.get(name)
+    return value if type(value) is int and value >= 0 else None
+
+
+def _number(record: Mapping[str, Any], name: str) -> str | None:
+    value = _count(record, name)
+    return None if value is None else str(value)

@@ -1,0 +1,68 @@
+"""A provider's own block, read for people: a line about it, and the picture in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["find_picture", "summarise_block"]
+
+_LENGTH = 200  # characters of each value
+_VALUES = 5
+# Fields of server-side tools on the wires that have them: searches, code, files, pages, and what went wrong.
+_TELLING = (
+    "name", "query", "queries", "code", "command", "output", "stdout", "stderr", "outcome", "url", "uri", "title",
+    "error_code", "mimeType", "status", "retrievedUrl", "urlRetrievalStatus", "text",
+)  # fmt: skip
+
+
+def summarise_block(data: Any) -> str:
+    """Return the kind of a block and its telling values, each cut short."""
+    if not isinstance(data, dict):
+        return _cut(str(data))
+    kind = data.get("type")
+    if not isinstance(kind, str):
+        kind = next(iter(data), "block")
+    values = list(dict.fromkeys(_values(data, 0)))
+    more = f", and {len(values) - _VALUES} more" if len(values) > _VALUES else ""
+    return f"{kind}: {'; '.join(values[:_VALUES])}{more}" if values else str(kind)
+
+
+def find_picture(data: Any) -> tuple[str, str] | None:
+    """Return the media type and the base64 data of a picture that the model made, in the form of any wire."""
+    if not isinstance(data, dict):
+        return None
+    inline, address = data.get("inlineData"), data.get("image_url")
+    if isinstance(inline, dict) and isinstance(inline.get("data"), str):
+        kind = inline.get("mimeType")
+        return (kind, inline["data"]) if isinstance(kind, str) and kind.startswith("image/") else None
+    url = address.get("url") if isinstance(address, dict) else None
+    if isinstance(url, str) and url.startswith("data:image/"):
+        head, _, body = url.removeprefix("data:").partition(";base64,")
+        return (head, body) if body else None
+    if data.get("type") == "image_generation_call" and isinstance(data.get("result"), str):
+        kind = data.get("output_format")
+        return f"image/{kind if isinstance(kind, str) else 'png'}", data["result"]
+    return None
+
+
+def _values(data: Any, depth: int) -> Iterator[str]:
+    if depth > 6:
+        return
+    if isinstance(data, list):
+        for item in data:
+            yield from _values(item, depth + 1)
+    elif isinstance(data, dict):
+        for name in _TELLING:
+            found = data.get(name)
+            for value in found if isinstance(found, list) else [found]:
+                if isinstance(value, str) and value.strip():
+                    yield _cut(value)
+        for name, value in data.items():
+            if name not in _TELLING:
+                yield from _values(value, depth + 1)
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LENGTH else f"{line[:_LENGTH]}…"

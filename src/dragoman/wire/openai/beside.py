@@ -1,0 +1,78 @@
+"""What comes beside the text of a reply: sources, pictures and speech, whole or in fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...events import LAST, Assembler
+from ...messages import AssistantBlock, Audio, Continuity, Inline, Opaque, Request, Text
+from ...summaries import find_picture
+from ..media import write_annotations
+
+# Media types by the names of formats, where the two differ.
+_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
+
+
+class Beside:
+    """Collects what belongs to the message as a whole, and adds it at its end."""
+
+    def __init__(self, request: Request) -> None:
+        asked = request.config.extras.get("audio")
+        self._format = asked.get("format") if isinstance(asked, dict) else None
+        self._sources: dict[str, Any] = {}
+        self._annotations: list[Any] = []
+        self._images: list[Any] = []
+        self._speech: dict[str, list[str]] = {}
+        self._id: str | None = None
+
+    def note(self, citations: Any, results: Any) -> None:
+        """Take the sources of the reply as a whole, which some servers repeat with every chunk."""
+        if citations or results:
+            found = {"citations": citations, "search_results": results}
+            self._sources = {name: value for name, value in found.items() if value}
+
+    def read(self, annotations: Any, images: Any, audio: Any) -> None:
+        """Take what a delta or a message brings; fragments of audio are joined."""
+        self._annotations += annotations if isinstance(annotations, list) else []
+        self._images += images if isinstance(images, list) else []
+        if isinstance(audio, dict):
+            self._id = audio["id"] if isinstance(audio.get("id"), str) else self._id
+            for name in ("data", "transcript"):
+                if isinstance(piece := audio.get(name), str):
+                    self._speech.setdefault(name, []).append(piece)
+
+    def say(self, out: Assembler) -> None:
+        """Add it to the message: citations to its text, pictures and speech as blocks."""
+        if sources := {"annotations": self._annotations} if self._annotations else self._sources:
+            out.attach(Text, opaque=sources, key=LAST)
+        for image in self._images:
+            out.whole(Opaque(image))
+        speech = {name: "".join(pieces) for name, pieces in self._speech.items()}
+        if speech.get("data"):
+            kind = _TYPES.get(str(self._format), f"audio/{self._format or 'wav'}")
+            state = None if self._id is None else Continuity(opaque={"id": self._id})
+            out.whole(Audio(Inline(speech["data"]), kind, speech.get("transcript"), continuity=state))
+        elif speech.get("transcript"):
+            out.text(speech["transcript"])
+
+
+def write_beside(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
+    """Return what a client receives beside the text: sources, pictures and speech."""
+    annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
+    pictures = [find_picture(block.data) for block in blocks if isinstance(block, Opaque)]
+    urls = [f"data:{each[0]};base64,{each[1]}" for each in pictures if each is not None]
+    spoken = [block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)]
+    fields: dict[str, Any] = {"annotations": annotations} if annotations else {}
+    if urls:
+        fields["images"] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    if spoken:
+        fields["audio"] = _write_speech(spoken[-1])
+    return fields
+
+
+def _write_speech(block: Audio) -> dict[str, Any]:
+    own = block.continuity.opaque if block.continuity is not None else None
+    data = block.source.base64_data if isinstance(block.source, Inline) else ""
+    given = own.get("id") if isinstance(own, dict) else None
+    return {"id": given or "audio", "data": data, "transcript": block.transcript or "", "expires_at": 0}

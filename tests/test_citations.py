@@ -1,0 +1,274 @@
+"""Citations of replies: one value for the forms of all wires."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Assistant,
+    Capabilities,
+    Citation,
+    Continuity,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    Request,
+    RuntimeConfig,
+    Text,
+    User,
+)
+from dragoman.citations import read_citations
+from dragoman.events import Assembler, fold
+from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.server import Asked
+
+URL = "https://example.com/a"
+PLACE = {"start_index": 0, "end_index": 4}
+
+
+def reply_of(wire: str, body: Any, stream: bool = False, **config: Any) -> Any:
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
+    out = Assembler(request_id="R", issuer=Issuer(wire, None, "m"))
+    decoder = codec.decoder(Request([User("x")], stream=stream, **config), out)
+    if stream:
+        data = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in body) + b"data: [DONE]\n\n"
+    else:
+        data = json.dumps(body).encode()
+    return fold([*decoder.feed(data), *decoder.end()])
+
+
+def chat(**message: Any) -> dict[str, Any]:
+    said = {"role": "assistant", "content": "Paris is big.", **message}
+    return {"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+
+
+def cited(**fields: Any) -> dict[str, Any]:
+    return {
+        "type": "url_citation",
+        "url_citation": {"url": URL, "title": "A", "start_index": 0, "end_index": 5, **fields},
+    }
+
+
+def gemini(**candidate: Any) -> dict[str, Any]:
+    content = {"role": "model", "parts": [{"text": "Né à Paris."}]}
+    return {"candidates": [{"content": content, "finishReason": "STOP", **candidate}]}
+
+
+SUPPORT = {"segment": {"startIndex": 7, "endIndex": 13}, "groundingChunkIndices": [0, 9, "x"]}
+CHUNKS = [{"web": {"uri": URL, "title": "A"}}, {"retrievedContext": {"text": "q", "fileSearchStore": "s"}}, {}]
+REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
+    ("openai", chat(annotations=[cited()]), (Citation(URL, "A", None, 0, 5),)),
+    ("openai", chat(annotations=[{"type": "file_citation", "file_id": "f"}]), (Citation(source="f"),)),
+    ("openai", chat(annotations=[{"type": "file", "file": {}}, 5]), ()),
+    ("openai", {**chat(), "citations": [URL, 5]}, (Citation(URL),)),
+    (
+        "openai",
+        {**chat(), "citations": [URL], "search_results": [{"url": URL, "title": "A", "snippet": "q"}, {}]},
+        (Citation(URL, "A", "q"),),
+    ),
+    ("openai", chat(annotations="none"), ()),
+    (
+        "anthropic",
+        {
+            "content": [
+                {
+                    "type": "text",
+                    "text": "Yes.",
+                    "citations": [
+                        {"type": "web_search_result_location", "url": URL, "title": "A", "cited_text": "q"},
+                        {"type": "char_location", "cited_text": "q", "document_index": 0, "document_title": "D"},
+                    ],
+                }
+            ],
+            "stop_reason": "end_turn",
+        },
+        (Citation(URL, "A", "q"), Citation(None, "D", "q", source="0")),
+    ),
+    (
+        "responses",
+        {
+            "status": "completed",
+            "output": [
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [
+                        {
+                            "type": "output_text",
+                            "text": "Yes.",
+                            "annotations": [{"type": "url_citation", "url": URL, "title": "A", **PLACE}],
+                        }
+                    ],
+                }
+            ],
+        },
+        (Citation(URL, "A", None, 0, 4),),
+    ),
+    (
+        "gemini",
+        gemini(groundingMetadata={"groundingChunks": CHUNKS, "groundingSupports": [SUPPORT, {"segment": 5}]}),
+        (Citation(URL, "A", None, 5, 11), Citation(quote="q", source="s"), Citation()),
+    ),
+    (
+        "gemini",
+        gemini(citationMetadata={"citations": [{"startIndex": 0, "endIndex": 3, "uri": URL}, {"uri": URL}]}),
+        (Citation(URL, start=0, end=2), Citation(URL)),
+    ),
+    ("gemini", gemini(groundingMetadata=5, citationMetadata=5), ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "body", "citations"), REPLIES)
+def test_citations_of_a_reply(wire: str, body: Any, citations: tuple[Citation, ...]) -> None:
+    reply = reply_of(wire, body)
+    assert reply.citations == citations
+    assert reply.message.citations == citations
+
+
+def test_citations_of_a_stream() -> None:
+    chunks = [
+        {"choices": [{"index": 0, "delta": {"content": "Paris "}}]},
+        {"choices": [{"index": 0, "delta": {"content": "is big.", "annotations": [cited()]}}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    ]
+    assert reply_of("openai", chunks, stream=True).citations == (Citation(URL, "A", None, 0, 5),)
+
+
+def test_sources_without_a_text_support_nothing() -> None:
+    assert reply_of("openai", {**chat(content=None), "citations": [URL]}).citations == ()
+
+
+def test_a_text_of_ones_own_has_none() -> None:
+    assert Text("a").citations == ()
+    assert read_citations({"phase": "final"}, "a") == read_citations([], "a") == ()
+    assert read_citations({"citations": 5}, "a") == ()
+
+
+@pytest.mark.parametrize("wire", ["openai", "gemini"])
+def test_sources_are_not_sent_back_and_no_loss(wire: str) -> None:
+    body = chat(annotations=[cited()]) if wire == "openai" else gemini(groundingMetadata={"groundingChunks": CHUNKS})
+    said = reply_of(wire, body).message
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
+    encoded = codec.encode(Request([User("x"), said, User("y")]))
+    assert encoded.warnings == ()
+    assert [note.code for note in encoded.notes] == ["citations_dropped"]
+    assert URL not in encoded.http.body.decode()
+    other = CODECS["responses"].connect("m", "https://api.example.com", None, Capabilities())
+    assert [warning.code for warning in other.encode(Request([User("x"), said, User("y")])).warnings] == [
+        "continuity_dropped"
+    ]
+
+
+# --- beside the text: pictures ----------------------------------------------------------------------
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (PICTURE, True),
+        ({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, True),
+        ({"type": "image_generation_call", "result": "aGk="}, True),
+        ({"type": "image_generation_call", "result": "aGk=", "output_format": "png"}, True),
+        ({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}, False),
+        ({"image_url": {"url": "data:image/png,x"}}, False),
+        ({"image_url": {"url": "https://example.com/a.png"}}, False),
+        ({"type": "web_search_call"}, False),
+        ("text", False),
+    ],
+)
+def test_pictures_of_any_wire_are_found(data: Any, found: bool) -> None:
+    said = Assistant([Opaque(data)])
+    assert said.images == ((Image(Inline("aGk="), "image/png"),) if found else ())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_pictures_beside_a_text(stream: bool) -> None:
+    part = {"content": "Here.", "images": [PICTURE]}
+    ended = {"index": 0, "finish_reason": "stop"}
+    body: Any = {"choices": [{**ended, "message": part}]}
+    reply = reply_of("openai", [{"choices": [{**ended, "delta": part}]}] if stream else body, stream)
+    assert reply.text == "Here."
+    assert reply.images == (Image(Inline("aGk="), "image/png"),)
+
+
+# --- clients of the gateway -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_receive_sources_and_pictures(stream: bool) -> None:
+    codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
+    request = Request([User("x")], stream=stream)
+    out = Assembler(request_id="R", model="m", issuer=Issuer("openai"))
+    decoder = codec.decoder(request, out)
+    body = json.dumps(chat(annotations=[cited()], images=[PICTURE])).encode()
+    encoder = SERVER_CODECS["openai"].encoder(Asked(request))
+    written = b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]]) + encoder.end()
+    again = fold([*(second := codec.decoder(request, Assembler())).feed(written), *second.end()])
+    assert again.citations == (Citation(URL, "A", None, 0, 5),)
+    assert len(again.images) == 1
+
+
+def test_clients_of_responses_receive_the_sources_of_others() -> None:
+    said = reply_of("gemini", gemini(groundingMetadata={"groundingChunks": CHUNKS}))
+    request = Request([User("x")])
+    codec = CODECS["gemini"].connect("m", "https://api.example.com", None, Capabilities())
+    decoder = codec.decoder(request, Assembler(issuer=Issuer("gemini")))
+    events = [*decoder.feed(json.dumps(gemini(groundingMetadata={"groundingChunks": CHUNKS})).encode()), *decoder.end()]
+    encoder = SERVER_CODECS["responses"].encoder(Asked(request))
+    written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
+    (item,) = json.loads(written)["output"]
+    assert item["content"][0]["annotations"] == [
+        {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": len(said.text)}
+    ]
+
+
+# --- summaries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "summary"),
+    [
+        (
+            {"type": "server_tool_use", "name": "web_search", "input": {"query": "rivers"}},
+            "server_tool_use: web_search; rivers",
+        ),
+        ({"executableCode": {"code": "print(1)\nprint(2)"}}, "executableCode: print(1) print(2)"),
+        ({"type": "web_search_tool_result", "content": [{"url": f"u{at}"} for at in range(7)]},
+         "web_search_tool_result: u0; u1; u2; u3; u4, and 2 more"),
+        ({"type": "file_search_call", "queries": ["a", "b"]}, "file_search_call: a; b"),
+        ({"thoughtSignature": "x"}, "thoughtSignature"),
+        ({}, "block"),
+        ({"type": "x", "text": "y" * 300}, "x: " + "y" * 200 + "…"),
+        ("plain", "plain"),
+        ({"type": "deep", "a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"url": "u"}}}}}}}}}, "deep"),
+    ],
+)  # fmt: skip
+def test_a_providers_own_block_in_a_line(data: Any, summary: str) -> None:
+    assert Opaque(data, Continuity(issuer=Issuer("x"))).summary == summary
+
+
+# --- what is left in raw ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wire", "extras", "codes"),
+    [
+        ("openai", {"n": 1}, []),
+        ("openai", {"n": 3}, ["choices_dropped"]),
+        ("openai", {"logprobs": False}, []),
+        ("openai", {"logprobs": True}, ["logprobs_in_raw"]),
+        ("gemini", {"candidateCount": 1}, []),
+        ("gemini", {"candidateCount": 2}, []),  # a note, for plans
+        ("gemini", {"responseLogprobs": True}, ["logprobs_in_raw"]),
+    ],
+)
+def test_further_choices_and_log_probabilities_are_in_raw(wire: str, extras: dict[str, Any], codes: list[str]) -> None:
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
+    encoded = codec.encode(Request([User("x")], config=RuntimeConfig(extras=extras)))
+    assert [warning.code for warning in encoded.warnings] == codes

@@ -1,0 +1,252 @@
+"""Audio and documents: what each wire takes, and speech in replies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Assistant,
+    Audio,
+    Capabilities,
+    Continuity,
+    Document,
+    Inline,
+    InvalidRequestError,
+    Issuer,
+    Message,
+    Request,
+    RuntimeConfig,
+    Text,
+    ToolCall,
+    ToolResult,
+    UnsupportedContentError,
+    Url,
+    User,
+    parse_messages,
+)
+from dragoman.events import Assembler, fold
+from dragoman.tokens import estimate_input_tokens
+from dragoman.validate import check_request
+from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.server import Asked
+
+WAV = Audio(Inline("UklGRg=="), "audio/wav")
+DATA = {"data": "eA=="}
+SPOKEN = Audio(Inline("UklGRg=="), "audio/wav", "Hello.")
+
+
+def encode(wire: str, *messages: Message) -> tuple[dict[str, Any], list[str]]:
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
+    encoded = codec.encode(Request(messages, config=RuntimeConfig(max_tokens=9)))
+    return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def test_audio_and_documents_from_files_and_bytes(tmp_path: Path) -> None:
+    wave = b"RIFF\x04\x00\x00\x00WAVE"
+    (tmp_path / "a.wav").write_bytes(wave)
+    (tmp_path / "a.mp3").write_bytes(b"ID3")
+    (tmp_path / "a.txt").write_text("hi")
+    assert Audio(tmp_path / "a.wav").media_type == Audio(wave).media_type == "audio/wav"
+    assert Audio(str(tmp_path / "a.mp3")).media_type == Audio(b"ID3").media_type == "audio/mpeg"
+    assert Audio(b"OggS").media_type == "audio/ogg"
+    assert Audio("https://example.com/a.wav") == Audio(Url("https://example.com/a.wav"))
+    assert Document(tmp_path / "a.txt") == Document(Inline("aGk="), "text/plain", "a.txt")
+    assert Document(b"%PDF") == Document(Inline("JVBERg=="))
+    assert Document(b"%PDF", "text/markdown").media_type == "text/markdown"
+    assert Document("https://example.com/a.pdf") == Document(Url("https://example.com/a.pdf"))
+
+
+@pytest.mark.parametrize(
+    ("record", "block"),
+    [
+        ({"type": "input_audio", "input_audio": {**DATA, "format": "mp3"}}, Audio(Inline("eA=="), "audio/mpeg")),
+        ({"type": "input_audio", "input_audio": {**DATA, "format": "wav"}}, Audio(Inline("eA=="), "audio/wav")),
+        (
+            {"type": "audio", "source": {"type": "inline", "base64_data": "eA=="}, "media_type": "audio/wav"},
+            Audio(Inline("eA=="), "audio/wav"),
+        ),
+    ],
+)  # fmt: skip
+def test_records(record: dict[str, Any], block: Audio) -> None:
+    assert parse_messages([{"role": "user", "content": [record]}]) == (User([block]),)
+
+
+def test_a_record_of_speech() -> None:
+    record = {
+        "type": "audio",
+        "source": {"type": "inline", "base64_data": "UklGRg=="},
+        "media_type": "audio/wav",
+        "transcript": "Hello.",
+    }
+    assert parse_messages([{"role": "assistant", "content": [record]}]) == (Assistant([SPOKEN]),)
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        (Audio(Inline("eA=="), "image/png"), "media_type must be an audio type"),
+        (Audio(Inline("eA==")), "media_type is required"),
+        (Audio(Inline("eA=="), "audio/wav", 5), "transcript must be a string"),  # type: ignore[arg-type]
+    ],
+)
+def test_unsound_audio_is_refused(block: Audio, problem: str) -> None:
+    for said in ([User([block])], [User("x"), Assistant([block]), User("y")]):
+        with pytest.raises(InvalidRequestError, match=problem):
+            check_request(Request(said))
+
+
+def test_audio_is_counted() -> None:
+    second = Audio(Inline("A" * 42_700), "audio/wav")
+    assert 30 <= estimate_input_tokens([User([second])]) - estimate_input_tokens([User([Text("a")])]) <= 40
+    assert estimate_input_tokens([User([Audio(Url("https://a.test/b.wav"))])]) > 1000
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def test_wires_that_take_audio() -> None:
+    body, _ = encode("openai", User([Text("What is this?"), WAV]))
+    assert body["messages"][0]["content"][1] == {
+        "type": "input_audio",
+        "input_audio": {"data": "UklGRg==", "format": "wav"},
+    }
+    body, _ = encode("gemini", User([WAV]))
+    assert body["contents"][0]["parts"] == [{"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}]
+    body, _ = encode("gemini", User([Audio(Url("https://a.test/b.mp3"))]))
+    assert body["contents"][0]["parts"] == [{"fileData": {"mimeType": "audio/mp3", "fileUri": "https://a.test/b.mp3"}}]
+
+
+@pytest.mark.parametrize(
+    ("wire", "block"),
+    [
+        ("openai", Audio(Url("https://a.test/b.wav"))),
+        ("openai", Audio(Inline("eA=="), "audio/flac")),
+        ("anthropic", WAV),
+        ("responses", WAV),
+        ("ollama", WAV),
+    ],
+)
+def test_wires_that_do_not_refuse_it_by_its_path(wire: str, block: Audio) -> None:
+    with pytest.raises(UnsupportedContentError, match=r"messages\[0\]\.content\[0\]"):
+        encode(wire, User([block]))
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_speech_of_the_model_goes_back_as_its_transcript(wire: str) -> None:
+    body, codes = encode(wire, User("x"), Assistant([SPOKEN, Text("!")]), User("y"))
+    if wire == "gemini":
+        assert body["contents"][1]["parts"][0] == {"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}
+        assert codes == []
+        return
+    assert "Hello." in json.dumps(body)
+    assert codes == ["audio_transcribed"]
+    _, codes = encode(wire, User("x"), Assistant([WAV, Text("!")]), User("y"))
+    assert codes == ["audio_dropped"]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai", "responses", "ollama"])
+def test_audio_in_a_result_is_a_text_where_it_has_no_place(wire: str) -> None:
+    call = Assistant([ToolCall("c", "f", {})])
+    body, codes = encode(wire, User("x"), call, ToolResult("c", [WAV]))
+    assert "audio (audio/wav, about 6 bytes) left out" in json.dumps(body)
+    assert codes == ["audio_omitted"]
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+def hear(wire: str, data: bytes, stream: bool, **config: Any) -> Any:
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
+    request = Request([User("x")], config=RuntimeConfig(**config), stream=stream)
+    decoder = codec.decoder(request, Assembler(request_id="R", model="m", issuer=Issuer(wire, None, "m")))
+    return [*decoder.feed(data), *decoder.end()]
+
+
+def frames(*chunks: Any) -> bytes:
+    return b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]) + b"data: [DONE]\n\n"
+
+
+def delta(**part: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": part}]}
+
+
+SPEECH = {"id": "audio_1", "data": "UklG", "transcript": "Hel"}
+EXTRAS = {"audio": {"format": "mp3", "voice": "x"}}
+
+
+def test_speech_in_a_reply() -> None:
+    message = {"content": None, "audio": {**SPEECH, "expires_at": 1}}
+    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    state = Continuity(opaque={"id": "audio_1"}, issuer=Issuer("openai", None, "m"))
+    (block,) = fold(hear("openai", body, False, extras=EXTRAS)).message.content
+    assert block == Audio(Inline("UklG"), "audio/mpeg", "Hel", continuity=state)
+    (block,) = fold(hear("openai", body, False)).message.content
+    assert isinstance(block, Audio)
+    assert block.media_type == "audio/wav"
+
+
+def test_speech_in_a_stream() -> None:
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    data = frames(delta(audio=SPEECH), delta(audio={"data": "Rg==", "transcript": "lo."}), delta(audio={}), ended)
+    (block,) = fold(hear("openai", data, True)).message.content
+    assert isinstance(block, Audio)
+    assert (block.source, block.transcript) == (Inline("UklGRg=="), "Hello.")
+    (text,) = fold(hear("openai", frames(delta(audio={"transcript": "Hi."}), ended), True)).message.content
+    assert text == Text("Hi.")
+    assert fold(hear("openai", frames(delta(content="x", audio=5), ended), True)).text == "x"
+
+
+def test_speech_of_another_wire() -> None:
+    parts: list[dict[str, Any]] = [
+        {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}, "thoughtSignature": "s"},
+        {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}},
+        {"inlineData": {"mimeType": "audio/wav"}},
+        {"inlineData": {"data": "UklG"}},
+    ]
+    body = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
+    content = fold(hear("gemini", json.dumps(body).encode(), False)).message.content
+    assert [type(block).__name__ for block in content] == ["Audio", "Audio", "Opaque", "Opaque"]
+    assert content[0].continuity == Continuity("s", issuer=Issuer("gemini", None, "m"))
+    assert content[1].continuity is None
+    sent, _ = encode("gemini", User("x"), Assistant(content[:1]), User("y"))
+    assert sent["contents"][1]["parts"] == parts[:1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
+def test_clients_of_every_wire_receive_speech(wire: str, stream: bool) -> None:
+    message = {"content": "Listen:", "audio": SPEECH}
+    events = hear("openai", json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode(), False)
+    encoder = SERVER_CODECS[wire].encoder(Asked(Request([User("x")], stream=stream)))
+    written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
+    again = fold(hear(wire, written, stream))
+    if wire in ("openai", "gemini"):
+        spoken = again.message.content[-1]
+        assert isinstance(spoken, Audio)
+        assert spoken.source == Inline("UklG")
+    else:
+        assert again.text == "Listen:Hel"
+
+
+def test_clients_may_send_audio() -> None:
+    part = {"inlineData": {"mimeType": "audio/mp3", "data": "eA=="}}
+    body = json.dumps({"contents": [{"parts": [part]}]}).encode()
+    asked = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
+    assert asked.request.messages == (User([Audio(Inline("eA=="), "audio/mp3")]),)
+
+
+def test_speech_behind_an_address_has_no_place_in_a_reply() -> None:
+    from dragoman.events import MessageComplete, MessageStart
+
+    events = [MessageStart("M", "R", "m"), MessageComplete("M", "R", "stop", (Audio(Url("https://a.test/b.wav")),))]
+    for wire in ("openai", "gemini"):
+        encoder = SERVER_CODECS[wire].encoder(Asked(Request([User("x")])))
+        written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
+        assert b"b.wav" not in written
