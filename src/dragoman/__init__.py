@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .local import LocalProvider
     from .messages import (
         Assistant, Audio, Continuity, Document, ForceTool, Image, Inline, Issuer, LossWarning, Message,
-        Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig, System, Text, Thinking, Tool,
+        Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig, ServerTool, System, Text, Thinking, Tool,
         ToolCall, ToolResult, Url, User,
     )
     from .middleware import Cache, Fallback, Observe, RateLimit, Record, Retry, describe
@@ -70,8 +70,8 @@ _NAMES = {
     "local": "LocalProvider",
     "messages": (
         "Assistant Audio Continuity Document ForceTool Image Inline Issuer LossWarning Message Opaque "
-        "PromptCache RedactedThinking Request RuntimeConfig System Text Thinking Tool ToolCall ToolResult Url "
-        "User"
+        "PromptCache RedactedThinking Request RuntimeConfig ServerTool System Text Thinking Tool "
+        "ToolCall ToolResult Url User"
     ),
     "middleware": "Cache Fallback Observe RateLimit Record Retry describe",
     "permission": "Policy Rule",
@@ -100,7 +100,7 @@ __all__ = [
     "PromptCache", "Provider", "ProviderError", "QuotaExceededError",
     "Ranked", "Ranking", "RateLimit", "RateLimitError",
     "Record", "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
-    "Response", "Retry", "Rule", "RuntimeConfig", "Session", "Settings", "StreamContractError",
+    "Response", "Retry", "Rule", "RuntimeConfig", "ServerTool", "Session", "Settings", "StreamContractError",
     "StreamInterruptedError", "StructuredOutputError", "Summarise", "SwapPlan", "System", "Text", "TextDelta",
     "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool", "ToolCall", "ToolIntent",
     "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "Tools", "UnavailableError",

@@ -47,6 +47,7 @@ __all__ = [
     "RedactedThinking",
     "Request",
     "RuntimeConfig",
+    "ServerTool",
     "System",
     "Text",
     "Thinking",
@@ -466,6 +467,17 @@ class Tool(Struct, frozen=True):
         return cls(name or model.__name__, description or schema.get("description") or "", schema)
 
 
+class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
+    """A tool that the provider runs by itself, among ``tools``; nothing of it is executed here.
+
+    ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or ``computer_use``, which are
+    written as the wire has them, or the wire's own name for another. ``options`` are the wire's own.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
 class ForceTool(Struct, frozen=True, tag="tool"):
     """``tool_choice=ForceTool("search")``: the model must call this tool and no other."""
 
@@ -575,6 +587,7 @@ class Request(Struct, frozen=True):
     native: dict[str, dict[str, Any]] = field(default_factory=dict)
     check_calls: bool = True
     continues: bool = False
+    server_tools: tuple[ServerTool, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.messages) is list:

@@ -158,7 +158,11 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
         "top_p": draw(some.numbers),
         "max_tokens": draw(st.integers(1, 99999)),
         "stop_sequences": draw(some.maybe(st.lists(some.words, min_size=1, max_size=2, unique=True))),
-        "extras": {f"x_{name}": value for name, value in draw(some.json_objects).items() if value is not None},
+        "extras": {
+            f"{'generationConfig.' * (wire == 'gemini')}x_{name.replace('.', '')}": value
+            for name, value in draw(some.json_objects).items()
+            if value is not None
+        },
     }
     if wire == "openai":
         own = {name: draw(some.numbers) for name in ("frequency_penalty", "presence_penalty")}

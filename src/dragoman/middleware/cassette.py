@@ -86,7 +86,7 @@ def _canonical(request: Request) -> dict[str, Any]:
         name: same_numbers(value)
         for name, value in plain.items()
         if name not in ("request_id", "metadata", "session_id", "response_type", "check_calls")
-        and (value or name not in ("native", "continues"))
+        and (value or name not in ("native", "continues", "server_tools"))
     }
 
 

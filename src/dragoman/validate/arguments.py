@@ -11,7 +11,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict
 
 from ..events import Parsed
-from ..messages import Effort, Message, PromptCache, Tool, ToolChoice
+from ..messages import Effort, Message, PromptCache, ServerTool, Tool, ToolChoice
 
 if TYPE_CHECKING:  # mypy sees Literal[...] as a special form
     from typing import _SpecialForm
@@ -54,7 +54,7 @@ MessageRecord: TypeAlias = SystemRecord | UserRecord | AssistantRecord | ToolRec
 Messages: TypeAlias = str | Message | Sequence[Message | MessageRecord]
 """A string, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
 
-Tools: TypeAlias = Sequence[Tool | Mapping[str, Any] | Callable[..., Any]]
+Tools: TypeAlias = Sequence[Tool | ServerTool | Mapping[str, Any] | Callable[..., Any]]
 """Tools as values, as records, or as functions and types to be described; nothing is ever executed."""
 
 ToolChoices: TypeAlias = ToolChoice | Mapping[str, Any]

@@ -30,6 +30,7 @@ from ..messages import (
     RedactedThinking,
     Request,
     RuntimeConfig,
+    ServerTool,
     System,
     Text,
     Thinking,
@@ -72,6 +73,7 @@ def build_request(
     elif response_schema is not None:
         response_schema, response_type = response_schema_of(response_schema), response_schema
     said, asked = parse_messages(messages), parse_config(config)
+    tools, server_tools = _split_tools(tools)
     if settings:
         system, asked = _apply_settings(asked, settings)
         said = said if system is None else (System(system), *said)
@@ -89,7 +91,26 @@ def build_request(
         response_type,
         check_calls=check_calls,
         continues=continues,
+        server_tools=server_tools,
     )
+
+
+def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
+    """Return the caller's own tools, and those that the provider runs."""
+    if not isinstance(tools, list | tuple):
+        return tools, ()
+    theirs: list[ServerTool] = []
+    own: list[Any] = []
+    for at, tool in enumerate(tools):
+        if isinstance(tool, ServerTool):
+            theirs.append(tool)
+        elif isinstance(tool, Mapping) and tool.get("type") == "server_tool":
+            record = Fields(tool, f"tools[{at}]")
+            record.allow("type", "name", "options")
+            theirs.append(ServerTool(record.need_text("name"), dict(record.get("options", dict, {}))))
+        else:
+            own.append(tool)
+    return (own, tuple(theirs)) if theirs else (tools, ())
 
 
 def _apply_settings(config: RuntimeConfig, settings: Mapping[str, Any]) -> tuple[str | None, RuntimeConfig]:

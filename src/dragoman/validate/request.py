@@ -28,6 +28,7 @@ from ..messages import (
     PromptCache,
     Request,
     RuntimeConfig,
+    ServerTool,
     System,
     Text,
     Tool,
@@ -51,6 +52,8 @@ def check_request(request: Request, *, history: bool = True) -> None:
         schemas = _check_tools(request.tools)
         if history and request.check_calls:
             _check_calls(request.messages, schemas)
+    if request.server_tools:
+        _check_server_tools(request.server_tools)
     if request.tool_choice is not None:
         _check_tool_choice(request)
     if request.response_schema is not None:
@@ -146,6 +149,15 @@ def _check_calls(messages: Sequence[Message], schemas: Mapping[str, Schema]) -> 
             if (wrong := first_error(schema, block.arguments)) is not None:
                 where = f"messages[{at}].content[{index}].arguments"
                 raise InvalidRequestError(f"{where} violate the parameters of {quote(block.name)}: {wrong}")
+
+
+def _check_server_tools(tools: Sequence[ServerTool]) -> None:
+    for at, tool in enumerate(tools):
+        if not isinstance(tool, ServerTool) or not isinstance(tool.name, str) or not tool.name:
+            raise InvalidRequestError(f"server_tools[{at}] must be a ServerTool with a name")
+        if not isinstance(tool.options, dict):
+            raise InvalidRequestError(f"server_tools[{at}].options must be an object")
+        check_depth(tool.options, f"server_tools[{at}].options")
 
 
 def _check_tools(tools: Sequence[Tool]) -> dict[str, Schema]:

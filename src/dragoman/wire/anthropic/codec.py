@@ -82,7 +82,7 @@ class AnthropicCodec(Endpoint[Quirks]):
             verb = ":streamRawPredict" if request.stream else ":rawPredict"
             url = join_url(self._url, f"/models/{quote(body.pop('model'), safe='@.-_')}{verb}")
             body = {"anthropic_version": _RAW_VERSION, **body}
-        return encode_post(url, body, notes, path, _HEADERS, request.native.get(self.wire))
+        return encode_post(url, body, notes, path, _headers(request), request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         """A decoder for the reply, whole or streamed."""
@@ -143,6 +143,19 @@ _HEADERS = {"content-type": "application/json", "accept": "application/json, tex
 _RAW_VERSION = "vertex-2023-10-16"  # the one value that Google Cloud documents for the field anthropic_version
 _NAMES_FORMAT = re.compile(r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE)
 _NAMES_TOOL = re.compile(r"\btools?\b|tool_choice|input_schema", re.IGNORECASE)
+
+
+# What the server wants in a header before it offers a tool of its own.
+_BETAS = {
+    "code_execution": "code-execution-2025-08-25",
+    "url_context": "web-fetch-2025-09-10",
+    "computer_use": "computer-use-2025-01-24",
+}
+
+
+def _headers(request: Request) -> dict[str, str]:
+    betas = [_BETAS[tool.name] for tool in request.server_tools if tool.name in _BETAS]
+    return {**_HEADERS, "anthropic-beta": ",".join(betas)} if betas else _HEADERS
 
 
 def _address(base_url: str, path: str) -> str:

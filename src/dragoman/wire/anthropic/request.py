@@ -12,12 +12,19 @@ from ..codec import Notes
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
+from ..server_tools import write_server_tools
 from .breakpoints import mark_of, place_breakpoints
 from .conversation import write_turns
 from .quirks import Quirks
 from .schema import fits_format, project_format, project_input
 
 _Path = Literal["native", "tool", "prompt"]
+_SERVER_TOOLS = {
+    "web_search": {"type": "web_search_20250305", "name": "web_search"},
+    "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
+    "url_context": {"type": "web_fetch_20250910", "name": "web_fetch"},
+    "computer_use": {"type": "computer_20250124", "name": "computer"},
+}
 EFFORTS = ("low", "medium", "high", "xhigh")
 
 
@@ -52,7 +59,7 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
         return None
     if quirks.structured == "native" and fits_format(schema):
         return "native"
-    tools = bool(request.tools) or "tools" in request.config.extras
+    tools = bool(request.tools or request.server_tools) or "tools" in request.config.extras
     return "prompt" if quirks.structured == "prompt" or tools or _thinks(request.config, home, quirks) else "tool"
 
 
@@ -68,6 +75,9 @@ def _write_structure(
         _answer_tool(body, schema, notes)
         return None
     _write_tools(body, request, quirks, notes)
+    if request.server_tools:
+        theirs = write_server_tools(request.server_tools, _SERVER_TOOLS, lambda name: {"type": name})
+        body["tools"] = [*body.get("tools", ()), *theirs]
     return schema_directive(schema, "anthropic") if schema is not None and path == "prompt" else None
 
 

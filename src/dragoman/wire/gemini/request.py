@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...errors import InvalidRequestError
-from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, ToolChoice, join_system
+from ...messages import ForceTool, Issuer, Request, RuntimeConfig, ServerTool, Tool, ToolChoice, join_system
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..extras import note_raw_only
@@ -27,6 +27,14 @@ _NAMES = {
     "frequency_penalty": "frequencyPenalty",
     "presence_penalty": "presencePenalty",
 }
+SETTINGS = frozenset(
+    {
+        *_NAMES.values(), "topK", "candidateCount", "responseMimeType", "responseSchema", "responseJsonSchema",
+        "responseModalities", "speechConfig", "thinkingConfig", "mediaResolution", "imageConfig", "logprobs",
+        "responseLogprobs", "enableEnhancedCivicAnswers", "audioTimestamp", "routingConfig", "modelSelectionConfig",
+    }
+)  # fmt: skip
+"""The fields of ``generationConfig``; extras of these names go there, and all others to the root."""
 LEVELS = ("minimal", "low", "medium", "high")
 _DYNAMIC = -1  # the model decides how many tokens to think
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
@@ -42,10 +50,14 @@ def write_request(
     if texts := [text for text in (system, directive) if text]:
         body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
     body |= _write_tools(request, quirks, notes)
+    if request.server_tools:
+        theirs = [_write_server_tool(tool) for tool in request.server_tools]
+        body["tools"] = [*body.get("tools", ()), *theirs]
     schema = request.response_schema if path == "native" else None
     if config := _write_config(request.config, home, quirks, schema, notes):
         body["generationConfig"] = config
     _write_cache(body, request, notes)
+    _add_extras(body, request.config.extras)
     _add_root(body, quirks.body)
     body["contents"] = write_contents(rest, len(request.messages) - len(rest), home, quirks, notes)
     return body
@@ -64,6 +76,38 @@ def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
         if body.pop(name, None) is not None:
             notes.drop(path, "cached_part_dropped", "the cached contents have their own")
     body["cachedContent"] = cache.handle
+
+
+def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
+    """The caller's extras at the root, and those with a dotted name at their path; tools are added to the others.
+
+    Those that are known as settings are in ``generationConfig`` already.
+    """
+    for name in extras:
+        if name in SETTINGS:
+            continue
+        head, *path = name.split(".")
+        value = extras[name]
+        for part in reversed(path):
+            value = {part: value}
+        if head == "contents":
+            raise InvalidRequestError("config.extras['contents'] contradicts a field that this call sets by itself")
+        if head == "tools" and isinstance(value, list):
+            body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in value]]
+        elif path and isinstance(body.get(head), dict):
+            _join(body[head], value, name)
+        else:
+            merge_extras(body, {head: value})
+
+
+def _join(ours: dict[str, Any], theirs: Mapping[str, Any], name: str) -> None:
+    for part, value in theirs.items():
+        if isinstance(ours.get(part), dict) and isinstance(value, dict):
+            _join(ours[part], value, name)
+        elif part in ours:
+            raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
+        else:
+            ours[part] = ordered_json(value)
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
@@ -87,7 +131,7 @@ def _write_config(
     if schema is not None:
         written["responseMimeType"] = "application/json"
         written["responseJsonSchema"] = ordered_json(schema)
-    extras = dict(config.extras)
+    extras = {name: value for name, value in config.extras.items() if name in SETTINGS}
     note_raw_only(extras, notes, choices="candidateCount", logprobs="responseLogprobs", loss=False)
     if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
         # An effort of ours and ``includeThoughts`` of theirs go together; only a contradiction is refused.
@@ -116,6 +160,21 @@ def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, An
     if request.tool_choice is not None:
         written["toolConfig"] = {"functionCallingConfig": _write_choice(request.tool_choice)}
     return written
+
+
+# The fields that this wire has for each, and what they hold unless the caller says otherwise.
+_SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "web_search": ("googleSearch", {}),
+    "code_execution": ("codeExecution", {}),
+    "url_context": ("urlContext", {}),
+    "file_search": ("fileSearch", {}),
+    "computer_use": ("computerUse", {"environment": "ENVIRONMENT_BROWSER"}),
+}
+
+
+def _write_server_tool(tool: ServerTool) -> dict[str, Any]:
+    name, fields = _SERVER_TOOLS.get(tool.name, (tool.name, {}))
+    return {name: ordered_json({**fields, **tool.options})}
 
 
 def _declare(tools: Sequence[Tool], quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:

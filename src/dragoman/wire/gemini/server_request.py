@@ -40,7 +40,7 @@ from ..fields import Losses, read_body, read_stops
 from ..json import json_text
 from ..seal import unseal
 from ..server import Asked
-from .request import LEVELS
+from .request import LEVELS, SETTINGS
 
 _ISSUER = Issuer("gemini")
 _VERBS = {"generateContent": False, "streamGenerateContent": True}  # and whether it streams
@@ -82,7 +82,7 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
         inner.number("presencePenalty"),
         read_stops(inner, "stopSequences"),
         _read_thinking(inner),  # type: ignore[arg-type]
-        inner.rest(),
+        {name if name in SETTINGS else f"generationConfig.{name}": value for name, value in inner.rest().items()},
         _read_cache(fields),
     )
     return config, schema

@@ -32,6 +32,7 @@ from ..json import merge_extras, ordered_json
 from ..media import fit_result, transcribe
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
+from ..server_tools import write_server_tools
 from ..strict import note_strict
 from .quirks import Quirks
 
@@ -52,6 +53,7 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | No
         body["keep_alive"] = quirks.keep_alive
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
     note_unplaced(read_cache(request), (), notes)
+    write_server_tools(request.server_tools, {}, None)
     if request.tools and request.tool_choice != "none":
         body["tools"] = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if request.tool_choice not in (None, "auto", "none"):

@@ -40,6 +40,7 @@ from ..json import json_text, merge_extras, ordered_json
 from ..media import fit_result, transcribe
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
+from ..server_tools import write_server_tools
 from ..strict import choose_strict, strict_form
 from ..urls import media_url
 from .marks import mark_end, mark_message, mark_part, place_marks
@@ -59,6 +60,8 @@ def write_request(
         _write_structure(body, request, quirks, path, notes)
         messages = _add_directives(request, quirks, path)
     _write_config(body, request.config, home, quirks, notes)
+    for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
+        body["web_search_options"] = tool  # of the models that search
     cache = read_cache(request)
     body |= write_key(cache, request, notes, auto_key=quirks.cache_key)
     if request.stream:

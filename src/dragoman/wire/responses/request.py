@@ -13,11 +13,18 @@ from ..codec import Notes
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
+from ..server_tools import write_server_tools
 from ..strict import choose_strict, strict_form
 from .items import write_input
 from .quirks import Quirks
 
 _NO_PLACE = ("stop_sequences", "seed", "frequency_penalty", "presence_penalty")
+_SERVER_TOOLS: dict[str, dict[str, Any]] = {
+    "web_search": {"type": "web_search"},
+    "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
+    "file_search": {"type": "file_search"},
+    "computer_use": {"type": "computer_use_preview"},
+}
 _STATE = ("previous_response_id", "conversation", "background")
 
 
@@ -56,6 +63,9 @@ def _write_structure(
         body["tools"] = [_write_tool(tool, at, quirks, notes) for at, tool in enumerate(request.tools)]
         if not quirks.parallel_tools:
             body["parallel_tool_calls"] = False
+    if request.server_tools:
+        theirs = write_server_tools(request.server_tools, _SERVER_TOOLS, lambda name: {"type": name})
+        body["tools"] = [*body.get("tools", ()), *theirs]
     if request.tool_choice is not None:
         body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if schema is not None and path == "native":

@@ -1,0 +1,163 @@
+"""Tools that the provider runs, and extras of the gemini wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Assistant,
+    Capabilities,
+    InvalidRequestError,
+    Opaque,
+    Request,
+    RuntimeConfig,
+    ServerTool,
+    Text,
+    Tool,
+    UnsupportedFeatureError,
+    User,
+)
+from dragoman.events import Assembler, fold
+from dragoman.messages import Issuer
+from dragoman.middleware.cassette import request_key
+from dragoman.validate import build_request, check_request
+from dragoman.wire import CODECS, SERVER_CODECS
+
+
+def encode(wire: str, *tools: ServerTool, own: tuple[Tool, ...] = (), **settings: Any) -> Any:
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
+    config = RuntimeConfig(max_tokens=9, **settings)
+    return codec.encode(Request([User("x")], own, config, server_tools=tools)).http
+
+
+WRITTEN: list[tuple[str, ServerTool, dict[str, Any]]] = [
+    ("anthropic", ServerTool("web_search"), {"type": "web_search_20250305", "name": "web_search"}),
+    (
+        "anthropic",
+        ServerTool("web_search", {"type": "web_search_20260209", "max_uses": 3}),
+        {"type": "web_search_20260209", "name": "web_search", "max_uses": 3},
+    ),
+    ("anthropic", ServerTool("url_context"), {"type": "web_fetch_20250910", "name": "web_fetch"}),
+    ("anthropic", ServerTool("bash_20250124", {"name": "bash"}), {"type": "bash_20250124", "name": "bash"}),
+    ("gemini", ServerTool("web_search"), {"googleSearch": {}}),
+    ("gemini", ServerTool("code_execution"), {"codeExecution": {}}),
+    ("gemini", ServerTool("computer_use"), {"computerUse": {"environment": "ENVIRONMENT_BROWSER"}}),
+    ("gemini", ServerTool("file_search", {"topK": 3}), {"fileSearch": {"topK": 3}}),
+    ("gemini", ServerTool("googleMaps"), {"googleMaps": {}}),
+    ("responses", ServerTool("web_search"), {"type": "web_search"}),
+    ("responses", ServerTool("code_execution"), {"type": "code_interpreter", "container": {"type": "auto"}}),
+    ("responses", ServerTool("file_search", {"max_num_results": 3}), {"type": "file_search", "max_num_results": 3}),
+    ("responses", ServerTool("image_generation"), {"type": "image_generation"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "tool", "written"), WRITTEN)
+def test_each_is_written_as_the_wire_has_it(wire: str, tool: ServerTool, written: dict[str, Any]) -> None:
+    assert json.loads(encode(wire, tool).body)["tools"] == [written]
+    own = Tool("f")
+    tools = json.loads(encode(wire, tool, own=(own,)).body)["tools"]
+    assert (len(tools), tools[-1]) == (2, written)
+
+
+def test_a_model_that_searches_has_options() -> None:
+    body = json.loads(encode("openai", ServerTool("web_search", {"search_context_size": "low"})).body)
+    assert body["web_search_options"] == {"search_context_size": "low"}
+    assert "web_search_options" not in json.loads(encode("openai").body)
+
+
+def test_a_header_where_the_server_wants_one() -> None:
+    assert "anthropic-beta" not in encode("anthropic", ServerTool("web_search")).headers
+    headers = encode("anthropic", ServerTool("code_execution"), ServerTool("url_context")).headers
+    assert headers["anthropic-beta"] == "code-execution-2025-08-25,web-fetch-2025-09-10"
+
+
+@pytest.mark.parametrize(
+    ("wire", "name"),
+    [
+        ("anthropic", "file_search"),
+        ("responses", "url_context"),
+        ("openai", "code_execution"),
+        ("ollama", "web_search"),
+    ],
+)
+def test_what_a_wire_does_not_have_is_refused(wire: str, name: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"server_tools\[0\]"):
+        encode(wire, ServerTool(name))
+
+
+def test_among_the_tools_of_a_call() -> None:
+    record = {"type": "server_tool", "name": "url_context", "options": {"max_uses": 1}}
+    request = build_request("Hi", [ServerTool("web_search"), {"name": "f"}, record])
+    assert request.tools == (Tool("f"),)
+    assert request.server_tools == (ServerTool("web_search"), ServerTool("url_context", {"max_uses": 1}))
+    assert build_request("Hi", [{"name": "f"}]).server_tools == build_request("Hi").server_tools == ()
+    with pytest.raises(InvalidRequestError, match=r"tools\[0\]\.extra"):
+        build_request("Hi", [{**record, "extra": 1}])
+
+
+@pytest.mark.parametrize("tool", [ServerTool(""), ServerTool("x", 5), "web_search"])  # type: ignore[arg-type]
+def test_unsound_ones_are_refused(tool: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"server_tools\[0\]"):
+        check_request(Request([User("x")], server_tools=(tool,)))
+    check_request(Request([User("x")], server_tools=(ServerTool("web_search"),)))
+
+
+def test_a_cassette_without_them_keeps_its_key() -> None:
+    plain = Request([User("x")], request_id="R")
+    assert request_key(plain) != request_key(Request([User("x")], request_id="R", server_tools=(ServerTool("a"),)))
+
+
+def test_results_go_back_to_their_issuer_with_a_summary() -> None:
+    used = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "rivers"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": "https://a.test", "title": "A"}]}
+    body = {"content": [used, found, {"type": "text", "text": "Yes."}], "stop_reason": "end_turn"}
+    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, Capabilities())
+    decoder = codec.decoder(Request([User("x")]), Assembler(issuer=Issuer("anthropic", None, "m")))
+    said = fold([*decoder.feed(json.dumps(body).encode()), *decoder.end()]).message
+    assert [block.summary for block in said.content if isinstance(block, Opaque)] == [
+        "server_tool_use: web_search; rivers",
+        "web_search_tool_result: https://a.test; A",
+    ]
+    sent = json.loads(codec.encode(Request([User("x"), said, User("y")], config=RuntimeConfig(max_tokens=9))).http.body)
+    assert sent["messages"][1]["content"] == body["content"]
+
+
+# --- extras of the gemini wire ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extras", "fields"),
+    [
+        ({"safetySettings": [{"category": "X"}]}, {"safetySettings": [{"category": "X"}]}),
+        ({"topK": 5}, {"generationConfig": {"maxOutputTokens": 9, "topK": 5}}),
+        ({"generationConfig.extra": 5}, {"generationConfig": {"maxOutputTokens": 9, "extra": 5}}),
+        ({"toolConfig.retrievalConfig.x": "en"}, {"toolConfig": {"retrievalConfig": {"x": "en"}}}),
+        ({"tools": [{"googleSearch": {}}]}, {"tools": [{"googleSearch": {}}]}),
+        ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}),
+    ],
+)  # fmt: skip
+def test_extras_land_at_the_root_or_at_their_path(extras: dict[str, Any], fields: dict[str, Any]) -> None:
+    body = json.loads(encode("gemini", extras=extras).body)
+    assert {name: body[name] for name in fields} == fields
+    assert body["contents"]
+
+
+@pytest.mark.parametrize("extras", [{"contents": []}, {"generationConfig.maxOutputTokens": 5}, {"tools": 5}])
+def test_extras_do_not_contradict(extras: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"config\.extras"):
+        encode("gemini", extras=extras, own=(Tool("f"),))
+
+
+def test_settings_of_clients_keep_their_place() -> None:
+    body = {"contents": [{"parts": [{"text": "a"}]}], "generationConfig": {"topK": 5, "other": 1}}
+    config = (
+        SERVER_CODECS["gemini"].decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent").request.config
+    )
+    assert config.extras == {"topK": 5, "generationConfig.other": 1}
+
+
+def test_plain_texts_stay_texts() -> None:
+    assert Assistant([Text("a")]).images == ()
