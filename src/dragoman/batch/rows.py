@@ -198,7 +198,7 @@ class SeenIds:
         for statement in (
             "PRAGMA journal_mode = OFF",
             "PRAGMA synchronous = OFF",
-            "PRAGMA cache_size = -4096",
+            "PRAGMA cache_size = -1024",
             "CREATE TABLE ids (id BLOB PRIMARY KEY, line INTEGER NOT NULL) WITHOUT ROWID",
             "BEGIN",
         ):
