@@ -184,3 +184,15 @@ async def test_open_intents_are_closed_by_hand(tmp_path: Path, story: Story) -> 
         ] * 2
         assert (await session.run()).text == "Well."
         assert ran == []
+
+
+@pytest.mark.parametrize(("kind", "started"), [("tool.started", True), ("tool_intent.validated", False)])
+async def test_a_closed_intent_tells_whether_it_had_begun_to_run(
+    kind: str, started: bool, tmp_path: Path, story: Story
+) -> None:
+    length = [record.seq for record in story.records if record.type == kind][-1]
+    with cut(story, length, tmp_path / "log.db") as log:
+        session = await Session.resume(Listed("Done.", name="p"), [look, note], ALL, log, "s1")
+        await session.run()
+        closed = of(list(log.read("s1")), "tool_intent.closed")
+        assert closed[-1].started is started
