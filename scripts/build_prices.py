@@ -8,6 +8,9 @@ Run by hand when prices are to be refreshed, in an environment made for it and t
 
 The counts it prints go into docs/concepts/prices.md.
 
+With --list FILE, a local copy of a public list (LiteLLM's JSON, models.dev's or OpenRouter's) is compared with the
+table that is bundled, for review; nothing is written, and prices that look wrong end the script with status 2.
+
 Nothing of litellm is copied but the fact that it disagrees (`disputed`). The output is read back by
 the library itself, and its answers are compared with those of the source, before it is written.
 """
@@ -29,26 +32,34 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from genai_prices.data import providers as source_providers
-from genai_prices.types import (
-    ClauseAnd,
-    ClauseContains,
-    ClauseEndsWith,
-    ClauseEquals,
-    ClauseOr,
-    ClauseRegex,
-    ClauseStartsWith,
-    ModelInfo,
-    ModelPrice,
-    StartDateConstraint,
-    TieredPrices,
-    TimeOfDateConstraint,
-)
-from genai_prices.types import Usage as SourceUsage
 
 from dragoman.events import Usage
 from dragoman.prices import Cost, Match, PriceRow, PriceTable, cost
-from dragoman.registry import load_vendor, vendor_names
+from dragoman.registry import ListError, compare, load_vendor, read_list, vendor_names
+
+try:
+    from genai_prices.data import providers as source_providers
+    from genai_prices.types import (
+        ClauseAnd,
+        ClauseContains,
+        ClauseEndsWith,
+        ClauseEquals,
+        ClauseOr,
+        ClauseRegex,
+        ClauseStartsWith,
+        ModelInfo,
+        ModelPrice,
+        StartDateConstraint,
+        TieredPrices,
+        TimeOfDateConstraint,
+    )
+    from genai_prices.types import Usage as SourceUsage
+except ImportError:  # a comparison with --list does without
+    if "--list" not in sys.argv:
+        raise
+    source_providers = ClauseAnd = ClauseContains = ClauseEndsWith = ClauseEquals = ClauseOr = ClauseRegex = Any
+    ClauseStartsWith = ModelInfo = ModelPrice = StartDateConstraint = TieredPrices = TimeOfDateConstraint = Any
+    SourceUsage = Any
 
 OUTPUT = Path(__file__).parents[1] / "src" / "dragoman" / "catalog" / "prices.json"
 
@@ -456,13 +467,34 @@ def mark_disputes(rows: list[dict[str, Any]], table: PriceTable, disputes: Itera
     return len(marked)
 
 
+def compare_list(path: Path) -> int:
+    """Print where a public list and the bundled table differ; return 2 if a difference or the list looks wrong."""
+    try:
+        _, listed = read_list(path.read_bytes())
+    except ListError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 2
+    found = compare(
+        {vendor: {name: {} for name in models} for vendor, models in listed.items()}, PriceTable.bundled(), listed
+    )
+    print("\n".join(found.changed))
+    for line in found.odd:
+        print(f"! {line}", file=sys.stderr)
+    return 2 if found.odd else 0
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--litellm", type=Path, required=True, help="a litellm wheel, to compare with")
+    parser.add_argument("--litellm", type=Path, help="a litellm wheel, to compare with")
+    parser.add_argument("--list", type=Path, help="only compare the bundled table with this public list")
     parser.add_argument("--date", type=date.fromisoformat, default=datetime.now(UTC).date())
     parser.add_argument("--out", type=Path, default=OUTPUT)
     parser.add_argument("--quiet", action="store_true", help="leave out the list of models that were left out")
     options = parser.parse_args(arguments)
+    if options.list is not None:
+        return compare_list(options.list)
+    if options.litellm is None:
+        parser.error("--litellm is required")
 
     rows, remarks = collect()
     rows += RETRIEVAL

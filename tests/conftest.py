@@ -28,6 +28,7 @@ os.environ["DRAGOMAN_KEYS"] = os.path.join(os.sep, "nonexistent", "keys.json")  
 
 # Nor may tests write what they observe into the developer's cache folder.
 os.environ["DRAGOMAN_OBSERVED"] = "off"
+os.environ["DRAGOMAN_CATALOG"] = os.path.join(os.sep, "nonexistent", "catalog.json")  # noqa: PTH118
 
 # A shell that runs us in the background has interrupts ignored, and so would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -23,6 +23,7 @@ from .completion import ModelName
 from .console import format_table, show_json, show_pages, show_table
 from .errors import report_errors
 from .options import json_option, load_registry
+from .update import update_command
 
 _SHOWN = ("supports_images", "supports_documents", "supports_tools", "supports_thinking", "supports_structured_output")
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
@@ -104,6 +105,9 @@ def list_command(
             _show_one(catalogue, entries[0])
         else:
             _show_all(catalogue, entries, everything=everything, use_pager=not no_pager)
+
+
+command.add_command(update_command)
 
 
 def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: dict[str, Any]) -> Choice:

@@ -6,20 +6,24 @@ from .entries import Adapter, File, ModelEntry, config_path, read_file
 from .groups import Candidate, Group
 from .keys import keys_path, remove_key, store_key, stored_keys
 from .limits import RateLimits
+from .lists import ListError, read_list, read_sources
 from .pools import Connection
 from .registry import Registry, open_embedder_name, open_name, open_reranker_name
 from .served import Served, list_served
+from .updates import CatalogUpdate, compare, update_path, write_update
 from .vendors import Vendor, load_vendor, vendor_names
 
 __all__ = [
     "NEEDS",
     "Adapter",
     "Candidate",
+    "CatalogUpdate",
     "Choice",
     "ConfigError",
     "Connection",
     "File",
     "Group",
+    "ListError",
     "ModelEntry",
     "RateLimits",
     "Registry",
@@ -27,6 +31,7 @@ __all__ = [
     "Vendor",
     "Wanted",
     "choose_among",
+    "compare",
     "config_path",
     "keys_path",
     "list_served",
@@ -35,9 +40,13 @@ __all__ = [
     "open_name",
     "open_reranker_name",
     "read_file",
+    "read_list",
+    "read_sources",
     "read_wanted",
     "remove_key",
     "store_key",
     "stored_keys",
+    "update_path",
     "vendor_names",
+    "write_update",
 ]

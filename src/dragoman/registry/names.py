@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from ..retrieval import EMBED_SCHEMES
 from .entries import Adapter, File, ModelEntry
 from .groups import Group, join_facts
 from .observed import ObservedFacts, observed_path
+from .updates import CatalogUpdate, read_update, update_prices
 from .vendors import load_vendor, vendor_names
 
 
@@ -49,7 +51,10 @@ class Names(Struct, frozen=True):
     @property
     def own_prices(self) -> PriceTable | None:
         """The table of the file, unless the environment names another."""
-        return None if os.environ.get("DRAGOMAN_PRICES") else self.prices
+        if os.environ.get("DRAGOMAN_PRICES"):
+            return None
+        update = read_update()
+        return _price_update(update) if self.prices is None and update.vendors else self.prices
 
     def adapter(self, name: str) -> Adapter:
         """An adapter of the file, or the catalogue's own."""
@@ -60,7 +65,7 @@ class Names(Struct, frozen=True):
 
     def listed(self) -> list[str]:
         """Return every group and model of the file, then every other model of the catalogue."""
-        listed = [f"{vendor}:{name}" for vendor in vendor_names() for name in load_vendor(vendor).models]
+        listed = [f"{vendor}:{name}" for vendor in vendor_names() for name in load_vendor(vendor).listed_models()]
         return [*self.groups, *self.models, *[name for name in listed if name not in self.models]]
 
     def group(self, name: str) -> Group | None:
@@ -84,7 +89,7 @@ class Names(Struct, frozen=True):
         """An entry with what the catalogue knows of the model, and whether it can be used."""
         adapter = self.adapter(entry.adapter)
         vendor = adapter.vendor
-        listed = vendor.models.get(entry.wire_name) if vendor else None
+        listed = vendor.facts_of(entry.wire_name) if vendor else None
         return replace(
             entry,
             capabilities=(listed or Capabilities())
@@ -138,7 +143,7 @@ class Names(Struct, frozen=True):
     def doubt(self, entry: ModelEntry) -> str | None:
         """What to say of a model that nobody lists and that is spelt nearly like one of its vendor's."""
         vendor = self.adapter(entry.adapter).vendor
-        if vendor is None or entry.id in self.models or entry.wire_name in vendor.models:
+        if vendor is None or entry.id in self.models or entry.wire_name in vendor.listed_models():
             return None
         near = difflib.get_close_matches(entry.wire_name, vendor.models, 1, 0.85)
         if not near or _unnumbered(near[0]) == _unnumbered(entry.wire_name):  # a newer one, as like as not
@@ -169,6 +174,16 @@ class Names(Struct, frozen=True):
         for word in difflib.get_close_matches(name.lower(), words, 1, 0.8):
             newest_first = sorted(words[word], reverse=True)
             yield from sorted(newest_first, key=lambda each: each.partition(":")[0])
+
+
+@lru_cache(maxsize=4)
+def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
+    return update_prices(PriceTable.bundled(), read_update())
+
+
+def _price_update(update: CatalogUpdate) -> PriceTable:
+    """Return the bundled prices with those of the renewal for models that they lack; made once for each renewal."""
+    return _price_by(update.source, update.as_of, id(update))
 
 
 def _unnumbered(name: str) -> str:

@@ -21,8 +21,9 @@ from ..capabilities import Capabilities
 from ..config import Section, parse_yaml, unparsed
 from ..plugins import find_plugins, read_plugin_file
 from ..tokens import FAMILIES
+from .updates import read_update
 
-_FACTS = {
+FACTS = _FACTS = {
     "context": "max_context_tokens",
     "output": "max_output_tokens",
     "images": "supports_images",
@@ -102,6 +103,26 @@ class Vendor(Struct, frozen=True):
         """Return how the vendor differs on a wire."""
         form = self.wires.get(wire)
         return form.quirks if form is not None else {}
+
+    def facts_of(self, model: str) -> Capabilities | None:
+        """Return what is known of a model: of the bundled file, with the user's renewal of the catalogue."""
+        known = self.models.get(model)
+        update = read_update()
+        listed = update.models(self.id).get(model)
+        if listed is None:
+            return known
+        values = {_FACTS[key]: value for key, value in listed.facts.items() if key in _FACTS}
+        renewed = Capabilities.of(values, "catalogue", at=update.as_of, by=update.source)
+        documented = {
+            name: fact
+            for name in Capabilities.__struct_fields__
+            if known is not None and (fact := getattr(known, name)).by is not None and "://" in fact.by
+        }
+        return (known or Capabilities()).merged(renewed).merged(Capabilities(**documented))
+
+    def listed_models(self) -> list[str]:
+        """Return the models of the bundled file, and those that the user's renewal adds."""
+        return list(dict.fromkeys([*self.models, *read_update().models(self.id)]))
 
     def token_family(self, model: str) -> str:
         """The vocabulary a model's tokens are estimated by."""

@@ -1,0 +1,105 @@
+"""``dragoman models update``."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from ..prices import PriceTable
+from ..registry import (
+    CatalogUpdate,
+    ListError,
+    compare,
+    load_vendor,
+    read_list,
+    read_sources,
+    vendor_names,
+    write_update,
+)
+from ..registry.lists import MAX_BYTES
+from ..registry.vendors import FACTS
+from ..transport import HttpTransport, Timeouts
+from ..wire import HttpRequest
+from .console import show_json
+from .errors import report_errors
+from .options import json_option
+
+_SHOWN = 40
+
+
+@click.command("update")
+@click.argument("source", metavar="FILE|URL")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option("--force", is_flag=True, help="Take changes that look wrong, such as a price 20 times as high.")
+@json_option("the changes")
+def update_command(source: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
+    """Renew the catalogue from a public list of models, without a new release.
+
+    FILE or URL is LiteLLM's model_prices_and_context_window.json, the api.json of models.dev, or OpenRouter's
+    /api/v1/models. Facts go over those of the bundled catalogue and under what you declare; prices are added for models
+    that have none. Exit code 2: the list is refused, and nothing was changed.
+    """
+    with report_errors():
+        try:
+            kind, listed = read_list(_read(source))
+        except (ListError, OSError) as error:
+            raise click.UsageError(f"{source}: {error}") from error
+        found = compare(_read_known(), PriceTable.bundled(), listed)
+        if as_json:
+            show_json({"format": kind, "added": found.added, "changed": found.changed, "odd": found.odd})
+        else:
+            _show(kind, found)
+        if found.odd and not force:
+            raise click.UsageError(f"{len(found.odd)} changes look wrong; nothing was changed. --force takes them")
+        if not dry_run:
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            shown = source if "://" not in source else f"{urlsplit(source).scheme}://{urlsplit(source).hostname}"
+            path = write_update(CatalogUpdate(Path(shown).name if "://" not in shown else shown, today, listed))
+            click.echo(f"written to {path}", err=True)
+
+
+def _show(kind: str, found: Any) -> None:
+    lines = [*found.added, *found.changed]
+    for line in lines[:_SHOWN]:
+        click.echo(line)
+    if len(lines) > _SHOWN:
+        click.echo(f"... and {len(lines) - _SHOWN} more; --json has them all")
+    for line in found.odd:
+        click.echo(f"! {line}", err=True)
+    click.echo(f"{read_sources()[kind]['format']}: {len(found.added)} new models, {len(found.changed)} changes")
+
+
+def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the facts of the bundled catalogue, by vendor, model and the catalogue's own keys."""
+    known: dict[str, dict[str, dict[str, Any]]] = {}
+    for vendor in vendor_names():
+        models = load_vendor(vendor).models
+        known[vendor] = {
+            name: {key: facts.known(fact) for key, fact in FACTS.items()} for name, facts in models.items()
+        }
+    return known
+
+
+def _read(source: str) -> bytes:
+    if "://" not in source:
+        return Path(source).read_bytes()
+    if not source.startswith("https://") and urlsplit(source).hostname not in ("127.0.0.1", "localhost"):
+        raise ListError("only https URLs are read")
+    return asyncio.run(_fetch(source))
+
+
+async def _fetch(url: str) -> bytes:
+    transport = HttpTransport()
+    try:
+        request = HttpRequest("GET", url, {"accept": "application/json"})
+        async with transport.send(request, {}, Timeouts(total=120)) as reply:
+            if reply.status != 200:
+                raise ListError(f"HTTP {reply.status}")
+            return await reply.read(MAX_BYTES + 1)
+    finally:
+        await transport.close()

@@ -1,0 +1,202 @@
+"""Public lists of models, read into the facts and prices of the catalogue.
+
+Three formats are recognised by their shape; ``catalog/sources.json`` has their vendors' names beside ours:
+
+=============  =====================================================================================
+``by_key``     a mapping of model names, each with its provider, limits and costs per token
+``by_vendor``  a mapping of vendors, each with a mapping of models
+``as_list``    ``{"data": [...]}``, the models of one vendor
+=============  =====================================================================================
+
+Only models that take messages and answer with text are read. What cannot be true is refused, not corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+MAX_BYTES = 64 * 1024 * 1024
+_MAX_TOKENS = 100_000_000
+_MAX_PRICE = Decimal(10_000)  # US dollars for a million tokens
+_MILLION = Decimal(1_000_000)
+_RATES = ("input", "output", "cache_read", "cache_write")
+
+
+class ListError(ValueError):
+    """A list of models cannot be used; the message says why."""
+
+
+class ListedModel(Struct, frozen=True):
+    """What a list says of one model: facts by the catalogue's keys, and prices in US dollars for a million tokens."""
+
+    facts: dict[str, Any]
+    prices: dict[str, str]
+
+
+Listed = dict[str, dict[str, ListedModel]]
+
+
+def read_list(data: bytes) -> tuple[str, Listed]:
+    """Return the format of a list and its models, by our name of the vendor; ``ListError`` if it is nonsense."""
+    if len(data) > MAX_BYTES:
+        raise ListError(f"the list is larger than {MAX_BYTES // 1024 // 1024} MiB")
+    try:
+        content = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise ListError(f"the list is not JSON: {error}") from None
+    kind = _find_format(content)
+    vendors = read_sources()[kind]["vendors"]
+    found: Listed = {}
+    for theirs, name, record in _READERS[kind](content):
+        if theirs in vendors:
+            _check_name(name)
+            model = _WRITERS[kind](record)
+            _check_model(f"{vendors[theirs]}:{name}", model)
+            found.setdefault(vendors[theirs], {})[name] = model
+    if not found:
+        raise ListError("the list has no chat model of a vendor that is known here")
+    return kind, found
+
+
+@cache
+def read_sources() -> dict[str, Any]:
+    """Return what is known of the formats: whose they are, and the names of vendors in them."""
+    sources: dict[str, Any] = msgspec.json.decode(files("dragoman").joinpath("catalog", "sources.json").read_bytes())
+    return sources
+
+
+def _find_format(content: Any) -> str:
+    if isinstance(content, dict):
+        if isinstance(content.get("data"), list):
+            return "as_list"
+        records = [record for record in content.values() if isinstance(record, dict)]
+        if any(isinstance(record.get("models"), dict) for record in records):
+            return "by_vendor"
+        if any("mode" in record or "max_tokens" in record for record in records):
+            return "by_key"
+    raise ListError("the list has none of the forms that are known")
+
+
+def _check_name(name: str) -> None:
+    if not name.isprintable() or not 0 < len(name) <= 200:
+        raise ListError(f"not the name of a model: {name[:60]!r}")
+
+
+def _check_model(name: str, model: ListedModel) -> None:
+    for fact in ("context", "output"):
+        value = model.facts.get(fact)
+        if value is not None and not 0 < value <= _MAX_TOKENS:
+            raise ListError(f"{name}: {fact} of {value} tokens cannot be")
+    for rate, text in model.prices.items():
+        price = Decimal(text)
+        if not 0 <= price <= _MAX_PRICE:
+            raise ListError(f"{name}: {rate} of {price} dollars for a million tokens cannot be")
+
+
+# --- the formats ------------------------------------------------------------------------------------
+
+
+def _by_key(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for key, record in content.items():
+        if isinstance(record, dict) and record.get("mode") in ("chat", "responses"):
+            vendor = next((value for field, value in record.items() if field.endswith("_provider")), "")
+            yield vendor, key.removeprefix(f"{vendor}/"), record
+
+
+def _by_vendor(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for vendor, group in content.items():
+        for name, record in (group.get("models") or {}).items() if isinstance(group, dict) else ():
+            if record.get("modalities", {}).get("output") == ["text"] and "embedding" not in name:
+                yield vendor, name, record
+
+
+def _as_list(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    named = [record for record in content["data"] if isinstance(record, dict) and isinstance(record.get("id"), str)]
+    for record in named:
+        if "text" in record.get("architecture", {}).get("output_modalities", ["text"]):
+            yield "", record["id"], record
+
+
+def _write_key(record: dict[str, Any]) -> ListedModel:
+    facts = {
+        "context": _count(record.get("max_input_tokens") or record.get("max_tokens")),
+        "output": _count(record.get("max_output_tokens")),
+        "images": record.get("supports_vision"),
+        "documents": record.get("supports_pdf_input"),
+        "tools": record.get("supports_function_calling"),
+        "thinking": record.get("supports_reasoning"),
+        "structured": record.get("supports_response_schema"),
+        "system": record.get("supports_system_messages"),
+        "parallel_tools": record.get("supports_parallel_function_calling"),
+        "caching": record.get("supports_prompt_caching"),
+    }
+    costs = {
+        "input": record.get("input_cost_per_token"),
+        "output": record.get("output_cost_per_token"),
+        "cache_read": record.get("cache_read_input_token_cost"),
+        "cache_write": record.get("cache_creation_input_token_cost"),
+    }
+    return ListedModel(_known(facts), _price(costs, _MILLION))
+
+
+def _write_vendor(record: dict[str, Any]) -> ListedModel:
+    seen, limit = record.get("modalities", {}).get("input", []), record.get("limit", {})
+    facts = {
+        "context": _count(limit.get("context")),
+        "output": _count(limit.get("output")),
+        "images": "image" in seen,
+        "documents": "pdf" in seen,
+        "tools": record.get("tool_call"),
+        "thinking": record.get("reasoning"),
+        "structured": record.get("structured_output"),
+    }
+    return ListedModel(_known(facts), _price({rate: record.get("cost", {}).get(rate) for rate in _RATES}, Decimal(1)))
+
+
+def _write_entry(record: dict[str, Any]) -> ListedModel:
+    seen = record.get("architecture", {}).get("input_modalities", [])
+    taken, pricing = record.get("supported_parameters", []), record.get("pricing", {})
+    facts = {
+        "context": _count(record.get("context_length")),
+        "output": _count(record.get("top_provider", {}).get("max_completion_tokens")),
+        "images": "image" in seen,
+        "documents": "file" in seen,
+        "tools": "tools" in taken,
+        "thinking": "reasoning" in taken,
+        "structured": "structured_outputs" in taken,
+    }
+    named = zip(_RATES, ("prompt", "completion", "input_cache_read", "input_cache_write"), strict=True)
+    return ListedModel(_known(facts), _price({rate: pricing.get(theirs) for rate, theirs in named}, _MILLION))
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if isinstance(value, bool | int)}
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value else None
+
+
+def _price(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
+    found = {}
+    for rate, cost in costs.items():
+        try:
+            price = Decimal(str(cost)) * factor
+        except InvalidOperation:
+            continue
+        if price.is_finite():
+            found[rate] = format(price.normalize(), "f")
+    return found if "input" in found and "output" in found else {}
+
+
+_READERS = {"by_key": _by_key, "by_vendor": _by_vendor, "as_list": _as_list}
+_WRITERS = {"by_key": _write_key, "by_vendor": _write_vendor, "as_list": _write_entry}

@@ -1,0 +1,137 @@
+"""The user's renewal of the catalogue, which ``dragoman models update`` writes and no release is needed for.
+
+A JSON file in the folder for data, ``$DRAGOMAN_CATALOG``, with facts and prices by vendor and model. Its facts go over
+the rows of the bundled catalogue, and under what a vendor documents, the user declares or a check probes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from ..prices import Match, PriceRow, PriceTable
+from .lists import Listed, ListedModel
+
+_MAX_FACTOR = Decimal(20)
+_MAX_SHARE = 0.5
+
+
+class CatalogUpdate(Struct, frozen=True, omit_defaults=True):
+    """What a public list said on a day."""
+
+    source: str = ""
+    as_of: str = ""
+    vendors: Listed = field(default_factory=dict)
+
+    def models(self, vendor: str) -> dict[str, ListedModel]:
+        """Return the models of a vendor."""
+        return self.vendors.get(vendor, {})
+
+
+def update_path() -> Path:
+    """Return where the renewal is kept."""
+    if chosen := os.environ.get("DRAGOMAN_CATALOG"):
+        return Path(chosen)
+    import platformdirs  # only where it is needed
+
+    return platformdirs.user_data_path("dragoman") / "catalog.json"
+
+
+def read_update() -> CatalogUpdate:
+    """Return the renewal that is kept; an empty one if there is none, or if it cannot be read."""
+    path = update_path()
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        return CatalogUpdate()
+    return _read(path, changed)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, changed: int) -> CatalogUpdate:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=CatalogUpdate)
+    except (OSError, msgspec.MsgspecError):
+        return CatalogUpdate()
+
+
+def write_update(update: CatalogUpdate) -> Path:
+    """Keep a renewal, over the one before it."""
+    path = update_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = read_update()
+    vendors = {**old.vendors}
+    for vendor, models in update.vendors.items():
+        vendors[vendor] = {**vendors.get(vendor, {}), **models}
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(msgspec.json.encode(CatalogUpdate(update.source, update.as_of, vendors)))
+    Path(file.name).replace(path)
+    return path
+
+
+def update_prices(table: PriceTable, update: CatalogUpdate) -> PriceTable:
+    """Return a table with the prices of a renewal for models that it does not have."""
+    rows = []
+    for vendor, models in update.vendors.items():
+        for name, model in models.items():
+            if model.prices and not isinstance(table.find(f"{vendor}:{name}"), PriceRow):
+                rows.append(_make_row(vendor, name, model.prices))
+    return table.with_overrides(rows) if rows else table
+
+
+def _make_row(vendor: str, name: str, prices: dict[str, str]) -> PriceRow:
+    rates: dict[str, Any] = {rate: Decimal(price) for rate, price in prices.items()}
+    is_free = not rates.get("input") and not rates.get("output")
+    if is_free:
+        return PriceRow(vendor, Match(equals=(name.lower(),)), free=True)
+    return PriceRow(vendor, Match(equals=(name.lower(),)), **rates)
+
+
+class Difference(Struct, frozen=True):
+    """What a list changes: lines for review, and what is too odd to be taken."""
+
+    added: list[str]
+    changed: list[str]
+    odd: list[str]
+
+
+def compare(known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, listed: Listed) -> Difference:
+    """Compare a list with the catalogue, ``known`` by vendor and model, and with a price table."""
+    added, changed, odd = [], [], []
+    for vendor, models in sorted(listed.items()):
+        have = known.get(vendor, {})
+        shared = [name for name in models if name in have]
+        differing = 0
+        for name, model in sorted(models.items()):
+            target = f"{vendor}:{name}"
+            if name not in have:
+                added.append(f"+ {target} {_show(model.facts)}{_show_price(model.prices)}")
+                continue
+            changes = {fact: value for fact, value in model.facts.items() if have[name].get(fact) not in (None, value)}
+            differing += bool(changes)
+            changed += [f"~ {target} {fact} {have[name][fact]} -> {value}" for fact, value in changes.items()]
+            row = table.find(target)
+            for rate, text in model.prices.items():
+                now, new = getattr(row, rate, None), Decimal(text)
+                if now and new and not 1 / _MAX_FACTOR <= new / now <= _MAX_FACTOR:
+                    odd.append(f"{target}: {rate} {now} -> {new} dollars for a million tokens")
+                elif now is not None and now != new:
+                    changed.append(f"~ {target} {rate} ${now} -> ${new}")
+        if len(shared) >= 10 and differing > _MAX_SHARE * len(shared):
+            odd.append(f"{vendor}: {differing} of {len(shared)} models would change")
+    return Difference(added, changed, odd)
+
+
+def _show(facts: dict[str, Any]) -> str:
+    return ", ".join([f"{name} {value}" for name, value in facts.items() if value is not False])
+
+
+def _show_price(prices: dict[str, str]) -> str:
+    return f"; ${prices['input']} in, ${prices['output']} out" if prices else ""

@@ -1,0 +1,146 @@
+"""Public lists of models: their formats, what is refused, and the renewal that a user makes of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman import Registry
+from dragoman.cli import main
+from dragoman.registry import ListError, read_list
+
+from .server import Connection
+from .test_sync import Background
+
+LISTS = Path(__file__).parent / "lists"
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_mapping_of_models() -> None:
+    kind, found = read_list((LISTS / "by_key.json").read_bytes())
+    assert (kind, set(found), set(found["openai"])) == ("by_key", {"openai", "groq"}, {"gpt-5", "gpt-9-sample"})
+    known = found["openai"]["gpt-5"]
+    assert known.facts["context"] == 272_000
+    assert known.facts["parallel_tools"] is True
+    assert known.prices == {"input": "1.25", "output": "10", "cache_read": "0.125"}
+    assert found["groq"]["llama-9-sample"].facts == {"context": 8192}
+
+
+def test_a_mapping_of_vendors_and_a_list() -> None:
+    kind, found = read_list((LISTS / "by_vendor.json").read_bytes())
+    assert (kind, list(found)) == ("by_vendor", ["anthropic"])
+    assert found["anthropic"]["claude-sonnet-4-6"].prices["cache_write"] == "3.75"
+    kind, found = read_list((LISTS / "as_list.json").read_bytes())
+    assert (kind, list(found["openrouter"])) == ("as_list", ["sample/new-model", "sample/free:free"])
+    model = found["openrouter"]["sample/new-model"]
+    assert (model.facts["tools"], model.facts["thinking"], model.prices["output"]) == (True, False, "0.8")
+
+
+def vary(**changes: Any) -> bytes:
+    content = json.loads((LISTS / "by_key.json").read_text())
+    content["gpt-5"].update(changes)
+    return json.dumps(content).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"{", "is not JSON"),
+        (b"[]", "none of the forms"),
+        (b'{"a": 1}', "none of the forms"),
+        (b'{"data": []}', "no chat model"),
+        (vary(input_cost_per_token=-1), "input of -1000000 dollars"),
+        (vary(output_cost_per_token=5), "output of 5000000 dollars"),
+        (vary(max_input_tokens=10**12), "context of 1000000000000 tokens"),
+        (b'{"a\\nb": {"mode": "chat", "x_provider": "openai"}}', "not the name of a model"),
+    ],
+)
+def test_nonsense_is_refused(data: bytes, problem: str) -> None:
+    with pytest.raises(ListError, match=problem):
+        read_list(data)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "data" / "catalog.json"
+    monkeypatch.setenv("DRAGOMAN_CATALOG", str(path))
+    return path
+
+
+def update(*words: str) -> Any:
+    return CliRunner().invoke(main, ["models", "update", *words])
+
+
+def test_a_user_renews_the_catalogue(kept: Path) -> None:
+    before = Registry().find("openai:gpt-9-sample")
+    assert before.capabilities.known("max_context_tokens") is None
+    dry = update(str(LISTS / "by_key.json"), "--dry-run")
+    assert dry.exit_code == 0
+    assert "+ openai:gpt-9-sample context 500000" in dry.stdout
+    assert "~ openai:gpt-5 context 400000 -> 272000" in dry.stdout
+    assert not kept.exists()
+    assert update(str(LISTS / "by_key.json")).exit_code == 0
+    assert update(str(LISTS / "as_list.json")).exit_code == 0
+    registry = Registry()
+    entry = registry.find("openai:gpt-9-sample")
+    fact = entry.capabilities.max_context_tokens
+    assert (fact.value, fact.source, bool(fact.by and fact.at)) == (500_000, "catalogue", True)
+    assert entry.priced_as.find_problem() is None
+    assert "openai:gpt-9-sample" in registry.names()
+    assert registry.find("openrouter:sample/free:free").priced_as.find_problem() is None
+    known = registry.find("openai:gpt-5").capabilities
+    assert known.known("max_context_tokens") == 272_000
+    assert known.supports_prompt_caching.by == "https://platform.openai.com/docs/guides/prompt-caching"
+    kept.write_text("{")
+    assert Registry().find("openai:gpt-5").capabilities.known("max_context_tokens") == 400_000
+
+
+def test_changes_that_look_wrong_need_force(kept: Path, tmp_path: Path) -> None:
+    file = tmp_path / "list.json"
+    file.write_bytes(vary(input_cost_per_token=1.25e-4))
+    result = update(str(file))
+    assert (result.exit_code, kept.exists()) == (2, False)
+    assert "! openai:gpt-5: input 1.25 -> 125 dollars" in result.stderr
+    assert json.loads(update(str(file), "--json", "--dry-run", "--force").stdout)["odd"]
+    assert update(str(file), "--force").exit_code == 0
+    assert kept.exists()
+    file.write_text("nonsense")
+    assert "is not JSON" in update(str(file)).stderr
+    assert update(str(tmp_path / "none.json")).exit_code == 2
+
+
+def test_a_url(kept: Path) -> None:
+    async def handle(connection: Connection) -> None:
+        found = connection.seen.path == "/list.json"
+        connection.reply(200 if found else 404, (LISTS / "as_list.json").read_bytes())
+
+    with Background(handle) as server:
+        root = server.base_url.removesuffix("/v1")
+        assert update(f"{root}/list.json").exit_code == 0
+        assert "HTTP 404" in update(f"{root}/other").stderr
+    assert kept.exists()
+    assert "only https" in update("http://example.org/list.json").stderr
+
+
+def test_the_scripts_print_a_diff_and_refuse_nonsense(tmp_path: Path) -> None:
+    def run(*words: str, name: str = "build_catalog.py") -> subprocess.CompletedProcess[str]:
+        script = [sys.executable, str(ROOT / "scripts" / name), *words]
+        return subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
+
+    done = run("--dry-run", "2026-11-15", str(LISTS / "by_key.json"), str(LISTS / "by_vendor.json"))
+    assert done.returncode == 0, done.stderr
+    assert "+ openai:gpt-9-sample" in done.stdout
+    assert "+ anthropic:claude-sample-9" in done.stdout
+    (tmp_path / "odd.json").write_bytes(vary(input_cost_per_token=1.25e-4))
+    refused = run("--dry-run", "2026-11-15", str(tmp_path / "odd.json"))
+    assert (refused.returncode, "! openai:gpt-5" in refused.stderr) == (2, True)
+    prices = run("--list", str(LISTS / "by_key.json"), name="build_prices.py")
+    assert prices.returncode == 0, prices.stderr
+    refused = run("--list", str(tmp_path / "odd.json"), name="build_prices.py")
+    assert (refused.returncode, "! openai:gpt-5" in refused.stderr) == (2, True)
