@@ -152,6 +152,26 @@ async def test_what_replies_prove_is_kept_and_the_user_has_priority(tmp_path: Pa
         assert Registry.load(file).find("a:m").capabilities.known("supports_tools") is None
 
 
+async def test_a_refused_schema_is_kept(tmp_path: Path, observed: Path) -> None:
+    async def answer(connection: Connection) -> None:
+        if "response_format" in connection.seen.json:
+            connection.reply(400, b'{"error": {"message": "response_format is not supported"}}')
+        else:
+            text = {"role": "assistant", "content": "{}"}
+            body = {"choices": [{"index": 0, "message": text, "finish_reason": "stop"}]}
+            connection.reply(200, json.dumps(body).encode())
+
+    file = tmp_path / "models.yaml"
+    async with serve(answer) as server:
+        file.write_text(f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url}}}}}\n")
+        for _ in range(2):
+            async with Registry.load(file) as registry:
+                await registry.open("a:m").complete("Hi", response_schema={"type": "object", "properties": {}})
+        fact = Registry.load(file).find("a:m").capabilities.supports_structured_output
+    assert (fact.value, fact.source) == (False, "observed")
+    assert len(server.requests) == 3  # the second process knew
+
+
 def test_a_damaged_file_and_a_folder_that_cannot_be_written(observed: Path, caplog: pytest.LogCaptureFixture) -> None:
     observed.parent.mkdir()
     observed.write_text("{")

@@ -13,7 +13,7 @@ from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..wire import CODECS
 from .contract import Provider
-from .http import ApiKey, HttpProvider, Observed
+from .http import ApiKey, HttpProvider, Observer
 
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
 """Names that do not need an address, with the function that opens them, or with its place until it is needed."""
@@ -103,12 +103,12 @@ def bind(
     keep_raw: bool = True,
     priced_as: PricedAs | PriceRow | str | None = None,
     hint: str | None = None,
-    observe: Observed | None = None,
+    observe: Observer | None = None,
 ) -> Provider:
     """Bind a model at an address. ``connect`` documents the settings.
 
-    ``hint`` is the advice of the error that is raised when no server answers at the address; ``observe`` is called with
-    every complete reply.
+    ``hint`` is the advice of the error that is raised when no server answers at the address; ``observe`` learns from
+    replies and refusals.
     """
     wire, token_family = wire or "openai", token_family or "default"
     if wire not in CODECS:

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Literal, NoReturn, TypeAlias, final
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, cast, final
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -42,8 +42,16 @@ _ERROR_BODY_SECONDS = 10.0
 ApiKey: TypeAlias = str | Auth | TokenSource
 """A key, a function that returns one, or what makes the credentials of each request."""
 
-Observed: TypeAlias = Callable[[Request, MessageComplete], None]
-"""Called with every reply that is complete."""
+
+class Observer(Protocol):
+    """Learns from the replies of an endpoint."""
+
+    def see_reply(self, request: Request, complete: MessageComplete) -> None:
+        """Learn from a reply that is complete."""
+
+    def see_refusal(self, fact: str) -> None:
+        """Learn that the server refused what a fact stands for."""
+
 
 _NOTHING_KNOWN = Capabilities()
 
@@ -55,7 +63,7 @@ def _read_auth(api_key: Any) -> Auth | None:
         return api_key
     if not callable(api_key):
         raise ValueError(f"api_key must be a text, a function or an Auth, not {type(api_key).__name__}")
-    return TokenAuth(api_key)
+    return TokenAuth(cast("TokenSource", api_key))
 
 
 @final
@@ -77,7 +85,7 @@ class HttpProvider(ReplyProvider):
         on_loss: Literal["warn", "reject"] = "warn",
         base_url: str = "",
         hint: str | None = None,
-        observe: Observed | None = None,
+        observe: Observer | None = None,
     ) -> None:
         self._base_url = base_url
         self._hint = hint
@@ -181,6 +189,8 @@ class HttpProvider(ReplyProvider):
             lesson = newer
         self.codec = lesson
         log.warning("%s/%s: %s", self.name, self.model, self.lessons[-1] if self.lessons else "a lesson was learned")
+        if self._observe is not None and _asks_natively(codec) and not _asks_natively(lesson):
+            self._observe.see_refusal("supports_structured_output")
 
     @property
     def lessons(self) -> tuple[str, ...]:
@@ -261,7 +271,7 @@ class WireReply(AssembledReply):
         if decoder.error is not None:
             raise decoder.error
         if self._provider._observe is not None and self.out is not None and self.out.complete is not None:
-            self._provider._observe(self.request, self.out.complete)
+            self._provider._observe.see_reply(self.request, self.out.complete)
         return []
 
     async def _send(self) -> tuple[HttpStream, Decoder]:
@@ -324,6 +334,11 @@ async def _read_error(http: HttpStream) -> bytes:
             while len(body) < MAX_ERROR_BODY and (chunk := await http.receive()):
                 body += chunk
     return bytes(body[:MAX_ERROR_BODY])
+
+
+def _asks_natively(codec: Codec) -> bool:
+    """Return whether a response schema is asked for by the wire's own field."""
+    return getattr(getattr(codec, "quirks", None), "structured", None) == "native"
 
 
 def _rejected(warnings: Sequence[LossWarning]) -> ProviderError:

@@ -1,7 +1,8 @@
 """Observed facts: what replies have shown that an endpoint does, kept between runs.
 
 A small JSON file in the cache folder, ``$DRAGOMAN_OBSERVED``, or nowhere if that is ``off``. Only what a reply proves
-is kept: that it called a tool, called several at once, thought, streamed, or was read from a prompt cache. A fact that
+is kept: that it called a tool, called several at once, thought, streamed, or was read from a prompt cache, and that the
+server refused a response schema. A fact that
 the user declared, or that a check probed, has priority.
 """
 
@@ -13,7 +14,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
@@ -24,8 +24,6 @@ from ..messages import Request, Thinking, ToolCall
 log = logging.getLogger("dragoman")
 
 _MAX_ENDPOINTS = 1000
-
-Learn: TypeAlias = Callable[[Request, MessageComplete], None]
 
 
 def observed_path() -> Path | None:
@@ -53,23 +51,9 @@ class ObservedFacts:
             return Capabilities()
         return Capabilities(**self._load().get(_key(base_url, model), {}))
 
-    def watch(
-        self, base_url: str, model: str, known: Capabilities
-    ) -> Callable[[Request, MessageComplete], None] | None:
-        """Return the function that learns from the replies of a model; ``None`` if nothing is kept."""
-        if self.path is None:
-            return None
-        seen: set[str] = {name for name in _PROVEN if known.known(name) is not None}
-
-        def learn(request: Request, complete: MessageComplete) -> None:
-            if len(seen) == len(_PROVEN):
-                return
-            new = [name for name, proves in _PROVEN.items() if name not in seen and proves(request, complete)]
-            if new:
-                seen.update(new)
-                self.add(base_url, model, dict.fromkeys(new, True))
-
-        return learn
+    def watch(self, base_url: str, model: str, known: Capabilities) -> Watch | None:
+        """Return what learns from the replies of a model; ``None`` if nothing is kept."""
+        return None if self.path is None else Watch(self, base_url, model, known)
 
     def add(self, base_url: str, model: str, facts: dict[str, bool]) -> None:
         """Keep facts, in memory and in the file."""
@@ -111,6 +95,29 @@ class ObservedFacts:
             Path(file.name).replace(self.path)
         except OSError as error:
             log.warning("observed facts could not be written (%s)", type(error).__name__)
+
+
+class Watch:
+    """Learns from the replies of one model at one address."""
+
+    def __init__(self, owner: ObservedFacts, base_url: str, model: str, known: Capabilities) -> None:
+        self._owner = owner
+        self._target = base_url, model
+        self._seen: set[str] = {name for name in Capabilities.__struct_fields__ if known.known(name) is not None}
+        self._open = [name for name in _PROVEN if name not in self._seen]
+
+    def see_reply(self, request: Request, complete: MessageComplete) -> None:
+        """Keep what a reply proves and was not known."""
+        new = [name for name in self._open if _PROVEN[name](request, complete)]
+        if new:
+            self._open = [name for name in self._open if name not in new]
+            self._owner.add(*self._target, dict.fromkeys(new, True))
+
+    def see_refusal(self, fact: str) -> None:
+        """Keep that the server refused what a fact stands for, unless it is known already."""
+        if fact not in self._seen:
+            self._seen.add(fact)
+            self._owner.add(*self._target, {fact: False})
 
 
 def _key(base_url: str, model: str) -> str:
