@@ -49,6 +49,7 @@ CALL = Assistant(tool_calls=[ToolCall("1", "f", {})])
 PNG = Image(Inline("aGk="), "image/png")
 T = Tool("t")
 NUMBER = {"type": "object", "properties": {"a": {"type": "integer"}}}
+GOOD_CALL = Assistant(tool_calls=[ToolCall("1", "f", {"a": 1}), ToolCall("2", "f", {"a": 2})])
 BAD_CALL = Assistant(tool_calls=[ToolCall("1", "f", {"a": "no"})])
 OBJECT = {"type": "object"}
 
@@ -75,6 +76,7 @@ SOUND: list[Request] = [
     req(U, Assistant([Thinking("t"), RedactedThinking("d"), Opaque(1), Text("", Continuity("s"))]), U),
     req(User([Text("u"), PNG, Image(Url("https://x")), Document(Url("u")), Document(Inline("aGk="))])),
     req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
+    req(U, GOOD_CALL, R, tools=[Tool("f", "", NUMBER)]),
     req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),  # a tool that is not offered any more
     req(U, BAD_CALL, ToolResult("1", "a must be an integer", True), tools=[Tool("f", "", NUMBER)]),
     req(User([Image(Inline("aGk="), "Image/PNG", "low"), Document(Url("u"), "application/pdf", "a.pdf")])),

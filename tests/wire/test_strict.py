@@ -70,6 +70,7 @@ LOOSE: list[Any] = [
     closed(a={"type": "string", "default": "x"}),
     closed(a={"type": "string", "format": "uri"}),
     closed(a={"$ref": "#/$defs/A", "default": None}),
+    closed(a={"$ref": "#/$defs/A", "type": "string"}),
     closed(a={"if": TEXT, "then": TEXT, "type": "string"}),
     closed(a={"type": "array", "items": TEXT, "uniqueItems": True}),
     {**closed(a=TEXT), "$defs": {"A": {"type": "object"}}},
