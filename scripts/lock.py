@@ -14,11 +14,13 @@ from datetime import UTC, date, datetime, timedelta
 COOL_DOWN = timedelta(days=7)
 COMPILE = [
     sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11",
-    "--generate-hashes", "--no-header", "--no-annotate", "--upgrade",
+    "--generate-hashes", "--no-header", "--no-annotate", "--no-strip-extras", "--upgrade",
 ]  # fmt: skip
+PROJECT = ["pyproject.toml", "requirements/build.in"]
 LOCKS = {
-    "requirements/dev.lock": ["--all-extras", "--group", "dev"],
-    "requirements/chat.lock": ["--extra", "local", "--extra", "cli", "-c", "requirements/dev.lock"],
+    "requirements/dev.lock": [*PROJECT, "--all-extras", "--group", "dev"],
+    "requirements/chat.lock": [*PROJECT, "--extra", "local", "--extra", "cli", "-c", "requirements/dev.lock"],
+    "requirements/installer.lock": ["requirements/installer.in", "-c", "requirements/dev.lock"],
 }
 
 
@@ -28,11 +30,8 @@ def choose_day(today: date, override: str = "") -> str:
 
 
 def commands(day: str) -> list[list[str]]:
-    """Return the commands that write the locks, in order: the second lock takes its versions from the first."""
-    return [
-        [*COMPILE, "--exclude-newer", day, "pyproject.toml", "requirements/build.in", *arguments, "-o", output]
-        for output, arguments in LOCKS.items()
-    ]
+    """Return the commands that write the locks, in order: the others take their versions from the first."""
+    return [[*COMPILE, "--exclude-newer", day, *arguments, "-o", output] for output, arguments in LOCKS.items()]
 
 
 def main() -> None:

@@ -40,7 +40,11 @@ def test_a_day_that_is_not_one_is_refused() -> None:
 
 def test_every_lock_is_made_with_hashes_and_the_cool_down() -> None:
     commands = LOCK["commands"]("2026-11-08")
-    assert [command[-1] for command in commands] == ["requirements/dev.lock", "requirements/chat.lock"]
+    assert [command[-1] for command in commands] == [
+        "requirements/dev.lock",
+        "requirements/chat.lock",
+        "requirements/installer.lock",
+    ]
     assert {path.name for path in ROOT.glob("requirements/*.lock")} == {Path(each[-1]).name for each in commands}
     for command in commands:
         assert command[command.index("--exclude-newer") + 1] == "2026-11-08"
@@ -50,7 +54,7 @@ def test_every_lock_is_made_with_hashes_and_the_cool_down() -> None:
 def test_everything_locked_is_pinned_and_hashed() -> None:
     for text in LOCKS:
         for entry in re.split(r"\n(?=\S)", text.strip()):
-            assert re.match(r"[a-z0-9-]+==\S+", entry), entry[:100]
+            assert re.match(r"[a-z0-9-]+(\[[a-z0-9,-]+\])?==\S+", entry), entry[:100]
             assert "--hash=sha256:" in entry, entry[:100]
             assert "://" not in entry, "an index or a URL is named"
 
@@ -65,7 +69,8 @@ def bill() -> Any:
 
 def test_the_bill_lists_everything_locked_with_its_hashes(bill: Any) -> None:
     listed = {(each["name"], each["version"]): each for each in bill["components"]}
-    locked = {found for text in LOCKS for found in re.findall(r"^([a-z0-9-]+)==([^\s;]+)", text, re.MULTILINE)}
+    pinned = re.compile(r"^([a-z0-9-]+)(?:\[[a-z0-9,-]+\])?==([^\s;]+)", re.MULTILINE)
+    locked = {found for text in LOCKS for found in pinned.findall(text)}
     assert set(listed) == locked
     hashes = {each["content"] for component in listed.values() for each in component["hashes"]}
     assert hashes == {found for text in LOCKS for found in re.findall(r"sha256:(\w{64})", text)}
