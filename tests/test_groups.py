@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,6 +25,7 @@ from dragoman import (
     connect,
     describe,
 )
+from dragoman.cli import main
 from dragoman.middleware import Fallback, walk
 from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, Registry, read_file
@@ -67,6 +69,19 @@ async def test_a_group_is_opened_like_a_model(file: Path) -> None:
                 assert (await model.complete("Hi")).text == "Hi"
     assert len(bad.requests) == 5  # then it is unavailable
     assert len(good.requests) == 7
+
+
+async def test_the_commands_take_a_group(file: Path, tmp_path: Path) -> None:
+    async with serve(fail) as bad, serve(answer) as good:
+        two(file, bad.url, good.url)
+        (tmp_path / "in.jsonl").write_text('{"prompt": "Hi"}\n')
+        asked = await asyncio.to_thread(CliRunner().invoke, main, ["ask", "both", "Hi", "--no-log"])
+        assert (asked.exit_code, "Hi" in asked.stdout) == (0, True)
+        words = ["batch", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--model", "both"]
+        done = await asyncio.to_thread(CliRunner().invoke, main, words)
+        assert done.exit_code == 0, done.output
+    assert "Hi" in (tmp_path / "out.jsonl").read_text()
+    assert len(good.requests) == 2
 
 
 async def test_availability_is_shared_by_all_groups_of_a_file(file: Path) -> None:
