@@ -28,9 +28,8 @@ class Beside:
 
     def note(self, citations: Any, results: Any) -> None:
         """Take the sources of the reply as a whole, which some servers repeat with every chunk."""
-        if citations or results:
-            found = {"citations": citations, "search_results": results}
-            self._sources = {name: value for name, value in found.items() if value}
+        found = {"citations": citations, "search_results": results}
+        self._sources = {name: value for name, value in found.items() if value}
 
     def read(self, annotations: Any, images: Any, audio: Any) -> None:
         """Take what a delta or a message brings; fragments of audio are joined."""

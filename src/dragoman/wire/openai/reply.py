@@ -159,7 +159,8 @@ class OpenAIDecoder(Decoder):
         self._answering = False  # did something else than thinking come last?
         # The choice that is read. Some servers number their only one from 1; with several, it is the first.
         self._chosen: int | None = 0 if "n" in request.config.extras else None
-        self._beside = Beside(request)
+        self._request = request
+        self._beside: Beside | None = None  # most replies are text alone
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -236,9 +237,14 @@ class OpenAIDecoder(Decoder):
             self._note_usage(chunk.usage)
         if self._usage_key is not None and self._usage_key in data:
             self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
-        self._beside.note(chunk.citations, chunk.search_results)
+        self._note_sources(chunk.citations, chunk.search_results)
         if error:
             self._fail(error)
+
+    def _note_sources(self, citations: Any, results: Any) -> None:
+        if citations or results:
+            self._beside = self._beside or Beside(self._request)
+            self._beside.note(citations, results)
 
     def _message_of(self, choice: _Choice) -> _Part | None:
         # Perplexity repeats the whole message beside each delta, and puts an empty delta beside a body's message.
@@ -269,6 +275,7 @@ class OpenAIDecoder(Decoder):
         elif part.function_call is not None:
             self._read_call(_Call("function_call", None, part.function_call))
         if part.annotations or part.images or part.audio:
+            self._beside = self._beside or Beside(self._request)
             self._beside.read(part.annotations, part.images, part.audio)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
@@ -399,7 +406,8 @@ class OpenAIDecoder(Decoder):
         if self._coerced:
             self._say_coerced("".join(self._coerced))
         self._attach_details()
-        self._beside.say(self.out)
+        if self._beside is not None:
+            self._beside.say(self.out)
         self.out.finish(self._reason(), self._finish_raw)
 
     def _reason(self) -> FinishReason:

@@ -60,10 +60,13 @@ def write_request(
         _write_structure(body, request, quirks, path, notes)
         messages = _add_directives(request, quirks, path)
     _write_config(body, request.config, home, quirks, notes)
-    for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
-        body["web_search_options"] = tool  # of the models that search
-    cache = read_cache(request)
-    body |= write_key(cache, request, notes, auto_key=quirks.cache_key)
+    if request.server_tools:
+        for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
+            body["web_search_options"] = tool  # of the models that search
+    cache = None
+    if request.config.cache is not None or quirks.cache_control:
+        cache = read_cache(request)
+        body |= write_key(cache, request, notes, auto_key=quirks.cache_key)
     if request.stream:
         body["stream"] = True
         if quirks.stream_usage:
