@@ -47,7 +47,7 @@ FLOORS = {
     "session": "the agent loop",
     "replay": "a recorded run, read again",
     "trace": "the trace viewer",
-    "batch": "many requests: a file of rows in, a file of results out",
+    "batches": "many requests: a file of rows in, a file of results out",
     "conformance": "cases and checks for codecs, providers and servers",
     "sim": "scripted providers and servers",
     "gateway": "the HTTP service in front of providers",

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 # isort: off
 if TYPE_CHECKING:
     from . import sync as sync
-    from .batch import BatchReport, batch
+    from .batches import BatchReport, batch
     from .capabilities import Capabilities
     from .citations import Citation
     from .errors import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .wire import SwapPlan
 
 _NAMES = {
-    "batch": "BatchReport batch",
+    "batches": "BatchReport batch",
     "capabilities": "Capabilities",
     "citations": "Citation",
     "errors": (

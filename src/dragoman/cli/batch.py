@@ -12,8 +12,8 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
-from ..batch import BatchError, BatchProgress, BatchReport, OutputError, StrictError
-from ..batch import batch as run_batch
+from ..batches import BatchError, BatchProgress, BatchReport, OutputError, StrictError
+from ..batches import batch as run_batch
 from ..messages import NO_CONFIG, RuntimeConfig
 from .ask import read_config, read_tools
 from .completion import ModelName

@@ -12,8 +12,8 @@ import pytest
 
 import dragoman
 from dragoman import BatchReport, batch, errors
-from dragoman.batch.apis import APIS, BatchApi, open_api
-from dragoman.batch.remote import RemoteRunner
+from dragoman.batches.apis import APIS, BatchApi, open_api
+from dragoman.batches.remote import RemoteRunner
 from dragoman.events import Usage
 from dragoman.sim import Answer, BatchScript, Call, RequestMatch, ScriptRule, SimServer, serve
 

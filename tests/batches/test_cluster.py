@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from dragoman import batch
-from dragoman.batch import OutputError
-from dragoman.batch.parts import FinishedLines, hold, list_parts, merge, parts_of
+from dragoman.batches import OutputError
+from dragoman.batches.parts import FinishedLines, hold, list_parts, merge, parts_of
 from tests.listed import Listed
 
 from ..server import Connection, Server, completion, serve

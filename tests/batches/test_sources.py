@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dragoman.batch.sources import open_source
+from dragoman.batches.sources import open_source
 
 
 def read(path: Path, data: bytes | str, limit: int = 1000) -> list[Any]:

@@ -14,7 +14,7 @@ import pytest
 
 import dragoman
 from dragoman import BatchReport, batch
-from dragoman.batch import BatchError, BatchProgress, OutputError, StrictError
+from dragoman.batches import BatchError, BatchProgress, OutputError, StrictError
 from dragoman.errors import AuthenticationError, OverloadedError, RateLimitError, StreamInterruptedError
 from dragoman.events import Event, Response, Usage
 from dragoman.messages import Assistant, Request
@@ -404,10 +404,3 @@ async def test_a_disk_that_is_full_ends_the_batch(out: Path, monkeypatch: pytest
     monkeypatch.setattr("os.fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
         await run(prompts(50), out, Echo())
-
-
-async def test_the_package_is_the_function_too(out: Path) -> None:
-    import dragoman.batch as package
-
-    assert callable(package)
-    assert (await package(prompts(1), out, Echo())).rows == 1  # type: ignore[operator]

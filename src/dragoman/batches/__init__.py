@@ -18,10 +18,6 @@
 ============  ==================================================================================
 """
 
-import sys
-from types import ModuleType
-from typing import Any
-
 from .api import BatchReport, StrictError, batch
 from .options import BatchOptions, BatchProgress
 from .output import OutputError
@@ -38,13 +34,3 @@ __all__ = [
     "StrictError",
     "batch",
 ]
-
-
-class _Callable(ModuleType):
-    """``dragoman.batch`` is this package as soon as a part of it was imported; it is the function all the same."""
-
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        return batch(*arguments, **settings)
-
-
-sys.modules[__name__].__class__ = _Callable

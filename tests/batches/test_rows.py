@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.batch.rows import BadRow, Defaults, Row, RowParser, find_bad_rows, read_rows
-from dragoman.batch.sources import open_source
-from dragoman.batch.template import Template
+from dragoman.batches.rows import BadRow, Defaults, Row, RowParser, find_bad_rows, read_rows
+from dragoman.batches.sources import open_source
+from dragoman.batches.template import Template
 from dragoman.messages import RuntimeConfig, System, Tool, User
 
 
