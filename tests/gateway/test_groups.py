@@ -81,6 +81,7 @@ async def test_an_upstream_that_dies_under_load(
                 metrics = await (await client.get(f"{url}/metrics")).text()
                 listed = await (await client.get(f"{url}/v1/models")).json()
         records = [record.type for entry in log.sessions() for record in log.read(entry.session)]
+        await registry.close()
     statuses = [status for each in done for status in each]
     assert len(first.requests) > 0
     # A stream that had begun at the dying server may be cut; a call without an event yet never fails.

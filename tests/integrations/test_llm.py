@@ -42,7 +42,13 @@ def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_command_finds_the_models_and_asks_them(config: Path, tmp_path: Path) -> None:
     """In a process of its own, as a user types it; the log of ``llm`` has the usage."""
     environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
-    code = "import llm.cli, llm.plugins, dragoman.integrations.llm as p; llm.plugins.pm.register(p); llm.cli.cli()"
+    # Where the package is not installed, its entry point is not found, and the plugin is registered here.
+    code = (
+        "import llm.cli, llm.plugins as p, dragoman.integrations.llm as own\n"
+        "p.load_plugins()\n"
+        "p.pm.is_registered(own) or p.pm.register(own)\n"
+        "llm.cli.cli()"
+    )
 
     def run(*words: str) -> str:
         command = [sys.executable, "-c", code, *words]

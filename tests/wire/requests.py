@@ -321,6 +321,7 @@ REASONS: dict[str, str] = {
     r"tools\[\]\.(function\.)?strict": _STRICT,
     r"tools\[\]\.function\.type": "a field that does not belong there",
     r"tools\[\]|tools": _OWN,
+    r"toolConfig\.functionCallingConfig": "several allowed functions are sent as that subset of the tools",
     r"tool_choice": "a form of another wire, which compatible servers take, is sent in this wire's own form",
     r"(response_format\.json_schema|text\.format)\.(description|name)": _HINT,
     r"response_format|format": "JSON mode is the schema of any object",

@@ -143,7 +143,7 @@ def test_details_of_reasoning_are_kept_and_sent_back(record: Record) -> None:
 
 def opaque_of(block: Any) -> list[Any]:
     state = block.continuity
-    return [] if state is None else state.opaque
+    return state.opaque if state is not None and isinstance(state.opaque, list) else []  # citations are a mapping
 
 
 # --- an independent reading: the standard library, and the rules of the wire in a few lines ----------

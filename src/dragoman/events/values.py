@@ -179,7 +179,7 @@ class Billed(Protocol):
     """A reply that has a cost: a ``Response``, ``Embeddings`` or a ``Ranking``."""
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> Usage:  # pyright: ignore[reportReturnType]
         """What it used."""
 
     @property

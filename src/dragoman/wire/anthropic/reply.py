@@ -116,6 +116,7 @@ class AnthropicDecoder(Decoder):
         self._current: _Block | None = None  # the block that is speaking, unless it is a call
         self._silent: _Block | None = None  # a call that stopped without a word of input
         self._usage: dict[str, Any] = {}
+        self._zeros: dict[str, Any] = {}
         self._stop_reason: Any = None
         self._stop_sequence: Any = None
 
@@ -174,13 +175,18 @@ class AnthropicDecoder(Decoder):
             message = event.message if isinstance(event.message, dict) else {}
             self._start(message.get("model"))
             usage = message.get("usage")
-            # Proxies send zeros at the start, because clients want integers, and the counts at the end if they know.
-            if not isinstance(usage, dict) or usage.get("input_tokens") != 0 or usage.get("output_tokens") != 0:
+            # Proxies send zeros at the start, because clients want integers, and the counts, or null, at the end.
+            # aimock sends zeros too, and at the end only the output: then they are its counts.
+            if isinstance(usage, dict) and not any(usage.values()):
+                self._zeros = usage
+            else:
                 self._note_usage(usage)
         elif kind == "message_delta":
             self._start()
             if event.delta is not None and event.delta.stop_reason is not None:
                 self._stop_reason, self._stop_sequence = event.delta.stop_reason, event.delta.stop_sequence
+            if isinstance(event.usage, dict) and "input_tokens" not in event.usage:
+                self._note_usage(self._zeros)
             self._note_usage(event.usage)
         elif kind == "message_stop":
             self.done = True
