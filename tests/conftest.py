@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 # Derandomised: a run is red or green by the code alone, on every machine.
 settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+    "default", derandomize=True, deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("exhaustive", settings.get_profile("default"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
