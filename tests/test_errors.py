@@ -277,10 +277,13 @@ def test_hide_reaches_every_word() -> None:
         provider_code=f"2 {secret}",
         provider_message=f"3 {secret}",
         headers={"x-request-id": f"4 {secret}"},
+        param=f"5 {secret}",
+        body=f"6 {secret}",
     )
     error.hide([secret, ""])
     assert (error.message, error.args, error.provider_code) == ("1 [hidden]", ("1 [hidden]",), "2 [hidden]")
     assert (error.provider_message, error.headers) == ("3 [hidden]", {"x-request-id": "4 [hidden]"})
+    assert (error.param, error.body) == ("5 [hidden]", "6 [hidden]")
     assert secret not in repr(vars(error)) + str(error) + repr(error)
 
 
@@ -288,6 +291,27 @@ def test_hide_of_an_error_without_words() -> None:
     error = ProviderError("no")
     error.hide(["x"], ["a prompt"])
     assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+BODIES: list[tuple[str | bytes | None, Any, Any]] = [
+    (None, None, None),
+    (" ", None, None),
+    (b"<html>\xff</html>", "<html>\ufffd</html>", None),
+    ("[" * 10_000, "[" * 10_000, None),  # nested too deeply to be parsed
+    ("[1]", [1], None),
+    ('{"error": "no"}', {"error": "no"}, None),
+    ('{"error": {"details": [], "metadata": {"a": 1}}}', {"error": {"details": [], "metadata": {"a": 1}}}, {"a": 1}),
+    ('{"innererror": {"a": 1}, "details": [2]}', {"innererror": {"a": 1}, "details": [2]}, {"a": 1}),
+    ('{"error": {"message": "no"}}', {"error": {"message": "no"}}, None),
+]
+
+
+@pytest.mark.parametrize(("body", "parsed", "inner"), BODIES)
+def test_the_body_of_an_error_is_parsed_where_it_is_json(body: str | bytes | None, parsed: Any, inner: Any) -> None:
+    error = ProviderError("no", body=body)
+    assert (error.body, error.inner_error) == (parsed, inner)
 
 
 # --- prompts --------------------------------------------------------------------------------------

@@ -584,6 +584,33 @@ def test_unsound_calls(call: Call, reason: Any, problem: str, arguments: dict[st
     assert fold(events).tool_calls == (ToolCall("x", call[0], arguments),)
 
 
+def test_null_stands_for_no_arguments() -> None:
+    out = make()
+    out.tool_start(0, "x", "any")
+    out.tool_input(0, "null")
+    out.finish("tool_calls")
+    events = out.take()
+    check_events(events)
+    [over] = ends(events)
+    assert over.intent is not None
+    assert (over.problem, over.final_input) == (None, {})
+    assert not [event for event in events if isinstance(event, ToolUseInputDelta)]
+
+
+def test_null_with_more_after_it_is_emitted_whole_and_malformed() -> None:
+    out = make()
+    out.tool_start(0, "x", "any")
+    for fragment in ("null", '{"a"', ":1}"):
+        out.tool_input(0, fragment)
+    out.finish("tool_calls")
+    events = out.take()
+    check_events(events)
+    deltas = [event.partial_json for event in events if isinstance(event, ToolUseInputDelta)]
+    assert "".join(deltas) == 'null{"a":1}'
+    [over] = ends(events)
+    assert (over.intent, over.problem) == (None, "malformed")
+
+
 def test_more_arguments_after_the_call_was_closed() -> None:
     out = make()
     out.tool_start(0, "x", "any")

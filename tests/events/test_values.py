@@ -27,7 +27,7 @@ from dragoman.events import (
     read_json,
     read_object,
 )
-from dragoman.messages import Assistant, LossWarning, Text, ToolCall
+from dragoman.messages import Assistant, LossWarning, Text, Thinking, ToolCall
 from tests import strategies as some
 
 # --- events as JSON -------------------------------------------------------------------------------
@@ -301,3 +301,21 @@ def test_fold_of_half_a_stream_is_refused(half: list[Event]) -> None:
 
 def test_raw_that_was_not_kept_is_none() -> None:
     assert Response(Assistant("hi"), "stop").raw is None
+
+
+def test_a_reply_of_a_cache_is_known_by_its_usage() -> None:
+    assert Response(Assistant("hi"), "stop", Usage(from_cache=True)).cached
+    assert not Response(Assistant("hi"), "stop", Usage(1, 2)).cached
+
+
+def test_a_reply_has_its_thinking_apart_from_its_text() -> None:
+    response = Response(Assistant((Thinking("h"), Text("hi"), Thinking("m"))), "stop")
+    assert (response.thinking, response.text) == ("hm", "hi")
+
+
+@pytest.mark.parametrize(
+    ("reason", "raw", "paused"),
+    [("stop", "pause_turn", True), ("stop", "end_turn", False), ("stop", None, False), ("length", "pause_turn", False)],
+)
+def test_a_paused_turn_is_known_by_the_providers_reason(reason: Any, raw: str | None, paused: bool) -> None:
+    assert Response(Assistant("hi"), reason, finish_raw=raw).is_paused is paused

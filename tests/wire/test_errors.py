@@ -23,6 +23,7 @@ from dragoman.errors import (
     InvalidRequestError,
     OverloadedError,
     ProviderError,
+    QuotaExceededError,
     RateLimitError,
     TimedOutError,
     UnavailableError,
@@ -307,6 +308,7 @@ def test_the_status_decides(status: int, kind: type[ProviderError], message: str
 ROWS = [
     Row(frozenset({400}), re.compile("context"), ContextOverflowError),
     Row(None, re.compile("no such model"), InvalidModelError),
+    Row(None, re.compile("no quota"), QuotaExceededError),
     Row(frozenset({400, 500}), re.compile("."), OverloadedError),
 ]
 BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
@@ -318,6 +320,8 @@ BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
     (404, Failure("no such model"), InvalidModelError),
     (500, Failure("no such model"), InvalidModelError),
     (429, Failure("slow"), RateLimitError),
+    (429, Failure("no quota"), QuotaExceededError),
+    (402, Failure("no quota"), BillingError),  # the status is exact: waiting for the quota does not help
 ]
 
 

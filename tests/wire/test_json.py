@@ -56,6 +56,7 @@ def merged(body: dict[str, Any], extras: dict[str, Any], **settings: Any) -> dic
 
 
 STOP = {"lists": frozenset({"stop"})}
+JOINED = {"objects": frozenset({"o"})}
 EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({}, {}, {}, {}),
     ({"a": 1}, {"b": 2}, {}, {"a": 1, "b": 2}),
@@ -74,6 +75,9 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
     ({"stop": ["a"]}, {"stop": []}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": "b"}, {**STOP, "coerce": True}, {"stop": ["a", "b"]}),
     ({}, {"stop": "b"}, {**STOP, "coerce": True}, {"stop": "b"}),
+    # objects that merge by field
+    ({"o": {"x": 1}}, {"o": {"y": 2, "x": 1.0}}, JOINED, {"o": {"x": 1, "y": 2}}),
+    ({}, {"o": {"y": 2}}, JOINED, {"o": {"y": 2}}),
     # malformed for a merge counts as absent
     ({"stop": ["a"]}, {"stop": "b"}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": ["b", 5]}, STOP, {"stop": ["a"]}),
@@ -110,6 +114,12 @@ def test_extras(body: dict[str, Any], extras: dict[str, Any], settings: dict[str
 def test_extras_that_contradict(ours: Any, theirs: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"^config\.extras\['a'\] contradicts a field that this call sets"):
         merge_extras({"a": ours}, {"a": theirs})
+
+
+@pytest.mark.parametrize("theirs", [{"x": 2}, 5, None])
+def test_objects_that_merge_cannot_contradict(theirs: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="contradicts a field that this call sets by itself"):
+        merge_extras({"o": {"x": 1}}, {"o": theirs}, objects=JOINED["objects"])
 
 
 def test_extras_are_written_by_name_with_the_order_of_their_keys() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman.events import Assembler
 from dragoman.messages import Issuer, Opaque, Request, Thinking, User
 from dragoman.wire import SERVER_CODECS, Asked
-from dragoman.wire.seal import seal, unseal
+from dragoman.wire.seal import holds_sealed, seal, unseal
 
 GEMINI = Issuer("gemini", "a-vendor", "a-model")
 
@@ -79,3 +79,10 @@ def test_another_wires_signature_goes_back_to_its_issuer() -> None:
     assert b'"signed"' in answer("anthropic", True, Issuer("anthropic"))
     assert b'"signed"' not in answer("gemini", True, Issuer("anthropic"))
     assert b'"signed"' in answer("gemini", True, GEMINI)
+
+
+def test_a_body_with_sealed_state_is_known_by_its_bytes() -> None:
+    assert holds_sealed(answer("anthropic", False, GEMINI))
+    assert holds_sealed(json.dumps({"signature": seal("signed", GEMINI, "anthropic")}).encode())
+    assert holds_sealed(b'{"type":"opaque"}')
+    assert not holds_sealed(json.dumps({"signature": seal("signed", GEMINI, "gemini")}).encode())
