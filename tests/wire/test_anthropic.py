@@ -518,6 +518,22 @@ def test_the_version_is_never_doubled(base_url: str, url: str) -> None:
     assert next(codec.ready()).url == url.replace("/messages", f"/models/{MODEL}")
 
 
+@pytest.mark.parametrize(("stream", "verb"), [(False, "rawPredict"), (True, "streamRawPredict")])
+def test_google_cloud_takes_the_model_in_the_address(stream: bool, verb: str) -> None:
+    place = "https://host/v1/projects/p/locations/l/publishers/anthropic"
+    model = "claude-sonnet-4-5@20250929"
+    codec = AnthropicCodec.connect(model, place, {"raw_predict": True}, Capabilities())
+    request = msgspec.structs.replace(HELLO, model=model, stream=stream)
+    assert codec.encode(request).http.url == f"{place}/models/{model}:{verb}"
+    assert "model" not in sent(request, codec)
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": (Tool("f"),), "tool_choice": "none"}])
+def test_without_a_call_to_make_there_is_no_switch_for_parallel_calls(fields: dict[str, Any]) -> None:
+    body = sent(msgspec.structs.replace(HELLO, **fields), connect({"parallel_tools": False}))
+    assert "disable_parallel_tool_use" not in body.get("tool_choice", {})
+
+
 def test_headers() -> None:
     codec = connect()
     for request in (codec.encode(HELLO).http, next(codec.ready())):

@@ -1326,6 +1326,14 @@ def test_nesting_without_end(reply: bytes) -> None:
         assert type(held(decode(make_codec(), make_request(stream=True), pieces)).error) is InvalidResponseError
 
 
+@pytest.mark.parametrize("finish", ["stop", "tool_calls", "length"])
+def test_calls_of_another_type_are_mended_only_after_an_error(finish: str) -> None:
+    case = Case("openai", "error-finish-with-calls-of-other-types")
+    reply = (case.reply or b"").replace(b'"finish_reason": "error"', f'"finish_reason": "{finish}"'.encode())
+    heard = held(decode(case.codec(), case.request, [reply]))
+    assert isinstance(heard.error, InvalidResponseError)
+
+
 def test_arguments_nested_without_end_make_no_intent() -> None:
     arguments = '{"a":' * DEEP + "1" + "}" * DEEP
     call = {"index": 0, "id": "c", "function": {"name": "any", "arguments": arguments}}

@@ -45,12 +45,15 @@ from .cases import Case, Heard, decode, find_cases
 from .pairs import WIRES, canonical, client, hear, hides, said, serve
 
 # Requests that the client codec changes: tools as words, a schema as a tool, a limit it knows, an effort as a budget,
-# a switch for reasoning, a cache that is automatic, and a router's own state, which a gateway neither gives nor takes.
+# a switch for reasoning, a cache that is automatic, a switch for parallel calls, a model that is in the address alone,
+# and a router's own state, which a gateway neither gives nor takes.
 REWRITTEN = {
     "gemini": "tools-of-the-server quirk-effort-budgets quirk-reasoning-style",
-    "openai": "coerced- quirk-reasoning-details quirk-reasoning-style quirk-cache reasoning-switch reasoning-off-by",
-    "anthropic": "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style cache-auto",
-    "responses": "quirk-reasoning-style quirk-cache",
+    "openai": "coerced- quirk-reasoning-details quirk-reasoning-style quirk-cache reasoning-switch reasoning-off-by"
+    " quirk-one-call",
+    "anthropic": "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style cache-auto"
+    " quirk-one-call quirk-raw-predict",
+    "responses": "quirk-reasoning-style quirk-cache quirk-one-call",
     "ollama": "quirk-reasoning-style",
 }
 

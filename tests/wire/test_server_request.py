@@ -60,6 +60,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("openai", {"messages": "Hello"}, "messages must be a list"),
     ("openai", {"messages": [{"role": "user"}]}, "messages[0].content is required"),
     ("openai", {"messages": [{**HELLO, "nickname": "Ann"}]}, "messages[0].nickname"),
+    (
+        "openai",
+        {"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content[0].image_url",
+    ),
     ("openai", {"n": 2}, "n must be 1"),
     ("openai", {"stream": 1}, "stream must be true or false"),
     ("openai", {"temperature": "hot"}, "temperature must be a number"),
@@ -272,6 +277,28 @@ def test_turns_as_clients_of_chat_completions_send_them() -> None:
     ).request
     assert request.messages == (User([Image(Inline("aGk="), "image/png")]),)
     assert request.response_schema is None
+
+
+def test_instructions_in_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    for role in ("system", "developer"):
+        request = decode("openai", messages=[{"role": role, "content": parts}, HELLO]).request
+        assert request.messages == (System("Be brief."), User("Hello"))
+
+
+@pytest.mark.parametrize(
+    ("record", "reasoning", "extras"),
+    [
+        ({"effort": "high"}, "high", {}),
+        ({"max_tokens": 2000}, 2000, {}),
+        ({"enabled": False}, "off", {}),
+        ({"enabled": True}, None, {"reasoning": {"enabled": True}}),
+        ({"effort": "high", "exclude": True}, None, {"reasoning": {"effort": "high", "exclude": True}}),
+    ],
+)
+def test_an_object_of_reasoning_is_read_or_kept(record: Any, reasoning: Any, extras: dict[str, Any]) -> None:
+    config = decode("openai", reasoning=record).request.config
+    assert (config.reasoning, config.extras) == (reasoning, extras)
 
 
 def test_an_empty_list_is_no_unknown_field() -> None:

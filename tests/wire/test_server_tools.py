@@ -135,6 +135,8 @@ def test_results_go_back_to_their_issuer_with_a_summary() -> None:
         ({"topK": 5}, {"generationConfig": {"maxOutputTokens": 9, "topK": 5}}),
         ({"generationConfig.extra": 5}, {"generationConfig": {"maxOutputTokens": 9, "extra": 5}}),
         ({"toolConfig.retrievalConfig.x": "en"}, {"toolConfig": {"retrievalConfig": {"x": "en"}}}),
+        ({"toolConfig.a.x": 1, "toolConfig.a.y": 2}, {"toolConfig": {"a": {"x": 1, "y": 2}}}),
+        ({"speech.a.x": 1, "speech.a": {"y": 2}}, {"speech": {"a": {"x": 1, "y": 2}}}),
         ({"tools": [{"googleSearch": {}}]}, {"tools": [{"googleSearch": {}}]}),
         ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}),
     ],
@@ -145,7 +147,18 @@ def test_extras_land_at_the_root_or_at_their_path(extras: dict[str, Any], fields
     assert body["contents"]
 
 
-@pytest.mark.parametrize("extras", [{"contents": []}, {"generationConfig.maxOutputTokens": 5}, {"tools": 5}])
+@pytest.mark.parametrize(
+    "extras",
+    [
+        {"contents": []},
+        {"generationConfig.maxOutputTokens": 5},
+        {"generationConfig.maxOutputTokens": {}},
+        {"tools": 5},
+        {"tools.a": 5},
+        {"a": 1, "a.b": 2},
+        {"a.b": 1, "a.b.c": 2},
+    ],
+)
 def test_extras_do_not_contradict(extras: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=r"config\.extras"):
         encode("gemini", extras=extras, own=(Tool("f"),))

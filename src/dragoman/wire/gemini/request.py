@@ -88,24 +88,25 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
             continue
         head, *path = name.split(".")
         value = extras[name]
-        for part in reversed(path):
-            value = {part: value}
         if head == "contents":
             raise InvalidRequestError("config.extras['contents'] contradicts a field that this call sets by itself")
-        if head == "tools" and isinstance(value, list):
+        if name == "tools" and isinstance(value, list):
             body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in value]]
-        elif path and isinstance(body.get(head), dict):
-            _join(body[head], value, name)
+        elif path:
+            for part in reversed(path):
+                value = {part: value}
+            _join(body.setdefault(head, {}), value, name, len(path))
         else:
             merge_extras(body, {head: value})
 
 
-def _join(ours: dict[str, Any], theirs: Mapping[str, Any], name: str) -> None:
+def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
+    """Add the fields of theirs; objects down to ``depth`` stay open for other names with the same beginning."""
+    if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
+        raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
     for part, value in theirs.items():
-        if isinstance(ours.get(part), dict) and isinstance(value, dict):
-            _join(ours[part], value, name)
-        elif part in ours:
-            raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
+        if depth > 1 or part in ours:
+            _join(ours.setdefault(part, {}), value, name, depth - 1)
         else:
             ours[part] = ordered_json(value)
 
