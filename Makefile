@@ -17,10 +17,10 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 # What is covered to the last branch, by its own tests alone; tracing the others would double their time.
 COVERED := $(addprefix tests/,test_errors.py test_messages.py test_signatures.py test_calls_api.py test_capabilities.py test_sse.py test_reasoning.py test_citations.py events validate wire)
 
-test: .venv/dev lint ## every check
+test: .venv/dev ## every check
 	@sh scripts/install_system.sh
-	@echo "two halves of the tests side by side; each prints when it is through"
-	@$(MAKE) --no-print-directory -j2 -Otarget test-covered test-rest
+	@echo "lint and two halves of the tests side by side; each prints when it is through"
+	@$(MAKE) --no-print-directory -j3 -Otarget lint test-covered test-rest
 	$(BIN)/python -m bench.guard
 
 test-covered: .venv/dev # in one process: worker processes would be traced twice

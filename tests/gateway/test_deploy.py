@@ -103,11 +103,15 @@ async def test_the_gateways_of_the_compose_file_share_the_ledger_and_the_log(
         options = [each.partition("=") for each in COMMANDS["compose"][1:]]
         command = [f"{name}={places.get(name, value)}" for name, _, value in options] + ["--model=fast=up:m"]
         statuses: list[int] = []
-        async with running(*command) as (one, _), running(*command) as (two, _), aiohttp.ClientSession() as session:
-            for url in (one, two, one, two):
-                headers = {"authorization": f"Bearer {KEY}"}
-                async with session.post(f"{url}/v1/chat/completions", json=BODY, headers=headers) as reply:
-                    statuses.append(reply.status)
+        async with running(*command) as (one, first), running(*command) as (two, second):
+            async with aiohttp.ClientSession() as session:
+                for url in (one, two, one, two):
+                    headers = {"authorization": f"Bearer {KEY}"}
+                    async with session.post(f"{url}/v1/chat/completions", json=BODY, headers=headers) as reply:
+                        statuses.append(reply.status)
+            for process in (first, second):  # records are written while the gateway goes on; this waits for the rest
+                process.terminate()
+                await process.wait()
     assert statuses == [200, 200, 200, 429]
     with PostgresLog(log, readonly=True) as recorded:
         calls = [record for session in recorded.sessions() for record in recorded.read(session.session)]
