@@ -24,9 +24,9 @@ PACKAGE = Path(dragoman.__file__).parent
 
 # What a user of the library may want to look up, in the order in which one meets it; a folder's front is one page.
 MODULES = [
-    "provider", "retrieval", "messages", "citations", "events", "calls", "errors", "capabilities", "registry", "middleware",
-    "prices", "tokens", "batches", "log", "session", "tools", "permission", "replay", "trace", "conformance", "sim",
-    "gateway", "testing", "sync", "local", "transport", "validate", "wire",
+    "provider", "retrieval", "messages", "citations", "events", "calls", "errors", "capabilities", "registry",
+    "middleware", "prices", "tokens", "batches", "log", "session", "tools", "permission", "replay", "trace",
+    "conformance", "sim", "gateway", "testing", "sync", "local", "transport", "validate", "wire",
 ]  # fmt: skip
 
 
