@@ -53,7 +53,7 @@ FLOORS = {
     "gateway": "the HTTP service in front of providers",
     "sync": "the blocking facade",
     "local": "the embedded model",
-    "integrations": "models for other frameworks, and theirs as providers",
+    "integrations": "models for other frameworks",
     "testing": "the pytest plugin",
     "cli": "the command",
 }

@@ -1,9 +1,8 @@
 """Adapters for other frameworks. Each module needs its framework, which is an extra of the package.
 
-- ``dragoman.integrations.langchain``: ``ChatDragoman``, a LangChain chat model, and ``DragomanEmbeddings``
+- ``dragoman.integrations.langchain``: ``ChatDragoman``, a LangChain chat model
 - ``dragoman.integrations.pydantic_ai``: ``DragomanModel``, a Pydantic AI model
 - ``dragoman.integrations.llm``: a plugin of the ``llm`` command, found by its entry point
-- ``dragoman.integrations.bridge``: models of those frameworks as Dragoman providers
 """
 
 from __future__ import annotations
