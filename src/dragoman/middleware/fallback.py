@@ -197,26 +197,10 @@ class Fallback(Wrapper):
 
     async def ready(self) -> None:
         """Return if one of the candidates is ready; raise the last one's reason, with the others' as notes."""
-        passed: list[tuple[Provider, str, ProviderError]] = []
-        for candidate in self._candidates:
-            try:
-                await candidate.ready()
-                return
-            except ProviderError as error:
-                passed.append((candidate, _error_name(error), error))
-        _, _, last = passed.pop()
-        _add_notes(last, passed)
-        raise last
+        await _find_ready(self._candidates)
 
     async def close(self) -> None:
-        failures: list[Exception] = []
-        for candidate in self._candidates:
-            try:
-                await candidate.close()
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        await _close_all(self._candidates)
 
     def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
         return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
@@ -373,20 +357,10 @@ class RetrievalFallback(RetrievalPolicy):
         raise last
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        passed: list[tuple[Any, str, ProviderError]] = []
-        for candidate in self._candidates:
-            try:
-                await candidate.ready()
-                return
-            except ProviderError as error:
-                passed.append((candidate, _error_name(error), error))
-        _, _, last = passed.pop()
-        _add_notes(last, passed)
-        raise last
+        await _find_ready(self._candidates)
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:
-        for candidate in self._candidates:
-            await candidate.close()
+        await _close_all(self._candidates)
 
     def _notify(self, event: RoutingSwitched) -> None:
         log.info("%s", event)
@@ -477,3 +451,29 @@ def _switch(passed: tuple[Any, str, ProviderError], to: Any, request: Any) -> Ro
 def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderError]]) -> None:
     for candidate, reason, earlier in passed:
         error.add_note(f"before that, {_target(candidate)}: {reason}: {earlier}")
+
+
+async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
+    """Return if one of the candidates is ready; raise the last one's reason, with the others' as notes."""
+    passed: list[tuple[Any, str, ProviderError]] = []
+    for candidate in candidates:
+        try:
+            await candidate.ready()
+            return
+        except ProviderError as error:
+            passed.append((candidate, _error_name(error), error))
+    _, _, last = passed.pop()
+    _add_notes(last, passed)
+    raise last
+
+
+async def _close_all(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
+    """Close every candidate, also after one that fails; then raise the first failure."""
+    failures: list[Exception] = []
+    for candidate in candidates:
+        try:
+            await candidate.close()
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
