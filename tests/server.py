@@ -124,9 +124,11 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
 
 async def _eof(reader: asyncio.StreamReader) -> None:
     """Return when the client hangs up; leaves a following request in the buffer."""
-    while not reader.at_eof() and not reader._buffer:  # type: ignore[attr-defined]
-        await reader._wait_for_data("eof")  # type: ignore[attr-defined]
-    if reader._buffer:  # type: ignore[attr-defined]
+    # Asyncio cannot wait for data without reading it.
+    while not reader.at_eof() and not reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001
+        # Asyncio cannot wait for data without reading it.
+        await reader._wait_for_data("eof")  # type: ignore[attr-defined]  # noqa: SLF001
+    if reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio cannot wait for data without reading it
         await asyncio.Event().wait()
 
 

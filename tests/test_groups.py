@@ -1,5 +1,7 @@
 """Groups of models.yaml, what adapters set for their calls, and the life of a registry."""
 
+# ruff: noqa: SLF001 - an HTTP provider does not show its deadlines
+
 from __future__ import annotations
 
 import asyncio

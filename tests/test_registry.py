@@ -577,7 +577,7 @@ def test_a_family_nobody_knows() -> None:
 
 
 def test_the_catalogue_is_compiled_as_it_is_written() -> None:
-    kept = vendors_module._folder().joinpath("compiled.json").read_bytes()
+    kept = vendors_module._folder().joinpath("compiled.json").read_bytes()  # noqa: SLF001 - the compiled file is forged
     assert kept == vendors_module.compile_catalog(), "run: python scripts/compile_catalog.py"
 
 
@@ -589,8 +589,9 @@ def test_compiled_or_parsed_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_was_compiled_from_another_text_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = vendors_module._read_compiled()["groq"]
-    false = vendors_module._Compiled("0" * 16, vendors_module.msgspec.Raw(b'{"base_url": "https://evil.test"}'))
+    kept = vendors_module._read_compiled()["groq"]  # noqa: SLF001 - the compiled file is forged
+    # The compiled file is forged.
+    false = vendors_module._Compiled("0" * 16, vendors_module.msgspec.Raw(b'{"base_url": "https://evil.test"}'))  # noqa: SLF001
     monkeypatch.setattr(vendors_module, "_read_compiled", lambda: {"groq": false})
     assert load_vendor.__wrapped__("groq").base_url == "https://api.groq.com/openai/v1"
     assert kept.digest != false.digest

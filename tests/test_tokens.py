@@ -1,5 +1,7 @@
 """Estimates are held against exact counts, against properties that any count has, and against bad input."""
 
+# ruff: noqa: SLF001 - the fitted tables, the patterns and the cache of shapes are not public
+
 from __future__ import annotations
 
 import base64

@@ -33,7 +33,7 @@ def run_watched(work: Coroutine[Any, Any, T], most: float = MOST) -> T:
     loop counts, also those of tasks that the work started.
     """
     worst = 0.0
-    original = asyncio.Handle._run
+    original = asyncio.Handle._run  # noqa: SLF001 - asyncio has no public hook around a callback
 
     def run(handle: asyncio.Handle) -> None:
         nonlocal worst
@@ -41,10 +41,12 @@ def run_watched(work: Coroutine[Any, Any, T], most: float = MOST) -> T:
         original(handle)
         worst = max(worst, time.thread_time() - began)
 
-    asyncio.Handle._run = run  # type: ignore[method-assign]
+    # asyncio has no public hook around a callback.
+    asyncio.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001
     try:
         result = asyncio.run(work)
     finally:
-        asyncio.Handle._run = original  # type: ignore[method-assign]
+        # asyncio has no public hook around a callback.
+        asyncio.Handle._run = original  # type: ignore[method-assign]  # noqa: SLF001
     check_held(worst, "one step of the event loop", most)
     return result

@@ -148,7 +148,8 @@ def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
     """Return texts as (start, repeated unit, end): common ones, and some made from the pattern itself."""
     made = [("", unit, "\x00") for unit in _UNITS]
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
-    parsed = re._parser.parse(text, pattern.flags & ~re.DEBUG)  # type: ignore[attr-defined]
+    # `re` has no public parser.
+    parsed = re._parser.parse(text, pattern.flags & ~re.DEBUG)  # type: ignore[attr-defined]  # noqa: SLF001
     whole = _example(parsed)
     made += [("", whole, "\x00"), ("", whole, ""), ("", whole[:-1], "\x00"), ("", whole[1:], "\x00")]
     for before, unit in _repeats(parsed, ""):

@@ -187,8 +187,9 @@ def read_everything(log: EventLog, session: str) -> None:
 
 async def replay(log: EventLog, session: str) -> None:
     provider = ReplayProvider(log, session)
-    tools = [Tool(name, "", {"type": "object"}) for name in provider._tools]
-    for call in list(provider._recorded):
+    # Every recorded call is replayed, whichever it is.
+    tools = [Tool(name, "", {"type": "object"}) for name in provider._tools]  # noqa: SLF001
+    for call in list(provider._recorded):  # noqa: SLF001 - every recorded call is replayed, whichever it is
         await provider.complete(call.complete, tools)
 
 

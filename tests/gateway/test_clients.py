@@ -441,7 +441,7 @@ async def ollama_client(*answers: Any) -> AsyncIterator[tuple[ollama.AsyncClient
         try:
             yield client, model
         finally:
-            await client._client.aclose()
+            await client._client.aclose()  # noqa: SLF001 - the client has no close() of its own
 
 
 async def test_ollama_complete() -> None:

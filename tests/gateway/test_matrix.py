@@ -370,7 +370,7 @@ async def close(client: Any) -> None:
         await client.aio.aclose()
         client.close()
     elif isinstance(client, ollama.AsyncClient):
-        await client._client.aclose()
+        await client._client.aclose()  # noqa: SLF001 - the client has no close() of its own
     else:
         await client.close()
 

@@ -103,7 +103,7 @@ async def test_ollamas_own_client() -> None:
         assert list(old.embedding) == list(found.embeddings[0])
         with pytest.raises(ollama.ResponseError):
             await client.embed(model="nothing", input="x")
-        await client._client.aclose()
+        await client._client.aclose()  # noqa: SLF001 - the client has no close() of its own
 
 
 async def test_the_gemini_wire_and_rerank_of_v1() -> None:

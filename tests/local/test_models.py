@@ -49,12 +49,12 @@ def test_describe_shows_what_is_sent_unasked() -> None:
 
 def test_defaults_yield_to_what_a_call_sets() -> None:
     provider = LocalProvider()
-    plain = provider._with_defaults(Request((User("Hi"),)))
+    plain = provider._with_defaults(Request((User("Hi"),)))  # noqa: SLF001 - the request as the embedded server gets it
     assert plain.messages == (System("Answer the question in plain English."), User("Hi"))
     assert (plain.config.temperature, plain.config.max_tokens) == (0.2, 400)
     config = RuntimeConfig(temperature=0, max_tokens=5, top_p=0.5)
     given = Request((System("Be terse."), User("Hi")), config=config)
-    assert provider._with_defaults(given) == given
+    assert provider._with_defaults(given) == given  # noqa: SLF001 - the request as the embedded server gets it
 
 
 def test_threads_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

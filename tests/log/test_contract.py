@@ -1,5 +1,7 @@
 """What every store does."""
 
+# ruff: noqa: SLF001 - records that the API refuses to write are written below it
+
 from __future__ import annotations
 
 import asyncio

@@ -131,9 +131,10 @@ async def test_leases_of_logs_in_one_database_are_apart(conninfo: str, server: s
 async def test_a_lost_connection_ends_the_lease_and_the_next_append_renews_it(conninfo: str, server: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         async with one.hold("s1"):
-            assert one._connection is not None
+            assert one._connection is not None  # noqa: SLF001 - PostgreSQL ends the log's own connection
             with psycopg.connect(server, autocommit=True) as admin:
-                admin.execute("SELECT pg_terminate_backend(%s, 5000)", (one._connection.info.backend_pid,))
+                # PostgreSQL ends the log's own connection.
+                admin.execute("SELECT pg_terminate_backend(%s, 5000)", (one._connection.info.backend_pid,))  # noqa: SLF001
             async with two.hold("s1"):
                 pass
             for _ in range(2):  # the first fails on the lost connection

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+# ruff: noqa: SLF001 - SQLite is made to fail, and asked for its settings, on the log's own connection
 import asyncio
 import os
 import shutil

@@ -133,8 +133,9 @@ def test_closing_first_writes_what_is_queued() -> None:
     rest = [writer.offer(draft())[1] for _ in range(3)]
     closing = threading.Thread(target=writer.close)
     closing.start()
-    with writer._changed:
-        assert writer._changed.wait_for(lambda: writer._closed, 10)
+    with writer._changed:  # noqa: SLF001 - the condition on which the writer waits
+        # The condition on which the writer waits.
+        assert writer._changed.wait_for(lambda: writer._closed, 10)  # noqa: SLF001
     gate.opened.set()
     closing.join()
     assert first.done()

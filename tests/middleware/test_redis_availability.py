@@ -1,5 +1,7 @@
 """RedisAvailability, against a real Redis server: what one process finds, the others skip."""
 
+# ruff: noqa: SLF001 - the time of the next read, and the reads under way, are not public
+
 from __future__ import annotations
 
 import itertools

@@ -189,8 +189,9 @@ async def test_the_server_computes_with_one_thread(tiny: Path) -> None:
         try:
             async with connect("tiny", base_url=await asyncio.to_thread(server.start), api_key=server.key) as model:
                 await model.complete("Hello", config={"max_tokens": 2})
-            assert server._process is not None
-            running[threads] = psutil.Process(server._process.pid).num_threads()
+            assert server._process is not None  # noqa: SLF001 - the process whose threads are counted
+            # The process whose threads are counted.
+            running[threads] = psutil.Process(server._process.pid).num_threads()  # noqa: SLF001
         finally:
             server.stop()
     assert running[None] == running[1]

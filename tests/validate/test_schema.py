@@ -1,5 +1,7 @@
 """JSON Schemas are compiled, cached, and never followed out of the document."""
 
+# ruff: noqa: SLF001 - the cache is not public, and its bound is
+
 from __future__ import annotations
 
 import json

@@ -118,7 +118,8 @@ def test_calls_at_the_same_time_learn_once() -> None:
         assert isinstance(model, HttpProvider)
         first = model.codec
         for each in (request, other):  # both were sent before anything was learned
-            model._learn(first, InvalidRequestError("", status=400, provider_message=message), each)
+            # A lesson is learned from an error alone.
+            model._learn(first, InvalidRequestError("", status=400, provider_message=message), each)  # noqa: SLF001
         learned[message] = [lesson.split(":")[0] for lesson in model.lessons]
     assert learned == {
         NO_FIELD: ["the endpoint refused structured output"],

@@ -1,5 +1,7 @@
 """The openai wire: every case, the way out, the way in, refusals, readiness, and whatever a server may send."""
 
+# ruff: noqa: SLF001 - what a decoder keeps of a body is not public, and its bound is
+
 from __future__ import annotations
 
 import copy
