@@ -39,6 +39,7 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright --level error
+	$(BIN)/python scripts/prose.py
 
 bench: .venv/dev ## CPU of a call and a chunk, beside floors written by hand and the peers
 	$(BIN)/python -m bench --docs
