@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-covered test-rest test-exhaustive lint bench bench-quick lock sbom clean docs
+.PHONY: chat test test-covered test-rest test-exhaustive clients lint bench bench-quick lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
@@ -33,6 +33,9 @@ test-rest: .venv/dev
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; half an hour on two cores
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive -o faulthandler_timeout=0
+
+clients: .venv/dev ## install the programs of others that the exhaustive tests put in front of the gateway
+	$(BIN)/python scripts/install_clients.py
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -1,0 +1,55 @@
+"""Install the programs and libraries that ``tests/clients`` puts in front of the gateway, into ``.clients``.
+
+Each set of Python packages gets an environment of its own, because their pins contradict each other. What cannot be
+installed is reported, and its tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CLIENTS = Path(os.environ.get("DRAGOMAN_CLIENTS") or ROOT / ".clients")
+WANTED = ROOT / "tests" / "clients"
+
+
+def main() -> int:
+    """Install everything and return how many sets failed."""
+    CLIENTS.mkdir(parents=True, exist_ok=True)
+    failed = [] if install_node() else ["node"]
+    failed += [path.stem for path in sorted((WANTED / "requirements").glob("*.txt")) if not install_python(path)]
+    print(f"not installed: {', '.join(failed)}" if failed else f"installed in {CLIENTS}")
+    return len(failed)
+
+
+def install_node() -> bool:
+    """Install the packages of ``package.json``."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return False
+    home = CLIENTS / "node"
+    home.mkdir(exist_ok=True)
+    shutil.copy(WANTED / "package.json", home)
+    return run([npm, "install", "--no-audit", "--no-fund", "--loglevel=error"], home)
+
+
+def install_python(requirements: Path) -> bool:
+    """Install a requirements file into the environment of its name."""
+    home = CLIENTS / requirements.stem
+    uv = [sys.executable, "-m", "uv"]
+    return run([*uv, "venv", "--quiet", "--allow-existing", str(home)], ROOT) and run(
+        [*uv, "pip", "install", "--quiet", "--python", str(home), "-r", str(requirements)], ROOT
+    )
+
+
+def run(command: list[str], where: Path) -> bool:
+    """Run a command and return whether it succeeded."""
+    return subprocess.run(command, cwd=where, check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Programs of others in front of a gateway on real sockets: where they are installed, and how they are run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from dragoman.gateway.app import create_app
+from dragoman.gateway.store import ResponseStore
+from dragoman.provider import Provider, connect
+from dragoman.sim import ScriptedProvider, SimServer
+from tests.gateway.serving import serving
+from tests.gateway.upstream import EXHAUSTIVE, WIRES
+from tests.pages import ROOT
+
+INSTALLED = Path(os.environ.get("DRAGOMAN_CLIENTS") or ROOT / ".clients")
+SECONDS = 240.0
+
+in_full_run = pytest.mark.skipif(not EXHAUSTIVE, reason="programs of others take minutes: make test-exhaustive")
+
+
+def find_program(*parts: str) -> str:
+    """Return the path of an installed program; skip the test if it is not there."""
+    path = INSTALLED.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"{path.name} is not installed: make clients")
+    return str(path)
+
+
+@contextlib.asynccontextmanager
+async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncIterator[str]:
+    """Serve a gateway over all wires, with a store; ``aliases`` are further names, each followed by its wire."""
+    with SimServer(script, models=("sim",)) as upstream, contextlib.closing(ResponseStore(kept / "kept.db")) as store:
+        models: dict[str, Provider] = {}
+        for wire in WIRES:
+            models[wire] = connect("sim", wire=wire, base_url=upstream.base_urls[wire])
+            models |= {f"{alias}{wire}": models[wire] for alias in aliases}
+        async with serving(create_app(models, store=store)) as url:
+            yield url
+
+
+async def run_program(command: list[str], where: Path, extra: Mapping[str, str]) -> tuple[int, str]:
+    """Run a program in a folder with a home of its own; return its exit code and what it printed."""
+    home = where.parent / "home"
+    home.mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    environment = {**kept, "HOME": str(home), "NO_COLOR": "1", "CI": "1", **extra}
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=where,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(SECONDS):
+            printed, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, printed.decode(errors="replace")
+
+
+async def make_repository(folder: Path, files: Mapping[str, str]) -> Path:
+    """Return a new repository that holds these files in one commit."""
+    repository = folder / "toy"
+    repository.mkdir()
+    for name, text in files.items():
+        (repository / name).write_text(text)
+    git = shutil.which("git") or pytest.skip("git is not installed")
+    name = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    for command in (["init", "-q"], ["add", "."], [*name, "commit", "-q", "-m", "Begin"]):
+        status, printed = await run_program([str(git), *command], repository, {})
+        assert status == 0, printed
+    return repository

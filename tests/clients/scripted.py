@@ -1,0 +1,30 @@
+"""A model that does what the prompt asks for, for the feature lists of clients."""
+
+from __future__ import annotations
+
+from dragoman.messages import Request, ToolResult
+from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule
+
+PARIS, ROME = Call("weather", {"city": "Paris"}), Call("weather", {"city": "Rome"})
+TEXT, RIVER = "Hello there", '{"name": "Rhine", "km": 1233}'
+STATUSES = (400, 401, 403, 404, 429, 500, 503)
+
+
+def ends_with_result(request: Request) -> bool:
+    return isinstance(request.messages[-1], ToolResult)
+
+
+def script() -> ScriptedProvider:
+    """Return the model."""
+    answers = {
+        "CALL": Answer(tool_calls=[PARIS]),
+        "BOTH": Answer(tool_calls=[PARIS, ROME]),
+        "PONDER": Answer(thinking="Hm.", text="I look.", tool_calls=[PARIS]),
+        "RIVER": Answer(RIVER),
+        "THINK": Answer(thinking="Hm.", text="Yes."),
+        "SLOW": Answer("one two three four five six", pace=0.2),
+    }
+    rules = [ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()]
+    faults = [ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code)) for code in STATUSES]
+    after = ScriptRule("It rains.", RequestMatch(where=ends_with_result))
+    return ScriptedProvider(after, *rules, *faults, ScriptRule(TEXT))

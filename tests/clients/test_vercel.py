@@ -1,0 +1,41 @@
+"""The Vercel AI SDK, whose types are checked by zod, in front of the gateway, over every wire."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.upstream import WIRES
+
+from .running import INSTALLED, find_program, gateway, in_full_run, run_program
+from .scripted import script
+
+pytestmark = [pytest.mark.exhaustive, in_full_run]
+
+SIDES = ("compatible", "chat", "responses", "anthropic", "google")
+LIST = Path(__file__).parent / "vercel.mjs"
+
+
+async def run_list(url: str, side: str, wire: str, where: Path) -> dict[str, str]:
+    """Return what became of each feature."""
+    find_program("node", "node_modules", "ai")
+    node = shutil.which("node") or pytest.skip("node is not installed")
+    command = [str(node), str(LIST), str(INSTALLED / "node"), url, side, wire]
+    status, printed = await run_program(command, where, {})
+    assert status == 0, printed
+    found: dict[str, str] = json.loads(printed.strip().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("side", SIDES)
+async def test_every_feature_passes(side: str, tmp_path: Path) -> None:
+    model = script()
+    async with gateway(model, tmp_path) as url:
+        failed = {}
+        for wire in WIRES:
+            found = await run_list(url, side, wire, tmp_path)
+            failed |= {f"{wire} {name}": what for name, what in found.items() if what != "yes"}
+    assert failed == {}
