@@ -14,6 +14,8 @@ import dragoman
 from dragoman import Gathered, InvalidRequestError, RateLimitError, User, gather
 from dragoman.messages import Assistant
 from dragoman.sim import ScriptedProvider
+from dragoman.sync import SyncProvider
+from dragoman.sync import gather as blocking_gather
 
 
 class Slow(ScriptedProvider):
@@ -182,3 +184,37 @@ async def test_mistakes_are_raised_before_the_first_call(
 
 async def test_nothing_to_do_is_nothing_done() -> None:
     assert [item async for item in gather(ScriptedProvider("Hello."), [])] == []
+
+
+def test_a_for_loop_needs_no_event_loop() -> None:
+    model = SyncProvider(Slow({"1": 0.05}))
+    items = list(blocking_gather(model, (str(n) for n in range(5)), concurrency=2, ordered=True))
+    assert [(item.index, item.prompt) for item in items] == [(n, str(n)) for n in range(5)]
+    assert {item.response.text for item in items if item.response} == {"Hello."}
+
+
+def test_blocking_prompts_may_ask_the_model_themselves() -> None:
+    model = SyncProvider(Slow())
+    prompts = (model.complete(f"Name prompt {n}.").text for n in range(3))
+    assert [item.prompt for item in blocking_gather(model, prompts, concurrency=2)] == ["Hello."] * 3
+
+
+def test_leaving_a_for_loop_cancels_what_runs() -> None:
+    slow = Slow({"slow": 60})
+    items = blocking_gather(SyncProvider(slow), ["a", "slow", "slow"], concurrency=3)
+    assert next(items).prompt == "a"
+    items.close()  # type: ignore[attr-defined]
+    assert slow.flying == 0
+
+
+def test_a_for_loop_raises_mistakes_and_the_prompts_own_errors() -> None:
+    model = SyncProvider(Slow())
+    with pytest.raises(TypeError, match="use complete"):
+        next(blocking_gather(model, "one prompt"))
+
+    def broken() -> Iterator[str]:
+        yield "a"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        list(blocking_gather(model, broken(), concurrency=1))

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from .events import Event, Parsed, Response, TextDelta
 from .messages import RuntimeConfig
-from .provider import EventStream, Provider
+from .provider import EventStream, Gathered, Provider
 from .provider import connect as connect_async
+from .provider import gather as gather_async
 from .retrieval import Embedder, Embeddings, Ranking, Reranker
 from .retrieval import connect_embedder as connect_embedder_async
 from .retrieval import connect_reranker as connect_reranker_async
@@ -36,6 +37,7 @@ __all__ = [
     "connect",
     "connect_embedder",
     "connect_reranker",
+    "gather",
 ]
 
 T = TypeVar("T")
@@ -367,3 +369,51 @@ connect_reranker = _blocking_reranker(connect_reranker_async)
 
 connect = _blocking(connect_async)
 """See ``dragoman.connect``."""
+
+
+def gather(
+    model: SyncProvider,
+    prompts: Iterable[Messages],
+    tools: Tools | None = None,
+    config: RuntimeConfig | ConfigRecord | None = None,
+    response_schema: ResponseSchema[Parsed] | None = None,
+    tool_choice: ToolChoices | None = None,
+    *,
+    concurrency: int = 8,
+    ordered: bool = False,
+    session_id: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    **settings: Unpack[Settings],
+) -> Iterator[Gathered[Parsed]]:
+    """Call ``complete`` for every prompt, at most ``concurrency`` at once: ``dragoman.gather`` for a ``for`` loop.
+
+    Prompts are taken in a thread, so their iterator may block or use a model itself. Leaving the loop cancels
+    the calls in flight when the iterator is closed.
+    """
+    items = gather_async(
+        model.provider, prompts if isinstance(prompts, str) else _take_in_thread(prompts),
+        tools, config, response_schema, tool_choice,
+        concurrency=concurrency, ordered=ordered, session_id=session_id, metadata=metadata, **settings,
+    )  # fmt: skip
+
+    async def take() -> Gathered[Parsed] | None:
+        return await anext(items, None)
+
+    try:
+        while (item := _portal.run(take())) is not None:
+            yield item
+    finally:
+        _portal.run(items.aclose())
+
+
+async def _take_in_thread(prompts: Iterable[Messages]) -> AsyncIterator[Messages]:
+    iterator = iter(prompts)
+    while (taken := await asyncio.to_thread(_take, iterator)) is not None:
+        yield taken[0]
+
+
+def _take(iterator: Iterator[Messages]) -> tuple[Messages] | None:
+    """Return the next prompt in a tuple: ``StopIteration`` cannot cross into a coroutine."""
+    for prompt in iterator:
+        return (prompt,)
+    return None
