@@ -1,12 +1,15 @@
-"""Bytes in, frames out: server-sent events by the WHATWG rules, and plain lines. Incremental and bounded.
+"""Decode server-sent events (WHATWG) and JSON lines, incrementally and with bounded memory.
 
-Lines end with LF, CR or CRLF and nothing else (never U+2028 or 0x85), also when CR and LF arrive in
+Lines end with LF, CR or CRLF and nothing else (never U+2028 or 0x85), even when CR and LF arrive in
 different reads. A byte order mark is skipped once. Comments are dropped; ``data`` lines are joined
-with LF; an event is dispatched by a blank line. One liberty: ``end()`` dispatches what is pending
-when the body ends without the last blank line, because servers forget it; what becomes of a reply
-that ends early is for the wire to decide, not for the framing. And one addition: lines that are no
-field and together a JSON object are a frame named ``BARE``, because Google's API writes the error that
-ends a stream so.
+with LF; an event is dispatched by a blank line.
+
+Two deliberate differences from WHATWG:
+
+- ``end()`` dispatches a pending event when the body ends without its last blank line, because many
+  servers omit that line. The wire decides whether such a reply is complete.
+- Consecutive lines without a field name that form a JSON object become a frame named ``BARE``. Google's
+  API ends a failed stream with such an object.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from msgspec import Struct, json
 
 __all__ = ["BARE", "Frame", "LineDecoder", "SseDecoder", "SseError"]
 
-# Inline images and reasoning signatures make long lines; nothing seen in the field comes near this.
+# Upper bound for one event, in bytes. Inline images and reasoning signatures make long lines, but no
+# recorded reply comes near this size.
 MAX_EVENT = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
-_FIELDS = frozenset({b"event", b"id", b"retry", b""})  # besides data; the last is a comment
-# What is not an event at all: a JSON object that stands by itself between them.
+# fields other than data; the empty name is a comment
+_FIELDS = frozenset({b"event", b"id", b"retry", b""})
+# The name of a frame that is not an event: a JSON object on lines of its own, without a field name.
 BARE = b"{}"
 
 
@@ -39,7 +44,7 @@ class SseError(ValueError):
 
 
 class SseDecoder:
-    """Feed it chunks as they arrive; each call returns the events they completed."""
+    """Decode a stream of server-sent events; each call of ``feed`` returns the events that it completed."""
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         self.lines = 0  # lines so far, comments and empty ones included
@@ -55,11 +60,11 @@ class SseDecoder:
         self._id = b""
         self._retry: int | None = None
         self._offset = 0  # body offset of the first line of the event
-        self._bare: list[bytes] = []  # lines of an object that is no event
+        self._bare: list[bytes] = []  # lines of a JSON object without a field name
         self._bare_size = self._bare_offset = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Take the next bytes of the body."""
+        """Decode the next bytes of the body; return the frames that they complete."""
         if self._after_cr and chunk:
             self._after_cr = False
             if chunk[0] == 10:
@@ -92,7 +97,7 @@ class SseDecoder:
         return frames
 
     def _feed_plain(self, chunk: bytes, frames: list[Frame]) -> None:
-        """Lines that end with LF alone, which is nearly all there are: the same rules, without a call for each."""
+        """Decode lines that end with LF, which nearly all do: the rules of ``_line``, inlined for speed."""
         *lines, rest = chunk.split(b"\n")
         self.lines += len(lines)
         position, held = self._position, self._data
@@ -120,7 +125,7 @@ class SseDecoder:
         self._hold(rest)
 
     def end(self) -> list[Frame]:
-        """The body is over: dispatch what is pending."""
+        """End the body; return the event that is still pending, if any."""
         frames: list[Frame] = []
         if self._pending:
             line = b"".join(self._pending)
@@ -132,7 +137,7 @@ class SseDecoder:
     def _skip_mark(self, chunk: bytes) -> bytes:
         head = b"".join([*self._pending, chunk])
         if len(head) < len(_BOM) and _BOM.startswith(head):
-            return chunk  # may still become a mark; held as pending by the caller
+            return chunk  # may become a byte order mark with the next chunk; the caller holds it
         self._at_start = False
         if head.startswith(_BOM):
             self._pending.clear()
@@ -156,7 +161,7 @@ class SseDecoder:
             self._dispatch(frames)
             return
         self._bound(len(line))
-        if line.startswith(b"data: "):  # nearly every line there is
+        if line.startswith(b"data: "):  # nearly every line
             value = line[6:]
         else:
             name, colon, value = line.partition(b":")
@@ -166,10 +171,11 @@ class SseDecoder:
                 if name in _FIELDS:
                     self._field(name, value)
                 elif name == b"error" and value.startswith(b"{"):
-                    # llama.cpp writes the name of the event where that of the field should be.
+                    # llama.cpp sends an error as "error: {...}": the name of the event in place of the field
+                    # name "data". It becomes an event named "error".
                     frames.append(Frame(value, b"error", self._position))
                 else:
-                    self._strange(line, frames)
+                    self._collect_bare(line, frames)
                 return
         if not self._data:
             self._offset = self._position
@@ -186,8 +192,8 @@ class SseDecoder:
         elif name == b"retry" and value.isdigit():
             self._retry = int(value[:18])
 
-    def _strange(self, line: bytes, frames: list[Frame]) -> None:
-        """Gather lines that are no field from one that opens an object to the one that closes it."""
+    def _collect_bare(self, line: bytes, frames: list[Frame]) -> None:
+        """Collect lines without a field name from the one that opens a JSON object to the one that closes it."""
         if not self._bare:
             if not line.lstrip().startswith(b"{"):
                 return
@@ -218,7 +224,7 @@ def _is_json(data: bytes) -> bool:
 
 
 class LineDecoder:
-    """One frame a line, for streams of JSON lines. Empty lines are keep-alives and say nothing."""
+    """Decode a stream of JSON lines, one frame per line. Empty lines are keep-alives and yield nothing."""
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         self.lines = 0  # lines so far, empty ones included
@@ -228,7 +234,7 @@ class LineDecoder:
         self._position = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Take the next bytes of the body."""
+        """Decode the next bytes of the body; return the frames that they complete."""
         first, *lines = chunk.split(b"\n")
         self.lines += len(lines)
         self._pending.append(first)
@@ -242,7 +248,7 @@ class LineDecoder:
         return frames
 
     def end(self) -> list[Frame]:
-        """The body is over: the last line needs no end."""
+        """End the body; return the last line, which may lack its LF."""
         frames: list[Frame] = []
         self._dispatch(frames)
         return frames

@@ -1,4 +1,4 @@
-"""Events, usage, the response they fold into, and the one assembler that makes them.
+"""Events, usage, the response they fold into, and the assembler, the only class that creates events.
 
 A reply is a sequence of events that keeps these rules, whatever the wire did:
 
@@ -6,12 +6,13 @@ A reply is a sequence of events that keeps these rules, whatever the wire did:
 2. ``content_block_index`` never decreases; blocks come one after another.
 3. Every ``tool.use_start`` has exactly one ``tool.use_end``; fragments are literal.
 4. A ``tool.use_end`` has an ``intent`` only when its arguments arrived complete and parsed;
-   otherwise ``problem`` says why, and ``final_input`` is whatever object could be read, or ``{}``.
+   otherwise ``problem`` is the reason, and ``final_input`` the object that could be read, or
+   ``{}``.
 5. ``message.complete`` comes last, once, and its ``final_content`` is the sum of the deltas.
 
-Rule of this folder: only it makes events. Wires call the methods of ``Assembler``, which alone decides
-indices, closing order and endings; ``Follower`` closes a message whose events came from elsewhere, and
-``RecordedAssembler`` makes those of a message that is on record.
+Rule of this folder: no other code creates events. Wires call the methods of ``Assembler``, which
+alone decides indices, closing order and endings; ``Follower`` closes a message whose events came
+from elsewhere, and ``RecordedAssembler`` creates those of a recorded message.
 """
 
 from .assembler import Assembler, AssemblerError, Expected

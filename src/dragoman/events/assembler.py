@@ -1,4 +1,4 @@
-"""The one place that makes events: the assembler, which a wire drives while it reads a reply."""
+"""The assembler: the only class that creates events. A wire calls it while it decodes a reply."""
 
 from __future__ import annotations
 
@@ -39,32 +39,55 @@ Interruption = Literal["cancelled", "interrupted"]
 
 
 class Expected(Protocol):
-    """What the caller asked for, so that the assembler can tell a sound reply from an unsound one."""
+    """What the caller asked for; the assembler checks tool calls and structured text against it."""
 
     @property
     def response_schema(self) -> dict[str, Any] | None:
         """The schema the final text must satisfy, if any."""
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
-        """Why this call is not one the caller offered, or ``None``."""
+        """Return why a call does not match the tools that the caller offered, or ``None``."""
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
-        """The value of the final text under the schema, and what is wrong with it."""
+        """Return the final text parsed by the schema, and the first violation of the schema, if any."""
         ...
 
 
 class AssemblerError(RuntimeError):
-    """A wire called the assembler's verbs in an illegal order: a bug in that wire."""
+    """A wire called the methods of the assembler in an illegal order: a bug in that wire."""
 
 
 class Assembler:
-    """Makes events of what a wire reads, and keeps the rules of this folder.
+    """Create the events of one reply, in the order that the rules of this folder require.
 
     A wire calls ``start``, then any of ``text``, ``thinking``, ``tool_start``, ``tool_input``,
-    ``attach``, ``whole``, ``block_end`` and ``usage`` in the order things arrive, then one of
-    ``finish``, ``fail`` and ``cancel``. ``take()`` hands out the events so far; after the end,
-    ``error`` is what the caller must be told, if anything. A wire sets ``offset`` to the byte
-    position of what it is reading, and ``kept`` to the provider's bytes before it ends the message.
+    ``attach``, ``whole``, ``block_end`` and ``usage`` in the order in which the data arrives, then one
+    of ``finish``, ``fail`` and ``cancel``. ``take()`` returns the events since the last call. After the
+    end, ``error`` is the exception that the caller must receive, if any. A wire sets ``offset`` to the
+    byte position of what it decodes, and ``kept`` to the provider's bytes before it ends the message.
+
+    The states of a message; any call that the table does not list raises ``AssemblerError``:
+
+        =========  ==========================  =========  ============================================
+        state      call                        next       events
+        =========  ==========================  =========  ============================================
+        new        ``start``                   open       ``message.start``
+        new        ``fail``                    failed     none: the call fails before its first event
+        new        ``cancel``                  complete   ``message.start``, then as in state open
+        open       ``text``, ``thinking``      open       a delta, once it is the turn of its block
+        open       ``tool_start``              open       ``tool.use_start``, in its turn
+        open       ``tool_input``              open       ``tool.use_input_delta``, in its turn
+        open       ``attach``, ``whole``       open       a signature, if it is that of a thought
+        open       ``block_end``               open       ``tool.use_end``, if the block is a call
+        open       ``usage``                   open       none; ``message.complete`` has the counts
+        open       ``finish``                  complete   ends of open calls, ``message.complete``
+        open       ``fail``                    complete   the same: ``interrupted`` calls, ``error``
+        open       ``cancel``                  complete   the same: ``cancelled`` calls and reason
+        complete   ``tool_input``              complete   none; the call that it belongs to is closed
+        complete   ``fail``, ``cancel``        complete   none
+        =========  ==========================  =========  ============================================
+
+    ``blocks`` has the states of a block within an open message.
     """
 
     def __init__(
@@ -80,12 +103,12 @@ class Assembler:
         new_id: Callable[[], str] = new_ulid,
     ) -> None:
         self.offset = 0
-        self.started = False  # did the message begin?
+        self.started = False  # whether message.start was emitted
         self.model = model
         self.provider = provider
         self.issuer = issuer
         self.warnings = tuple(warnings)
-        self.reported = Usage()  # the last token counts
+        self.reported = Usage()  # the latest token counts
         self.kept: Raw | None = None
         self.error: ProviderError | None = None
         self.opening: MessageStart | None = None
@@ -100,12 +123,12 @@ class Assembler:
 
     @property
     def response(self) -> Response | None:
-        """The reply so far ended, or ``None`` before its end."""
+        """The reply, once the message is complete; ``None`` before."""
         return fold([self.opening, self.complete]) if self.opening and self.complete else None
 
     @property
     def has_calls(self) -> bool:
-        """Has the wire started any call?"""
+        """Whether the wire has started a tool call."""
         return bool(self._tools)
 
     def calls_are_complete(self, *keys: Any) -> bool:
@@ -113,7 +136,7 @@ class Assembler:
         return all(self._tools[key].is_complete() for key in keys or self._tools)
 
     def take(self) -> list[Event]:
-        """Hand out the events since the last call."""
+        """Return the events since the last call of this method."""
         blocks = self._blocks
         if not blocks.out:
             return []
@@ -131,10 +154,10 @@ class Assembler:
             self.cancel()
         return self.take()
 
-    # verbs of a running message
+    # --- while the message is open
 
     def start(self, model: str | None = None) -> None:
-        """The provider began to answer."""
+        """Begin the message."""
         if self.opening is not None:
             raise AssemblerError("start called twice")
         if self.error is not None:
@@ -150,7 +173,7 @@ class Assembler:
         blocks.out.append(self.opening)
 
     def text(self, piece: str) -> None:
-        """More text; after a call or thinking it opens a new block."""
+        """Add text; after a call or thinking it opens a new block."""
         if not piece:
             return
         blocks = self._blocks
@@ -161,12 +184,12 @@ class Assembler:
         if block is not blocks.current:
             blocks.add(block, piece, self.offset)
             return
-        # The same as ``add``, in short: nearly every chunk of a stream comes here.
+        # ``Blocks.add``, inlined for speed: nearly every chunk of a stream takes this path.
         blocks.out.append(TextDelta(blocks.message_id, blocks.request_id, block.index, piece))
         block.content.append(piece)
 
     def thinking(self, piece: str) -> None:
-        """More thinking."""
+        """Add thinking."""
         if not piece:
             return
         block = self._blocks.last
@@ -176,7 +199,7 @@ class Assembler:
         self._blocks.add(block, piece, self.offset)
 
     def tool_start(self, key: Any, call_id: str | None, name: str) -> None:
-        """A call begins; ``key`` is the wire's handle on it. A missing or repeated id is replaced."""
+        """Open a call; ``key`` is the wire's handle on it. A missing or repeated id is replaced."""
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
         unique = call_id if call_id and call_id not in self._call_ids else "call_" + self._new_id()
@@ -186,7 +209,7 @@ class Assembler:
         self._close_ended()
 
     def tool_input(self, key: Any, fragment: str) -> None:
-        """A literal fragment of a call's arguments."""
+        """Add a literal fragment of a call's arguments."""
         block = self._tools.get(key)
         if block is None:
             raise AssemblerError(f"tool_input for {key!r}, which was not started")
@@ -203,10 +226,11 @@ class Assembler:
                 self._close_ended()
 
     def attach(self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None) -> None:
-        """Opaque state for the call ``key``, or for the open block of ``kind``, opening an empty one if need be.
+        """Attach opaque state to the call ``key``, or to the open block of ``kind``.
 
-        With the key ``LAST`` it is added to that of the last text, which may have ended: the sources of a reply come
-        after it, and support nothing without one.
+        If no block of ``kind`` is open, an empty one is opened. With the key ``LAST`` the state is added to
+        that of the last text, even if it has ended: sources arrive after the text that they support. A
+        message without text ignores them.
         """
         self._refuse_late("attach")
         if key is LAST:
@@ -222,7 +246,7 @@ class Assembler:
                 block = self._open(kind)
                 self._close_ended()
         if kind is Thinking and signature is None and block.continuity is not None:
-            # A delta may have brought the signature already; more state does not remove it.
+            # The signature may have arrived before, in a delta; opaque state does not replace it.
             block.continuity = replace(block.continuity, opaque=opaque)
             return
         block.continuity = Continuity(signature, opaque, self.issuer)
@@ -230,7 +254,10 @@ class Assembler:
             self._blocks.emit_signature(block)
 
     def whole(self, block: RedactedThinking | Opaque | Audio) -> None:
-        """A block that comes in one piece and has no deltas. A medium has state only if the provider gave it some."""
+        """Add a complete block that has no deltas.
+
+        Redacted thinking and opaque blocks always have state; media only if the provider sent some.
+        """
         opened = self._open(type(block))
         opened.complete = block
         if block.continuity is not None or isinstance(block, RedactedThinking | Opaque):
@@ -238,7 +265,7 @@ class Assembler:
         self.block_end()
 
     def block_end(self, key: Any = None) -> None:
-        """The wire says a block is over: the call ``key``, or else the open block, if any."""
+        """Close the call ``key``, or without a key the open block, if any."""
         block = self._blocks.last if key is None else self._tools.get(key)
         if block is None and key is not None:
             raise AssemblerError(f"block_end for {key!r}, which was not started")
@@ -247,19 +274,19 @@ class Assembler:
             self._close_ended()
 
     def usage(self, usage: Usage) -> None:
-        """Token counts; the last ones stand. A wire that merges does so before it calls."""
+        """Set the token counts. Each call replaces the counts before; a wire merges partial counts itself."""
         self._refuse_late("usage")
         self.reported = usage
 
-    # endings
+    # --- ends of the message
 
     def finish(self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None) -> None:
-        """The reply is whole. Unsound calls or text set ``error`` here and never make an intent."""
+        """End a complete reply. Invalid calls or structured text set ``error`` and never become an intent."""
         self._close_all(None, cut=reason not in ("stop", "tool_calls"))
         unsound = [block for block in self._tools.values() if block.problem is not None]
         parsed = None
         if reason in ("error", "cancelled"):
-            pass  # a degraded reply is surfaced as it is
+            pass  # a reply that the provider reports as failed is returned unchecked
         elif unsound:
             self.error = _unsound_call(unsound[0], reason)
             reason = reason if reason == "length" else "error"
@@ -269,7 +296,7 @@ class Assembler:
         self._complete(reason, raw, stop_sequence, parsed)
 
     def fail(self, error: ProviderError) -> None:
-        """The reply broke off: close what is open, say ``error``, and keep the error to be raised."""
+        """End an interrupted reply: close open blocks, finish with ``error``, keep the error to be raised."""
         if self.complete is not None:
             return
         self.error = error
@@ -278,7 +305,7 @@ class Assembler:
             self._complete("error")
 
     def cancel(self) -> None:
-        """The caller wants no more: close what is open and say ``cancelled``."""
+        """End a cancelled reply: close open blocks and finish with ``cancelled``."""
         if self.complete is not None:
             return
         if self.opening is None:
@@ -286,7 +313,7 @@ class Assembler:
         self._close_all("cancelled")
         self._complete("cancelled")
 
-    # shared by the verbs
+    # --- shared by the methods above
 
     def _open(self, kind: type) -> Block:
         self._refuse_late("a block")
@@ -299,12 +326,12 @@ class Assembler:
             raise AssemblerError(f"{verb} after the end")
 
     def _close_ended(self) -> None:
-        """Emit what may be emitted now, up to the first block that is still open."""
+        """Emit the events that can be emitted now, up to the first block that is still open."""
         for block in self._blocks.take_turns():
             self._close(block)
 
     def _close_all(self, problem: Interruption | None, *, cut: bool = False) -> None:
-        """Close every block in order; ``cut`` means that the last one may be short."""
+        """Close every block in order; ``cut`` means that the last one may be truncated."""
         if self.opening is None:
             raise AssemblerError("finish before start")
         if self.complete is not None:
@@ -316,14 +343,16 @@ class Assembler:
                 block.ended = True
                 self._close(block, problem, cut=cut)
         if problem is not None:
-            # State of a reply that broke off may lack what was to follow, also in blocks that had ended.
+            # The opaque state of an interrupted reply may be incomplete, even in blocks that had
+            # ended.
             for block in self._blocks.all:
                 if block.continuity is not None:
                     block.continuity = replace(block.continuity, replayable=False)
 
     def _close(self, block: Block, problem: Interruption | None = None, *, cut: bool = False) -> None:
         if problem is not None and block.kind is Thinking and block.continuity is None:
-            block.continuity = Continuity(issuer=self.issuer)  # half a thought must not be sent, signed or not
+            # a truncated thought must not be sent again
+            block.continuity = Continuity(issuer=self.issuer)
         if block.kind is not ToolCall:
             return
         text = block.text
@@ -368,10 +397,11 @@ class Assembler:
 
 
 def _hold_null(block: Block, fragment: str, nulls: list[Block], expected: Expected | None) -> str:
-    """Return what is emitted of a fragment of a call whose arguments are ``null`` so far.
+    """Hold back the arguments ``null`` of a call; return the text to emit for this fragment.
 
-    Groq sends ``null`` for a call of a tool without parameters. Where the tool takes a call without arguments, that is
-    one: ``null`` is held back, and emitted only if more follows, which makes the arguments malformed.
+    Groq sends ``null`` for a call of a tool without parameters. If the tool accepts ``{}``, ``null`` counts
+    as no arguments and is not emitted. If more text follows it, ``null`` is emitted first, and the arguments
+    are malformed.
     """
     if block in nulls:
         nulls.remove(block)
@@ -399,7 +429,8 @@ def _read_structured(
     if wrong is None:
         return parsed, None
     if len(texts) > 1:
-        # A model may comment on its work first, in a text of its own [46bf84ce]; the answer comes last.
+        # A model may write a comment in a text block before its answer [46bf84ce]; the answer comes
+        # last.
         last, still_wrong = expected.read_text(texts[-1])
         if still_wrong is None:
             return last, None

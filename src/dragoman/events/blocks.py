@@ -1,7 +1,7 @@
 """The blocks of a message under construction: their text, their order and the events of their turn.
 
-Events of different blocks never interleave, although fragments of parallel calls may arrive so. Each
-block therefore takes its turn, in the order in which the wire opened it:
+Events of different blocks never interleave, although fragments of parallel calls may arrive
+interleaved. Each block therefore takes its turn, in the order in which the wire opened it:
 
     ========  ==============================  ========================  =============================
     state     since                           a fragment is             until
@@ -43,8 +43,8 @@ from .values import (
 
 MAX_BLOCKS = 4_000
 """The most texts, thoughts and calls that one reply may have."""
-_FRAGMENTS = 48  # so many are kept as they came
-_CHUNK = 4096  # characters from which on a chunk does not grow
+_FRAGMENTS = 48  # number of loose fragments before they are joined
+_CHUNK = 4096  # a chunk of this many characters is closed and the next one begins
 
 
 LAST = object()
@@ -54,8 +54,8 @@ LAST = object()
 class GrowingText:
     """A text that arrives in fragments, held in chunks.
 
-    A string object for each fragment would take ten times the memory of the text. One buffer that is
-    reallocated as it grows leaves gaps in the heap where many texts grow at once; chunks do not move.
+    One string object per fragment would take ten times the memory of the text. One buffer that is
+    reallocated as it grows fragments the heap when many texts grow at once; chunks are not moved.
     """
 
     __slots__ = ("_chunks", "_fragments")
@@ -92,14 +92,14 @@ class Block:
     def __init__(self, kind: type, index: int, offset: int = 0) -> None:
         self.kind = kind
         self.index = index
-        self.content = GrowingText()  # what was emitted
+        self.content = GrowingText()  # emitted fragments
         self.waiting: list[str] | None = []  # fragments that came before the block's turn; None since then
         self.tail = ""  # the last fragment that is more than white space
         self.count = 0  # fragments received
         self.ended = False  # whether the wire, or the next block, closed it
         self.first = self.last = offset
         self.continuity: Continuity | None = None
-        self.signatures: list[str] = []  # those that were emitted
+        self.signatures: list[str] = []  # fragments emitted
         self.complete: AssistantBlock | None = None  # a block that came in one piece
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
@@ -111,7 +111,7 @@ class Block:
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Take back ``events``, the last ones of this block; return whether anything of it was delivered."""
+        """Undo ``events``, the last ones of this block; return whether anything else of the block was delivered."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -134,7 +134,8 @@ class Block:
         """Return whether another block may begin: after text always, after a call once its input is an object."""
         if self.kind is not ToolCall:
             return True
-        # Called for every fragment of interleaved calls: the last one rules out most of them cheaply.
+        # Called for every fragment of interleaved calls. Looking at the last fragment first is a cheap test that
+        # excludes most of them.
         return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
 
     def intent(self, intent_id: str, text: str, provider: str, model: str, request_id: str) -> ToolIntent:
@@ -170,7 +171,7 @@ class Blocks:
         self.all: list[Block] = []
         self.current: Block | None = None  # the block whose turn it is, while it is open
         self.last: Block | None = None  # the block the wire opened last
-        self._next = 0  # position of the first block that is not over
+        self._next = 0  # position of the first block that has not ended
 
     def open(self, kind: type, offset: int) -> Block:
         """Add a block; its turn comes with ``take_turns``."""
@@ -181,7 +182,7 @@ class Blocks:
         return block
 
     def follow(self, kind: type, index: int) -> Block:
-        """Return the block ``index``, whose events came from elsewhere; all before it are over."""
+        """Return the block ``index`` of a stream that is followed, and mark all blocks before it as ended."""
         block = self.all[-1] if self.all else None
         if block is None or block.index != index:
             self.skip()
@@ -199,7 +200,7 @@ class Blocks:
             texts[-1].continuity = replace(state, opaque={**held, **sources})
 
     def skip(self) -> None:
-        """Treat all blocks as over, their ends being emitted."""
+        """Mark all blocks as ended, without emitting events."""
         self._next, self.current = len(self.all), None
 
     def add(self, block: Block, piece: str, offset: int) -> None:
@@ -214,9 +215,10 @@ class Blocks:
             self._emit(block, piece)
 
     def take_turns(self, *, to_the_end: bool = False) -> Iterator[Block]:
-        """Let the current block take its turn, and the next ones while they are over; yield each that is.
+        """Give the current block its turn, then each next block as long as the one before has ended.
 
-        The caller closes what is yielded before it goes on. With ``to_the_end`` open blocks are over, too.
+        Yield each block that has ended; the caller closes it before it continues the iteration. With
+        ``to_the_end``, open blocks count as ended.
         """
         while self._next < len(self.all):
             block = self.all[self._next]
@@ -232,7 +234,7 @@ class Blocks:
         self.current = None
 
     def _begin_turn(self, block: Block) -> None:
-        """Emit what a block gathered while it waited."""
+        """Emit the fragments that a block collected while it waited."""
         waiting, block.waiting = block.waiting or (), None
         if block.kind is ToolCall:
             start = ToolUseStart(self.message_id, self.request_id, block.index, block.call_id, block.name)
@@ -269,7 +271,7 @@ class Blocks:
         self.out.append(end)
 
     def retract(self, undelivered: Sequence[Event]) -> None:
-        """Go back to before ``undelivered``; drop blocks that still wait for their turn."""
+        """Undo the events ``undelivered``, and drop blocks that were still waiting for their turn."""
         kept = [block for block in self.all if block.waiting is None]
         if any(isinstance(event, MessageStart) for event in undelivered):
             kept = []

@@ -1,4 +1,4 @@
-"""The rules of a stream, held against any sequence of events."""
+"""Check any sequence of events against the rules of a stream."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _Rule: TypeAlias = Callable[[bool, str], None]
 
 _REASONS = frozenset(get_args(FinishReason))
 _PROBLEMS = frozenset(get_args(Problem))
-_HALVES = frozenset({"cancelled", "interrupted", "malformed"})  # problems of calls whose arguments are not whole
+# problems of calls with incomplete arguments
+_HALVES = frozenset({"cancelled", "interrupted", "malformed"})
 _COUNTS = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class StreamContractError(ValueError):
-    """A sequence of events breaks a rule of the stream; ``index`` says where, ``rule`` which."""
+    """A sequence of events breaks a rule: ``index`` is the position of the event, ``rule`` the rule."""
 
     def __init__(self, index: int, rule: str) -> None:
         super().__init__(f"event {index}: {rule}")
@@ -48,8 +49,8 @@ class StreamContractError(ValueError):
 def check_events(events: Iterable[Event | UnknownEvent]) -> None:
     """Raise ``StreamContractError`` at the first event that breaks a rule of the stream.
 
-    No events at all are fine: a call that failed before its first event says so by its exception.
-    Events of unknown types are passed over.
+    An empty sequence is valid: a call that fails before its first event raises an exception instead.
+    Events of unknown types are ignored.
     """
     checker = _Checker()
     last = -1
@@ -58,23 +59,24 @@ def check_events(events: Iterable[Event | UnknownEvent]) -> None:
             continue
         try:
             checker.check(last, event)
-        except (AttributeError, TypeError) as error:  # an event holds what its fields do not allow, such as no text
+        # a field has a value of another type, such as None for text
+        except (AttributeError, TypeError) as error:
             raise StreamContractError(last, "a field of another type than the event's") from error
     if last >= 0 and not checker.complete:
         raise StreamContractError(last, "the stream does not end with message.complete")
 
 
-class _Said(Struct):
-    """What a stream said of one block, or its end does."""
+class _Summary(Struct):
+    """The content of one block, from its deltas or from the final message."""
 
     kind: type[AssistantBlock]
-    text: str = ""  # of a call: its id
-    mark: str | None = None  # of a thought: its signature; of a call: the name of its tool
+    text: str = ""  # the text; for a call, its id
+    mark: str | None = None  # the signature of a thought, or the name of the tool of a call
     arguments: bytes | None = None
 
     @property
-    def is_heard(self) -> bool:
-        """Do events have to speak of it? Not of an empty text."""
+    def is_delivered(self) -> bool:
+        """Whether deltas must exist for this block: not for an empty text."""
         return self.kind is ToolCall or bool(self.text or self.mark)
 
 
@@ -82,13 +84,13 @@ class _Checker:
     def __init__(self) -> None:
         self.started = self.complete = False
         self.message_id = self.request_id = ""
-        self.unsound = False  # was there a call that made no intent?
+        self.unsound = False  # whether a call ended without an intent
         self.block = -1
         self.tool: ToolUseStart | None = None
         self.fragments: list[str] = []
-        self.seen: set[str] = set()  # ids of calls
-        self.intents: set[str] = set()  # and of intents
-        self.said: list[_Said] = []
+        self.seen: set[str] = set()  # the ids of calls
+        self.intents: set[str] = set()  # the ids of intents
+        self.blocks: list[_Summary] = []
 
     def check(self, index: int, event: Event) -> None:
         def rule(holds: bool, text: str) -> None:
@@ -130,19 +132,19 @@ class _Checker:
     def _add(self, event: TextDelta | ThinkingDelta, fresh: bool, rule: _Rule) -> None:
         kind: type[AssistantBlock] = Text if isinstance(event, TextDelta) else Thinking
         if fresh:
-            self.said.append(_Said(kind))
-        said = self.said[-1]
-        rule(said.kind is kind, "two kinds of delta in one block")
-        said.text += event.text
+            self.blocks.append(_Summary(kind))
+        shown = self.blocks[-1]
+        rule(shown.kind is kind, "two kinds of delta in one block")
+        shown.text += event.text
         if isinstance(event, ThinkingDelta):
-            said.mark = event.signature or said.mark
+            shown.mark = event.signature or shown.mark
 
     def _end_tool(self, tool: ToolUseStart, event: ToolUseEnd, rule: _Rule) -> None:
         text = "".join(self.fragments)
         read, final = read_object(text), _write(event.final_input)
         rule(isinstance(event.final_input, dict) and final is not None, "final_input is not a JSON object")
         rule(event.problem is None or event.problem in _PROBLEMS, "an unknown problem")
-        # Whoever has no fragments to give may have the input itself, but then the whole of it.
+        # A provider without fragments may give final_input alone; it must then be complete.
         whole = not text and event.problem not in _HALVES
         rule(whole or final == _write(read or {}), "final_input is not the sum of the fragments")
         rule((event.intent is None) != (event.problem is None), "tool.use_end needs an intent or a problem")
@@ -154,7 +156,7 @@ class _Checker:
             rule(not raw.strip() or _write(read_object(raw)) == final, "raw_input_text is not the input")
             self._propose(tool, event.intent, rule)
         self.unsound = self.unsound or event.intent is None
-        self.said.append(_Said(ToolCall, tool.tool_use_id, tool.tool_name, final))
+        self.blocks.append(_Summary(ToolCall, tool.tool_use_id, tool.tool_name, final))
         self.tool = None
 
     def _propose(self, tool: ToolUseStart, intent: ToolIntent, rule: _Rule) -> None:
@@ -163,8 +165,8 @@ class _Checker:
         rule(intent.source.request_id == self.request_id, "an intent of another request")
         rule(intent.id not in self.intents, "an intent's id used twice")
         self.intents.add(intent.id)
-        # An id may be the provider's while the stream has one of its own. Where a provider used an id again, it is
-        # even that of an earlier call: then its place in the stream says whose intent this is.
+        # The stream replaces an id that the provider used twice, so the intent may have the id of an earlier call.
+        # Then the block index identifies the call.
         foreign = intent.provider_call_id != tool.tool_use_id and intent.provider_call_id in self.seen
         here = intent.source.stream_index == tool.content_block_index
         rule(here or not foreign, "an intent that names another call")
@@ -175,15 +177,15 @@ class _Checker:
         rule(not (well and self.unsound), "stop or tool_calls as the reason after a call that made no intent")
         rule(self.tool is None, "message.complete while a tool call is open")
         rule(_is_usage(event.usage), "usage that is not counts of 0 or more")
-        said, final = _heard(self.said), _heard([_restate(block) for block in event.final_content])
-        rule(_sums(final) == _sums(said), "final_content is not the sum of the deltas")
-        rule(_tools(final) == _tools(said), "final_content names another tool")
-        rule(final == said, "final_content has another signature than the deltas")
+        shown, final = _delivered(self.blocks), _delivered([_summarize(block) for block in event.final_content])
+        rule(_sums(final) == _sums(shown), "final_content is not the sum of the deltas")
+        rule(_tools(final) == _tools(shown), "final_content names another tool")
+        rule(final == shown, "final_content has another signature than the deltas")
         self.complete = True
 
 
 def _write(value: Any) -> bytes | None:
-    """A value as JSON, in which ``True`` is not ``1`` and ``1.0`` is not either; ``None`` if it is no such value."""
+    """Return a value as JSON, so that ``True``, ``1`` and ``1.0`` differ; ``None`` if it is not JSON."""
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError):
@@ -195,21 +197,21 @@ def _is_usage(usage: Any) -> bool:
     return bool(counts) and all(count is None or (type(count) is int and count >= 0) for count in counts)
 
 
-def _restate(block: AssistantBlock) -> _Said:
+def _summarize(block: AssistantBlock) -> _Summary:
     if isinstance(block, ToolCall):
-        return _Said(ToolCall, block.id, block.name, _write(block.arguments or {}))
+        return _Summary(ToolCall, block.id, block.name, _write(block.arguments or {}))
     if isinstance(block, Thinking):
-        return _Said(Thinking, block.text, (block.continuity and block.continuity.signature) or None)
-    return _Said(type(block), block.text if isinstance(block, Text) else "")
+        return _Summary(Thinking, block.text, (block.continuity and block.continuity.signature) or None)
+    return _Summary(type(block), block.text if isinstance(block, Text) else "")
 
 
-def _heard(blocks: Iterable[_Said]) -> list[_Said]:
-    return [block for block in blocks if block.is_heard]
+def _delivered(blocks: Iterable[_Summary]) -> list[_Summary]:
+    return [block for block in blocks if block.is_delivered]
 
 
-def _sums(blocks: Iterable[_Said]) -> list[tuple[type, str, bytes | None]]:
+def _sums(blocks: Iterable[_Summary]) -> list[tuple[type, str, bytes | None]]:
     return [(block.kind, block.text, block.arguments) for block in blocks]
 
 
-def _tools(blocks: Iterable[_Said]) -> list[str | None]:
+def _tools(blocks: Iterable[_Summary]) -> list[str | None]:
     return [block.mark for block in blocks if block.kind is ToolCall]

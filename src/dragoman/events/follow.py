@@ -1,4 +1,4 @@
-"""Assemblers for messages that exist already: events of another maker, and blocks from a record."""
+"""Assemblers for existing messages: events of a custom provider, and blocks from a recording."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .values import (
 
 
 class Follower(Assembler):
-    """Follows a stream of events, so that ``cut`` can close it after any of them.
+    """Follow a stream of events, so that ``cut`` can close the message after any of them.
 
-    It knows what the events show. They do not show opaque state, and usage only at the end.
+    It knows only what the events contain: no opaque state, and usage only at the end.
     """
 
     def follow(self, event: Event) -> None:
-        """Take note of an event that was delivered; one of an unknown type is ignored."""
+        """Record a delivered event; ignore events of unknown types."""
         if isinstance(event, TextDelta):
             self._blocks.follow(Text, event.content_block_index).content.append(event.text)
         elif isinstance(event, ThinkingDelta):
@@ -73,7 +73,7 @@ class Follower(Assembler):
 
 
 class RecordedAssembler(Assembler):
-    """Makes the events of a message that was recorded, block by block, and ends it as it ended then."""
+    """Create the events of a recorded message, block by block, with the recorded end."""
 
     def begin(self, message_id: str | None) -> None:
         """Begin the message under the id it had."""
@@ -90,7 +90,7 @@ class RecordedAssembler(Assembler):
         self.block_end()
 
     def call(self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool) -> None:
-        """Add a call with its literal arguments and its intent; a whole call without an intent gets a new one."""
+        """Add a call with its literal arguments and its intent; a complete call without an intent gets a new one."""
         block = self._open(ToolCall)
         block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
         self._close_ended()
@@ -120,7 +120,7 @@ class RecordedAssembler(Assembler):
         *,
         paused: bool = False,
     ) -> None:
-        """End the message as it ended then; ``error`` is what was raised after it."""
+        """End the message with the recorded end; ``error`` is the exception that followed it."""
         self.reported, self.warnings, self.error = usage, tuple(warnings), error
         self._complete(reason, "pause_turn" if paused else None)
 

@@ -50,8 +50,8 @@ class ModelReasoningDelta(Struct, frozen=True, tag="model.reasoning_delta"):
 class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
     """More of a call that is still being proposed: ``raw_input_text`` is all of its arguments so far.
 
-    ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's own, but for a call that came
-    without one or with one that was used already. ``intent.provider_call_id`` is verbatim.
+    ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's id, unless the call came without one
+    or with one that was used before. ``intent.provider_call_id`` is always the provider's id, verbatim.
     """
 
     provider_call_id: str
@@ -63,8 +63,8 @@ class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
 class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
     """A complete, parsed proposal.
 
-    The intent itself says its ``id``, which provider, model and request it is of (``source``), and how it was put
-    together (``assembled_from``).
+    The intent holds its ``id``, its provider, model and request (``source``), and how it was assembled
+    (``assembled_from``).
     """
 
     intent: ToolIntent
@@ -80,7 +80,7 @@ class ModelFinished(Struct, frozen=True, tag="model.finished"):
 
 
 class ProviderErrorEvent(Struct, frozen=True, tag="provider.error"):
-    """The call failed; nothing here says that a tool did."""
+    """The model call failed. This is never the failure of a tool."""
 
     kind: str
     retryable: bool
@@ -109,10 +109,10 @@ def to_model_events(events: AsyncIterable[Event | UnknownEvent]) -> AsyncIterato
 def to_model_events(
     events: Iterable[Event | UnknownEvent] | AsyncIterable[Event | UnknownEvent],
 ) -> Iterator[ModelEvent] | AsyncIterator[ModelEvent]:
-    """Say a stream in the runtime's vocabulary; an error it raises becomes ``provider.error``.
+    """Convert a stream to model events; an error that it raises becomes ``provider.error``.
 
-    A call that was cancelled, cut off or malformed yields no ``tool_intent.proposed``. Events of unknown
-    types are passed over.
+    A call that was cancelled, cut off or malformed yields no ``tool_intent.proposed``. Events of
+    unknown types are ignored.
     """
     if isinstance(events, AsyncIterable):
         return _project_async(events)

@@ -40,8 +40,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     """Token counts. ``None`` means not reported, which is not zero.
 
     ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
-    wire; the named subsets say how many of those were which. So no token is ever billed twice.
-    ``stated_cost_usd`` is what the provider itself says the call costs. ``from_cache`` is set when a
+    wire; the other input fields are subsets of it, so no token is billed twice.
+    ``stated_cost_usd`` is the cost that the provider itself reported. ``from_cache`` is set when a
     ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is what some
     rerankers bill in place of tokens.
     """
@@ -78,7 +78,7 @@ class IntentSource(Struct, frozen=True):
 
 
 class AssembledFrom(Struct, frozen=True):
-    """How an intent was put together: how many fragments, and the byte offsets of where they were read from.
+    """How an intent was assembled: the number of fragments, and the byte offsets at which they were read.
 
     ``first_offset`` is where the call began, which on some wires is before its first fragment;
     ``last_offset`` is that of its last one.
@@ -90,7 +90,7 @@ class AssembledFrom(Struct, frozen=True):
 
 
 class ToolIntent(Struct, frozen=True):
-    """A tool call the model proposes, complete and parsed. Proposed is all it is: nothing ran."""
+    """A tool call that the model proposes, complete and parsed. It has not been executed."""
 
     id: str
     provider_call_id: str
@@ -103,15 +103,16 @@ class ToolIntent(Struct, frozen=True):
 
 
 class Raw:
-    """The provider's own bytes, decoded only when somebody looks.
+    """The provider's own bytes, decoded when ``value`` is read.
 
-    They stay behind when a reply is written as JSON: ``{}`` stands for them, and read back has no ``value``.
+    A reply that is written as JSON omits them: it has ``{}`` in their place, and no ``value`` when
+    read back.
     """
 
     __slots__ = ("_pieces", "_value", "decode")
 
-    # By this mark msgspec takes a class for a dataclass, here one without fields: a reply can be written and
-    # read without hooks, and neither making one costs more nor importing us the module that makes dataclasses.
+    # With this attribute msgspec treats the class as a dataclass without fields, so a reply is encoded and decoded
+    # without hooks. A real dataclass would cost more per reply, and would import the dataclasses module.
     __dataclass_fields__: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, pieces: Sequence[bytes], decode: Callable[[bytes], Any]) -> None:
@@ -120,7 +121,7 @@ class Raw:
         self._value: Any = None
 
     def __post_init__(self) -> None:
-        """Called by msgspec instead of ``__init__``."""
+        """Initialise an instance that msgspec decodes: it calls this in place of ``__init__``."""
         self._pieces = self._value = None
 
     @property
@@ -132,7 +133,7 @@ class Raw:
         return self._value
 
     def peek(self) -> Any:
-        """Return what ``value`` would be now; of a reply that is still read, more may follow."""
+        """Return what ``value`` would be now; while the reply is being read, more may follow."""
         return self._value if self._pieces is None else self.decode(b"".join(self._pieces))
 
     def __eq__(self, other: object) -> bool:
@@ -144,7 +145,7 @@ class Raw:
 class Sale:
     """What a call is sold as; ``find`` returns it when its cost is computed, because looking it up takes time.
 
-    It is not written as JSON, for the same reason and by the same mark as ``Raw``.
+    It is not written as JSON; it uses the same attribute as ``Raw``.
     """
 
     __slots__ = ("find",)
@@ -154,7 +155,7 @@ class Sale:
         self.find = find
 
     def __post_init__(self) -> None:
-        """Called by msgspec instead of ``__init__``."""
+        """Initialise an instance that msgspec decodes: it calls this in place of ``__init__``."""
         self.find = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -229,7 +230,7 @@ class Response(Struct, Generic[Parsed], frozen=True):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the provider stopped a long turn of its own tools, and goes on when the reply is sent back."""
+        """Whether the provider paused a long turn with its own tools; send the reply back to continue it."""
         return self.finish_reason == "stop" and self.finish_raw in _PAUSES
 
     @property
@@ -363,7 +364,7 @@ _TYPES = frozenset(kind.type for kind in Event.__args__)
 
 
 def encode_event(event: Event | UnknownEvent) -> bytes:
-    """Write an event as JSON, one of an unknown type as it was read. The provider's raw bytes stay behind."""
+    """Write an event as JSON; an event of an unknown type as it was read. The raw bytes of the reply are omitted."""
     if type(event) is MessageComplete and event.kept is not None:
         event = replace(event, kept=None)
     if type(event) is UnknownEvent:
@@ -373,7 +374,7 @@ def encode_event(event: Event | UnknownEvent) -> bytes:
 
 @cache
 def _event_decoder() -> msgspec.json.Decoder[Any]:
-    """Made when the first event is read: who only asks models never needs it, and it takes a while to make."""
+    """Return the decoder, built on first use: it is slow to build, and most programs decode no events."""
     return msgspec.json.Decoder(Event)
 
 
@@ -391,18 +392,19 @@ def decode_event(data: bytes | str) -> Event | UnknownEvent:
 
 # --- reading JSON as servers write it ---------------------------------------------------------------
 
-# A lone half of a surrogate pair, beside the two escapes it could be mistaken for.
+# A lone half of a surrogate pair, and the two escapes that it could be mistaken for.
 _HALF = r"[0-9a-fA-F]{2}"
 _ESCAPES = re.compile(rf'\\["\\]|\\u[dD][89abAB]{_HALF}\\u[dD][c-fC-F]{_HALF}|(\\u[dD][89a-fA-F]{_HALF})')
 
 
 def read_json(data: bytes | str) -> Any:
-    """Decode JSON strictly in form and leniently in text; ``ValueError`` on anything else.
+    """Decode JSON with strict syntax and lenient text; raise ``ValueError`` on anything else.
 
     Models emit halves of surrogate pairs and servers pass damaged UTF-8 on; both
     become U+FFFD here instead of an error or of text that no encoder accepts later.
     """
-    # Errors are raised outside of ``except``: the decoder's own ones would stay attached, with the text in them.
+    # Raise outside of ``except``: the decoder's exception, which quotes the text, would stay
+    # attached as context.
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -451,7 +453,7 @@ def read_object(text: str) -> dict[str, Any] | None:
 
 
 def fold(events: Iterable[Event], latency_ms: float | None = None, sale: Sale | None = None) -> Response:
-    """Make the response of a whole sequence of events."""
+    """Build the response from a complete sequence of events."""
     start: MessageStart | None = None
     complete: MessageComplete | None = None
     for event in events:

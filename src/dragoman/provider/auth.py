@@ -1,8 +1,8 @@
-"""Credentials that are made when a request is sent: tokens that expire, and signatures.
+"""Credentials that are created per request: tokens that expire, and signatures.
 
 ``api_key=`` of ``connect`` takes a key, a function that returns one, or an ``Auth``. A function may be plain or a
-coroutine function. It returns a text, and is then called for every request, or a ``Token``, which is kept until
-shortly before it expires. Concurrent requests wait for one call of it.
+coroutine function. If it returns a string, it is called for every request. If it returns a
+``Token``, the token is kept until shortly before it expires. Concurrent requests share one call.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ..wire import Codec, HttpRequest
 log = logging.getLogger("dragoman")
 
 MARGIN = 60.0
-"""How many seconds before its end a token is renewed."""
+"""How many seconds before its expiry a token is renewed."""
 
 
 class Token(Struct, frozen=True):
-    """A key with its end, in seconds since 1970; ``None`` if it does not expire."""
+    """A key with its expiry in seconds since 1970; ``None`` if it does not expire."""
 
     value: str
     expires_at: float | None = None
@@ -45,22 +45,22 @@ TokenSource: TypeAlias = Callable[[], str | Token | Awaitable[str | Token]]
 
 
 class Auth(ABC):
-    """Makes the headers that authorise a request."""
+    """Create the headers that authorise a request."""
 
     @abstractmethod
     async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
         """Return the headers for a request; ``AuthenticationError`` if there are no credentials."""
 
     def reject(self) -> None:  # noqa: B027
-        """Forget what is kept: the server has rejected it."""
+        """Drop the cached credentials: the server has rejected them."""
 
     def secrets(self) -> list[str]:
-        """Return what must be in no text that is kept."""
+        """Return the secrets that logs, errors and recordings must not contain."""
         return []
 
 
 class TokenAuth(Auth):
-    """Sends a token from a function: as the wire sends a key, or with ``bearer`` as ``Authorization: Bearer``."""
+    """Send a token from a function: as the wire sends a key, or with ``bearer`` as ``Authorization: Bearer``."""
 
     def __init__(self, source: TokenSource, *, bearer: bool = False, clock: Callable[[], float] = time.time) -> None:
         self._source = source
@@ -87,7 +87,7 @@ class TokenAuth(Auth):
         if self._fetch is None or self._fetch.done() or self._fetch.get_loop() is not asyncio.get_running_loop():
             self._fetch = asyncio.ensure_future(self._obtain())
         try:
-            # Shielded: a caller that is cancelled must not take the token from the others.
+            # Shielded: cancelling one caller must not cancel the call that other callers wait for.
             return await asyncio.shield(self._fetch)
         except ProviderError:
             if token is not None and token.expires_at is not None and token.expires_at > self._clock():
@@ -132,7 +132,7 @@ class AccessKeys(Struct, frozen=True):
 
 
 class SignatureAuth(Auth):
-    """Signs requests with AWS Signature Version 4. ``find_keys`` returns the credentials and is called for each."""
+    """Sign requests with AWS Signature Version 4. ``find_keys`` returns the credentials, once per request."""
 
     def __init__(
         self,
@@ -177,9 +177,7 @@ def sign_v4(request: HttpRequest, keys: AccessKeys, region: str, service: str, n
         signed["content-type"] = request.headers["content-type"]
     names = ";".join(sorted(signed))
     lines = [f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed)]
-    path = (
-        "/".join([quote(piece, safe="-_.~") for piece in parts.path.split("/")]) or "/"
-    )  # escaped twice, as it must be
+    path = "/".join([quote(piece, safe="-_.~") for piece in parts.path.split("/")]) or "/"  # AWS escapes the path twice
     canonical = "\n".join([request.method, path, _write_query(parts.query), "".join(lines), names, digest])
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"

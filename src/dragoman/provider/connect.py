@@ -1,4 +1,4 @@
-"""How a name and an address become a provider."""
+"""``connect``: open a provider by name or address."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .contract import Provider
 from .http import ApiKey, HttpProvider, Observer
 
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
-"""Names that do not need an address, with the function that opens them, or with its place until it is needed."""
+"""Names that need no address, each with the function that opens it, or its import path until it is needed."""
 
-# Layers above this one, loaded when a call needs them: most programs name an address and use neither.
+# Layers above this one, imported on demand: most programs give an address and need neither.
 _REGISTRY = "dragoman.registry:open_name"
 _RETRY = "dragoman.middleware:Retry"
 
@@ -51,13 +51,15 @@ def connect(
     adapter that ``models.yaml`` configures is retried, by its ``max_retries``. ``describe()`` shows the stack.
 
     ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key of a name comes from
-    the environment. ``api_key`` may be a function or coroutine function that returns the key, or a ``Token`` with
-    its end, which is renewed in time; or an ``Auth``. ``capabilities`` is what you know the model can do, by the
-    contract's names; ``quirks`` how the server differs, as the wire's ``Quirks`` or a mapping of its fields;
-    ``timeouts`` the four deadlines, or a number for ``total``. ``name`` labels the provider in events and errors, by
-    default the vendor or the host; ``vendor`` names whose opaque state the endpoint understands; ``token_family`` is
-    the vocabulary that lengths are estimated by, one of ``tokens.FAMILIES``. ``priced_as`` is what calls are sold as,
-    if the host of ``base_url`` does not tell: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+    the environment. ``api_key`` may be a function or coroutine function that returns the key, or a
+    ``Token`` with its expiry, which is renewed before it expires; or an ``Auth``. ``capabilities``
+    declares what the model supports, by the names of the contract; ``quirks`` how the server
+    differs, as the wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines,
+    or a number for ``total``. ``name`` labels the provider in events and errors, by default the
+    vendor or the host; ``vendor`` names whose opaque state the endpoint understands;
+    ``token_family`` is the vocabulary that lengths are estimated by, one of ``tokens.FAMILIES``.
+    ``priced_as`` is the price that applies, if the host of ``base_url`` does not determine it:
+    ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts,
@@ -107,8 +109,8 @@ def bind(
 ) -> Provider:
     """Bind a model at an address. ``connect`` documents the settings.
 
-    ``hint`` is the advice of the error that is raised when no server answers at the address; ``observe`` learns from
-    replies and refusals.
+    ``hint`` is the advice of the error that is raised when no server answers at the address;
+    ``observe`` receives replies and rejections, from which it learns the capabilities.
     """
     wire, token_family = wire or "openai", token_family or "default"
     if wire not in CODECS:
@@ -147,7 +149,7 @@ def _load(place: str) -> Any:
 
 
 def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
-    """Return the deadlines that a caller gives, as values, a mapping, or a number for ``total``."""
+    """Return the deadlines given as ``Timeouts``, a mapping, or a number for ``total``."""
     if timeouts is None or isinstance(timeouts, Timeouts):
         return timeouts or Timeouts()
     if isinstance(timeouts, Mapping):

@@ -1,4 +1,4 @@
-"""The contract: what every provider is, and what callers use.
+"""The contract: what every provider implements, and what callers use.
 
 ``Provider`` has one method to implement, ``events``. Everything that callers use is derived from it, so any
 source of events is a full provider.
@@ -49,7 +49,7 @@ class Provider(ABC):
 
     @property
     def priced_as(self) -> PricedAs:
-        """What calls are sold as: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
+        """The price of calls: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
         return self._priced_as or self._find_seller()
 
     @priced_as.setter
@@ -58,7 +58,7 @@ class Provider(ABC):
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:
-        """Answer one request with events that keep the rules of a stream, then raise if it failed."""
+        """Yield the events of the reply to one request, by the rules of a stream; raise at the end if it failed."""
 
     def open(self, request: Request) -> Reply:
         """Return the reply to a request. Nothing is sent before its first ``next()``.
@@ -71,7 +71,7 @@ class Provider(ABC):
         return reply
 
     async def ready(self) -> None:  # noqa: B027
-        """Return if the next call can be expected to succeed; raise what prevents it."""
+        """Return if the next call is expected to succeed; otherwise raise the reason."""
 
     async def close(self) -> None:  # noqa: B027
         """Release connections."""
@@ -111,7 +111,7 @@ class Provider(ABC):
                 first, last = first or batch[0], batch[-1]
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
-                reply.cancel()  # so that its usage is estimated
+                reply.cancel()  # the error gets estimated usage
             await reply.aclose()
             if isinstance(error, asyncio.CancelledError) and waiting.is_interrupted():
                 raise self._cancelled(request) from None
@@ -160,7 +160,7 @@ class Provider(ABC):
         return await self._calls.cancel(request_id)
 
     def find_sold(self, name: str, model: str) -> PricedAs:
-        """Return what a call is sold as that the provider of this name and model inside this one has answered."""
+        """Return the price of a call that the inner provider of this name and model answered."""
         return self.priced_as
 
     def check(self, request: Request) -> None:
@@ -169,12 +169,13 @@ class Provider(ABC):
             return
         estimate = None
         if self.capabilities.known("max_context_tokens") is not None:
-            # An estimate can be a third too high; only what is certainly too long is refused before dispatch.
+            # An estimate can be a third too high, so only a prompt that is certainly too long is
+            # rejected locally.
             estimate = estimate_input_tokens(request.messages, request.tools, family=self.token_family) * 2 // 3
         refusal = find_refusal(request, self.capabilities, estimate, results=False)
         if refusal is not None and refusal[0] != "no_structured_output_support":
             reason, error = refusal
-            error.provider_code = reason  # the contract's name for it: the provider was not asked
+            error.provider_code = reason  # rejected locally: use the reason code of the contract
             raise error
         if request.stream and self.capabilities.known("supports_streaming") is False:
             raise UnsupportedFeatureError("this model is known not to stream; use complete()")
@@ -188,7 +189,7 @@ class Provider(ABC):
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """What the endpoint has refused so far, and what is done instead; ``describe()`` shows it."""
+        """What the endpoint has rejected so far, and what is sent instead; ``describe()`` shows it."""
         return ()
 
     def plan(self, messages: Messages) -> SwapPlan:
@@ -206,14 +207,14 @@ class Provider(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
 
-    # inside
+    # --- for subclasses and layers
 
     def _find_seller(self) -> PricedAs:
         return PricedAs(f"{self.name}:{self.model}")
 
     @cached_property
     def _calls(self) -> CallsInFlight:
-        return CallsInFlight()  # made on first use: subclasses need not call our __init__
+        return CallsInFlight()  # created on first use: subclasses need not call __init__
 
     def _request(self, *arguments: Any, request_id: str | None, **more: Any) -> Request:
         request = build_request(*arguments, model=self.model, request_id=request_id, **more)
@@ -228,7 +229,7 @@ class Provider(ABC):
         return request
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
-        # Some wires demand max_tokens, which a plan does not need.
+        # Some wires require max_tokens; set one so that planning does not fail.
         request = Request(parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model)
         refusal = find_refusal(request, self.capabilities, results=False) if request.messages else None
         planned = make_plan(
@@ -247,7 +248,7 @@ class Provider(ABC):
 
 
 class ReplyProvider(Provider):
-    """A provider that makes its own replies: a subclass implements ``open``, and ``events`` is derived from it."""
+    """A provider that creates ``Reply`` objects: a subclass implements ``open``; ``events`` is derived from it."""
 
     @abstractmethod
     def open(self, request: Request) -> Reply:
@@ -258,5 +259,5 @@ class ReplyProvider(Provider):
 
 
 def plan(messages: Messages, target: Provider) -> SwapPlan:
-    """Return what would become of a conversation on ``target``, without sending anything."""
+    """Return what ``target`` would keep, rewrite or drop of a conversation, without sending anything."""
     return target.plan(messages)

@@ -1,4 +1,4 @@
-"""Fit a request to what is known of the model, before it is encoded: each change is a loss that is reported."""
+"""Adapt a request to the known limits of the model before it is encoded; report each change as a loss."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ NO_LOSS: tuple[LossWarning, ...] = ()
 
 
 def fit_request(request: Request, known: Capabilities) -> tuple[Request, tuple[LossWarning, ...]]:
-    """Return a request that the model can take, and what it lost.
+    """Return a request that the model accepts, and the losses.
 
     ``max_tokens`` above the model's limit is lowered to it, and marks for a prompt cache that the model does not have
-    are not sent. A streamed call with tools is sent as a whole where a server cannot stream tool calls, which loses
-    nothing: its events come at once.
+    are not sent. If a server cannot stream tool calls, a streamed call with tools is sent as a complete call: its
+    events then arrive together, and nothing is lost.
     """
     losses: list[LossWarning] = []
     config, limit = request.config, known.known("max_output_tokens")

@@ -1,4 +1,4 @@
-"""Many calls at once: a bounded number of prompts in flight, and an item for each as it ends."""
+"""``gather``: call a model for many prompts with bounded concurrency."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _Batch(Generic[Parsed]):
                 except Exception as error:
                     item = Gathered(index, prompt, error=error)
                 self._queue.put_nowait(item)
-        except Exception as error:  # of the iterator of prompts
+        except Exception as error:  # an error of the iterator of prompts
             self._queue.put_nowait(error)
         else:
             self._queue.put_nowait(None)

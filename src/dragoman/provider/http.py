@@ -35,22 +35,22 @@ from .reply import AssembledReply, Reply
 
 log = logging.getLogger("dragoman")
 
-# How many seconds we wait for the body of an error.
+# How long to wait for the body of an error response, in seconds.
 _ERROR_BODY_SECONDS = 10.0
 
 
 ApiKey: TypeAlias = str | Auth | TokenSource
-"""A key, a function that returns one, or what makes the credentials of each request."""
+"""A key, a function that returns one, or an ``Auth``."""
 
 
 class Observer(Protocol):
-    """Learns from the replies of an endpoint."""
+    """Receives the replies of an endpoint, to learn its capabilities."""
 
     def see_reply(self, request: Request, complete: MessageComplete) -> None:
-        """Learn from a reply that is complete."""
+        """Learn from a complete reply."""
 
     def see_refusal(self, fact: str) -> None:
-        """Learn that the server refused what a fact stands for."""
+        """Learn that the server rejected a capability."""
 
 
 _NOTHING_KNOWN = Capabilities()
@@ -104,7 +104,8 @@ class HttpProvider(ReplyProvider):
         if key:
             self._credentials |= {name: Secret(value) for name, value in codec.authorise(key).items()}
         self._auth = _read_auth(api_key)
-        self._fits = self.capabilities == _NOTHING_KNOWN  # then there is nothing to fit a request to
+        # nothing is known of the model, so requests stay as they are
+        self._fits = self.capabilities == _NOTHING_KNOWN
         self._observe = observe
 
     def open(self, request: Request) -> Reply:
@@ -133,7 +134,8 @@ class HttpProvider(ReplyProvider):
     async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
         """Send a request that is not a call, such as to a batch API, and yield the body of the answer.
 
-        It goes out with this provider's key, so its URL must be of the same origin. A refusal is raised.
+        It goes out with this provider's key, so its URL must be of the same origin. An error status
+        is raised as an error.
         """
         if urlsplit(question.url)[:2] != urlsplit(self._base_url)[:2]:
             raise ValueError("fetch: the URL is of another origin than the provider's base_url")
@@ -147,7 +149,7 @@ class HttpProvider(ReplyProvider):
         except ProviderError as error:
             raise self._annotate(error).with_traceback(None) from error.__cause__
 
-    # inside
+    # --- encode, authorise, learn
 
     def _find_seller(self) -> PricedAs:
         return find_seller(self._base_url, self.model) if self._base_url else super()._find_seller()
@@ -169,20 +171,21 @@ class HttpProvider(ReplyProvider):
         return encoded
 
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
-        """Return the credentials of a request: the fixed ones, and what ``Auth`` makes for it."""
+        """Return the headers with credentials: the fixed ones, and those that ``Auth`` creates for this request."""
         if self._auth is None:
             return self._credentials
         return {**self._credentials, **await self._auth.headers(request, self.codec)}
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
-        """Learn from an error that names what the server does not take, for this and later requests; else raise it.
+        """Learn from an error that names a field the server rejects, for this and later requests; else raise it.
 
         This is not a retry: the request that is sent next is a different one.
         """
         lesson = codec.learn(error, request)
         if lesson is None:
             raise error
-        if self.codec is not codec:  # another call has learned something since this one was sent
+        # another call has learned from an error since this one was sent
+        if self.codec is not codec:
             newer = self.codec.learn(error, request)
             if newer is None:
                 return
@@ -194,7 +197,7 @@ class HttpProvider(ReplyProvider):
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """What the endpoint has refused so far, and what is done instead."""
+        """What the endpoint has rejected so far, and what is sent instead."""
         return tuple([lesson.detail for lesson in getattr(self.codec, "lessons", ())])
 
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
@@ -208,7 +211,7 @@ class HttpProvider(ReplyProvider):
         return error
 
     def _reveal_secrets(self) -> list[str]:
-        """Return what must be in no text that is kept: some servers repeat the headers they were sent."""
+        """Return the secrets to redact: some servers repeat the request headers in their errors."""
         fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
@@ -219,8 +222,8 @@ class HttpProvider(ReplyProvider):
 class WireReply(AssembledReply):
     """The reply of an HTTP provider: bytes from the transport go through a decoder.
 
-    Not an async generator: the event loop registers those, which costs much of a call that takes a few
-    hundred microseconds. A reply that is dropped closes its socket, by the exchange that it holds.
+    Not an async generator: asyncio registers each of them, which is measurable when a call takes 300 µs. A reply
+    that is garbage collected closes its socket, because the exchange that it holds does.
     """
 
     def __init__(self, provider: HttpProvider, request: Request) -> None:
@@ -252,12 +255,12 @@ class WireReply(AssembledReply):
             await self._leave(GeneratorExit())
 
     async def _read(self) -> list[Event]:
-        """Read until there are events. At the end there are none, or the error is raised."""
+        """Read until there are events; return none at the end of the reply, or raise its error."""
         http, decoder = self._http, self._decoder
         if http is None or decoder is None:
             http, decoder = await self._send()
         else:
-            http.touch()  # the caller has handled the events before
+            http.touch()  # the caller has handled the previous events
         try:
             while not decoder.done:
                 chunk = b"" if http.over else await http.receive()
@@ -275,7 +278,7 @@ class WireReply(AssembledReply):
         return []
 
     async def _send(self) -> tuple[HttpStream, Decoder]:
-        """Send the request, again if the codec learns from the answer how to write it, until it is accepted."""
+        """Send the request. If the server rejects an optional field by name, drop the field and send again."""
         provider = self._provider
         request, losses = provider._fit(self.request)
         while True:
@@ -315,7 +318,7 @@ class WireReply(AssembledReply):
         self._charge(error)
         if not isinstance(error, ProviderError):
             raise error
-        # Without the frames below: they hold the reply, and some servers repeat the key in it.
+        # Without the traceback: its frames hold the reply, and some servers repeat the key in it.
         error = self._provider._annotate(error, self.request)
         raise error.with_traceback(None) from error.__cause__
 
@@ -327,7 +330,7 @@ class WireReply(AssembledReply):
 
 
 async def _read_error(http: HttpStream) -> bytes:
-    """Return the body of an error, or as much of it as arrives: the status alone is evidence enough to go on."""
+    """Return the body of an error, as far as it arrives in time; the status alone is enough to classify it."""
     body = bytearray()
     with suppress(ProviderError, TimeoutError):
         async with asyncio.timeout(_ERROR_BODY_SECONDS):
@@ -337,7 +340,7 @@ async def _read_error(http: HttpStream) -> bytes:
 
 
 def _asks_natively(codec: Codec) -> bool:
-    """Return whether a response schema is asked for by the wire's own field."""
+    """Return whether the response schema is sent in the field of the wire, rather than in the prompt."""
     return getattr(getattr(codec, "quirks", None), "structured", None) == "native"
 
 
@@ -363,7 +366,7 @@ def _texts(messages: Any) -> list[str]:
 
 
 def _strings(value: Any) -> list[str]:
-    """Return the texts in arguments that are too long to be common words."""
+    """Return the strings in arguments that are too long to be common words."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

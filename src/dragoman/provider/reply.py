@@ -1,8 +1,8 @@
-"""The reply: what travels from a provider to its caller, through every layer between them.
+"""``Reply``: what a provider returns to its caller, through every layer between them.
 
-``Provider.open`` returns a reply. ``complete()`` and ``EventStream`` read it with ``next()``. A layer
-returns a ``WrappedReply`` around the reply of its inner provider, so a cancelled call keeps its usage, raw
-bytes, warnings and state, however many layers there are.
+``Provider.open`` returns a reply. ``complete()`` and ``EventStream`` read it with ``next()``. A
+layer returns a ``WrappedReply`` around the reply of its inner provider, so a cancelled call keeps
+its usage, raw bytes, warnings and opaque state through any number of layers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reply(ABC):
     @property
     @abstractmethod
     def issuer(self) -> Issuer | None:
-        """Who issues the opaque state in it, once the request was sent."""
+        """The issuer of its opaque state, known once the request was sent."""
 
     @property
     @abstractmethod
@@ -67,7 +67,7 @@ class Reply(ABC):
     @property
     @abstractmethod
     def warnings(self) -> tuple[LossWarning, ...]:
-        """What could not be sent as it was asked."""
+        """What the request lost on its way to the provider."""
 
     @abstractmethod
     async def next(self) -> list[Event]:
@@ -98,7 +98,7 @@ async def read_events(reply: Reply) -> AsyncIterator[Event]:
 
 
 class AssembledReply(Reply):
-    """A reply whose message one assembler makes: ``out``, once there is one."""
+    """A reply whose events come from one assembler: ``out``, once it exists."""
 
     # Plain attributes in place of the abstract properties: they are set while the reply is read.
     provider: str = ""
@@ -139,7 +139,7 @@ class AssembledReply(Reply):
         return closing
 
     def _close(self, events: list[Event]) -> list[Event]:
-        """Estimate the usage of a message that broke off with an error, in the event that closes it."""
+        """Estimate the usage of an interrupted message, in the event that closes it."""
         out, last = self.out, events[-1]
         if out is None or type(last) is not MessageComplete or last.finish_reason != "error":
             return events
@@ -151,13 +151,13 @@ class AssembledReply(Reply):
         return [*events[:-1], out.complete]
 
     def _charge(self, error: BaseException) -> None:
-        """Estimate the input of a request whose answer was late: the provider works on it and bills it."""
+        """Estimate the input tokens of a request that timed out: the provider processes it and bills it."""
         is_late = isinstance(error, TimedOutError) and error.which != "connect"
         if is_late and self.out is not None and self.out.reported == Usage():
             self.out.reported = self._estimate(Usage(), ())
 
     def _estimate(self, usage: Usage, content: Sequence[AssistantBlock]) -> Usage:
-        """Return the usage of a message that was cut off: the provider bills what it had written.
+        """Return the estimated usage of an interrupted message: the provider bills what it has generated.
 
         The counts of a stream come at its end, or begin with one output token, so they are too low here.
         """
@@ -173,8 +173,8 @@ class AssembledReply(Reply):
 class EventsReply(AssembledReply):
     """A reply over ``events()``, one event at a time.
 
-    The events are made elsewhere, so a ``Follower`` keeps up with them: it closes the message on ``cancel``
-    with what the events have shown.
+    The provider creates the events itself, so a ``Follower`` tracks them: on ``cancel`` it closes the message
+    after the last delivered event.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class EventsReply(AssembledReply):
             raise
         self._follower.follow(event)
         if type(event) is MessageStart and event.provider not in ("", self.provider):
-            self.provider, self.model = event.provider, event.model  # a provider inside served it
+            self.provider, self.model = event.provider, event.model  # an inner provider served it
         return [event]
 
     async def aclose(self) -> None:
@@ -216,7 +216,7 @@ class EventsReply(AssembledReply):
 
 
 class Served:
-    """What a layer tells of the call it serves: the inner reply of the moment, and the events it holds back."""
+    """What a layer reports of its call: the current inner reply, and the events that it holds back."""
 
     __slots__ = ("_recorded", "attempt", "cancelled", "held", "history", "reply")
 
@@ -229,7 +229,7 @@ class Served:
         self._recorded: Reply | None = None
 
     def record(self, reply: Reply | None, *records: CallRecord) -> None:
-        """Add what is behind a reply that failed, and its failure, to the history of the call."""
+        """Add a failed reply, with its own history, to the history of the call."""
         if reply is not None:
             self.history += reply.history
             self._recorded = reply
@@ -237,7 +237,7 @@ class Served:
 
     @property
     def behind(self) -> Sequence[CallRecord]:
-        """The history of the call, with that of the present reply."""
+        """The history of the call, including that of the current reply."""
         if self.reply is None or self.reply is self._recorded:
             return self.history
         return [*self.history, *self.reply.history]
@@ -249,8 +249,8 @@ Serve: TypeAlias = Callable[[Request, Served], AsyncGenerator[list[Event], None]
 class WrappedReply(Reply):
     """A reply around another. ``serve`` is the layer's generator of batches, which sets ``Served.reply``.
 
-    A generator, so that its ``finally`` also runs for a reply that was dropped. It does not refer to this
-    object: a cycle would keep the connection of a dropped reply open until the next garbage collection.
+    It is a generator, so that its ``finally`` runs even for a reply that is dropped. It does not refer to this
+    object: a reference cycle would keep the connection open until the next garbage collection.
     """
 
     def __init__(self, request: Request, provider: str, model: str, serve: Serve) -> None:

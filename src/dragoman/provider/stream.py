@@ -65,7 +65,7 @@ class _Interruptible:
             self._task.cancel()
 
     def is_interrupted(self) -> bool:
-        """Return whether only ``cancel`` cancelled the task; that cancellation is taken back."""
+        """Return whether only ``cancel`` cancelled the task; undo that cancellation."""
         if not self._interrupting or self._task is None:
             return False
         self._interrupting = False
@@ -79,7 +79,7 @@ class WaitingCall(_Interruptible):
         self._wait()
 
     def end(self) -> None:
-        """The call is over: there is nothing left to cancel."""
+        """Mark the call as ended, so that ``cancel`` does nothing."""
         self._task = None
 
     async def cancel(self) -> bool:
@@ -91,12 +91,13 @@ class WaitingCall(_Interruptible):
 
 
 class EventStream(_Interruptible, Generic[Parsed]):
-    """A reply as it comes: iterate over it, or use it as a context manager to be sure that it is closed.
+    """A reply as a stream of events; use it as a context manager to be sure that it is closed.
 
-    ``text()`` iterates over the text alone, ``partial()`` over a structured value as it grows. ``response`` is
-    the complete reply once the stream has ended, in whatever way. ``cancel()`` ends it early: open calls are
-    closed, the last event is ``message.complete`` with ``cancelled``. ``reply`` is what it reads: usage so
-    far, the number of the attempt, who serves it.
+    ``text()`` iterates over the text alone, ``partial()`` over a structured value as it grows.
+    ``response`` is the complete reply once the stream has ended, even by a failure. ``cancel()``
+    ends it early: open calls are closed, the last event is ``message.complete`` with ``cancelled``.
+    ``reply`` is the underlying ``Reply``: usage so far, the number of the attempt, the serving
+    provider.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self.request = request
         self._find_sold = find_sold
         self._start: MessageStart | None = None
-        self._batch: list[Event] = []  # what arrived together
-        self._at = 0  # how many of the batch were delivered
+        self._batch: list[Event] = []  # events that arrived together
+        self._at = 0  # number of delivered events of the batch
         self._ended = False
         self._unfit: StructuredOutputError | None = None
         self._began = time.perf_counter()
@@ -176,7 +177,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         try:
             self._batch = await self.reply.next()
         except asyncio.CancelledError:
-            # A caller that goes on after a cancellation of its own receives the closing events, too.
+            # A caller that keeps iterating after its task was cancelled still receives the closing
+            # events.
             await self._cancel_reply()
             if not self.is_interrupted():
                 raise
@@ -194,7 +196,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self._end()
         if self._response is None:
             raise StreamInterruptedError("the provider's events ended before the message did")
-        if self._unfit is not None:  # as complete() does: the message is complete, and does not fit the schema
+        # as in complete(): the message is complete, but violates the schema
+        if self._unfit is not None:
             raise self._unfit from self._unfit.__cause__
         raise StopAsyncIteration
 
@@ -237,7 +240,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self._calls.remove(self.request_id)
 
     async def _cancel_reply(self) -> None:
-        """Close the message where the caller is, then the connection."""
+        """Close the message after the last delivered event, then close the connection."""
         self._end()
         if self._response is None:
             self._batch, self._at = self.reply.cancel(self._batch[self._at :]), 0

@@ -2,7 +2,8 @@
 
 ``HttpTransport`` is the client that providers use; ``AiohttpTransport`` does the same with aiohttp, for what
 aiohttp alone can do. Both send once, follow no redirect, bound what they read, and close the socket
-when a call is given up. ``Transport`` and ``HttpStream`` are what to implement for another HTTP library.
+when a call is cancelled. ``Transport`` and ``HttpStream`` are what to implement for another HTTP
+library.
 """
 
 from __future__ import annotations

@@ -33,10 +33,11 @@ from .pool import PLAIN_SECONDS, TLS_SECONDS, share_ahead
 if TYPE_CHECKING:
     import aiohttp
 
-# Bytes that were buffered are read without a pause, also those that a few compressed ones became. After so many
-# the event loop gets a turn, so that deadlines fire and other tasks run.
+# Buffered bytes, including decompressed ones, are read without yielding to the event loop. After this many bytes the
+# event loop gets a turn, so that deadlines fire and other tasks run.
 _TURN = 128 * 1024
-# A compressed stream gains little and can hide a gigabyte in a megabyte.
+# Streams are requested uncompressed: compression gains little, and a megabyte can expand to a
+# gigabyte.
 _STREAM_HEADERS = {"accept-encoding": "identity"}
 _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 
@@ -44,9 +45,10 @@ _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 class AiohttpTransport(Transport):
     """HTTP/1.1 over aiohttp.
 
-    ``proxy`` is a URL, ``"env"`` for what the environment says (never for loopback), or ``None``; ``ca`` is a file of
-    certificate authorities, or an ``ssl.SSLContext``. ``connector`` makes the connector of a session in place of
-    aiohttp's ``TCPConnector``, for example one of ``aiohttp_socks``; then neither of the others applies.
+    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
+    ``None``; ``ca`` is a file of certificate authorities, or an ``ssl.SSLContext``. ``connector``
+    makes the connector of a session in place of aiohttp's ``TCPConnector``, for example one of
+    ``aiohttp_socks``; then neither of the others applies.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class AiohttpTransport(Transport):
         ca: str | ssl.SSLContext | None = None,
         connector: Callable[[], aiohttp.BaseConnector] | None = None,
     ) -> None:
-        # Imported when a transport is made, not with the package: it costs a quarter of a second of CPU.
+        # Imported here, not with the package: the import takes a quarter of a second of CPU.
         try:
             import aiohttp
         except ImportError as error:
@@ -73,18 +75,19 @@ class AiohttpTransport(Transport):
         self._ssl: ssl.SSLContext | bool = True
         if ca is not None:
             self._ssl = ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether a connection serves once
+        # one session for reusable connections, one for single-use ones
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
-        self._streams = 0  # now open
-        self._watched: WeakSet[Any] = WeakSet()  # connections with a callback on their end
+        self._streams = 0  # open exchanges
+        self._watched: WeakSet[Any] = WeakSet()  # connections that have a close callback
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
     ) -> AbstractAsyncContextManager[HttpStream]:
-        # llama.cpp says keep-alive and closes after a stream: the next request would be lost. Without
-        # TLS a new connection costs next to nothing, so a streamed one is not used again.
+        # llama.cpp announces keep-alive and closes the connection after a stream, so the next request would fail.
+        # Without TLS a new connection is cheap: the connection of a stream is not reused.
         single = stream and request.url.startswith("http:")
         clock = Clock(asyncio.get_running_loop(), timeouts, stream=stream)
         return _Exchange(self, request, credentials, clock, stream, single)
@@ -130,7 +133,7 @@ class AiohttpTransport(Transport):
         )
 
     def _connecting(self, seconds: float | None) -> aiohttp.ClientTimeout:
-        """The one deadline that is left to the HTTP library."""
+        """Return the connect deadline, the only one that aiohttp enforces."""
         limit = self._limits.get(seconds)
         if limit is None:
             limit = self._limits[seconds] = self._aiohttp.ClientTimeout(total=None, connect=seconds)
@@ -150,7 +153,7 @@ class AiohttpTransport(Transport):
         return opened
 
     def _translate(self, error: BaseException, clock: Clock, url: str) -> ProviderError:
-        """Return what a failure below HTTP means. Of the URL only the origin is named: its query may hold a key."""
+        """Return the error for a network failure. It names only the origin of the URL: the query may hold a key."""
         aiohttp = self._aiohttp
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
             return clock.expiry()
@@ -203,11 +206,11 @@ def _retrieve_exception(closed: asyncio.Future[None]) -> None:
 
 
 def _drop(session: aiohttp.ClientSession) -> None:
-    """Close the sockets of a session whose loop is not ours to wait in."""
+    """Close the sockets of a session that belongs to another event loop."""
     connector = session.connector
     session.detach()
     if connector is not None and not connector.closed:
-        connector._close()  # the part of close() that needs no waiting
+        connector._close()  # the part of close() that does not wait
 
 
 class _Exchange(HttpStream):
@@ -229,9 +232,9 @@ class _Exchange(HttpStream):
         self._stream = stream
         self._single = single
         self._counted = False
-        self._unpaused = 0  # bytes that were received since the event loop had a turn
+        self._unpaused = 0  # bytes received since the event loop had a turn
         self._response: aiohttp.ClientResponse | None = None
-        self._closed: asyncio.Future[None] | None = None  # done when the connection is gone
+        self._closed: asyncio.Future[None] | None = None  # done when the connection is closed
         self._on_closed: Callable[[asyncio.Future[None]], None] | None = None
 
     async def __aenter__(self) -> HttpStream:
@@ -248,7 +251,7 @@ class _Exchange(HttpStream):
             clock.start(partial(_cancel, task))
         failed: ProviderError | None = None
         try:
-            # The key is merged inside the call, so that it is in no local variable of ours.
+            # The key is merged inside the call: no local variable, and so no traceback, holds it.
             self._response = await session.request(
                 request.method,
                 request.url,
@@ -265,14 +268,14 @@ class _Exchange(HttpStream):
             )
         except asyncio.CancelledError:
             self._close()
-            # As asyncio.timeout does: what the clock alone cancelled is its expiry.
+            # As in asyncio.timeout: a cancellation that only the clock requested is a timeout.
             if clock.expired is not None and task is not None and task.uncancel() <= others:
                 raise clock.expiry() from None
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._close()
             failed = transport._translate(error, clock, request.url)
-            # The refusal of a proxy repeats the URL of the proxy, with its password.
+            # The error of a proxy contains the URL of the proxy, with its password.
             failed.__cause__ = None if isinstance(error, aiohttp.ClientResponseError) else without_frames(error)
         if self._response is None or failed is not None:
             raise failed or RuntimeError("there is no reply")
@@ -287,12 +290,13 @@ class _Exchange(HttpStream):
     def _watch(self, response: aiohttp.ClientResponse) -> None:
         """Fail the reader when the connection is closed.
 
-        The HTTP library does not wake the reader when it closes a connection itself: because the pool is
-        closed, or because chunks are not framed as they should be. The reader would wait for its deadline.
+        The HTTP library does not wake the reader when it closes a connection itself: because the
+        pool is closed, or because the chunked framing is invalid. The reader would wait for its
+        deadline.
         """
         protocol = response.connection.protocol if response.connection is not None else None
         if protocol is None:
-            return  # all has been received
+            return  # the body is complete
         self._on_closed = partial(_fail_reader, response.content, self._transport._aiohttp.ClientPayloadError)
         self._closed = protocol.closed
         if self._closed is None:
@@ -316,7 +320,7 @@ class _Exchange(HttpStream):
         if self._response is None or loop.is_closed() or self._clock.is_in_loop():
             self._close()
         else:  # dropped in another thread, as streams of dragoman.sync are
-            with suppress(RuntimeError):  # closed meanwhile
+            with suppress(RuntimeError):  # closed in the meantime
                 loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
@@ -328,7 +332,8 @@ class _Exchange(HttpStream):
             self._transport._streams -= 1
             self._counted = False
         if self._response is not None:
-            self._response.close()  # gives a connection whose body was read to the end back to the pool
+            # returns the connection to the pool if the body was read to its end
+            self._response.close()
             self._response = None
 
     def touch(self) -> None:
@@ -344,7 +349,7 @@ class _Exchange(HttpStream):
                 if clock.expired is not None:
                     raise clock.expiry()
                 self._check_ratio()
-            # Not ``read(n)``: that raises the bound of what the HTTP library reads ahead to n.
+            # Not ``read(n)``: it raises the limit of the read-ahead buffer of aiohttp to n.
             received = await self._content.readany()
             self._unpaused += len(received)
             self.over = self._content.at_eof()

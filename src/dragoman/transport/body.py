@@ -1,4 +1,4 @@
-"""Decompression of replies, a step at a time and bounded: a megabyte can hide a gigabyte."""
+"""Decompress replies in steps and within bounds: a megabyte can expand to a gigabyte."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import zlib
 from ..errors import InvalidResponseError, without_frames
 
 ACCEPTED = "gzip, deflate"
-# How many times its compressed size a reply may have, from the first bytes on. JSON reaches 30.
+# The largest allowed ratio of decompressed to compressed size. JSON reaches 30.
 MAX_RATIO = 100
-# Bytes that a reply may have whatever their ratio: a short one proves nothing.
+# The ratio is not checked below this many bytes: it is not meaningful for a short reply.
 RATIO_FREE = 128 * 1024
 _STEP = 64 * 1024
-_GZIP, _ZLIB, _RAW = 31, 15, -15  # how zlib names the containers
+_GZIP, _ZLIB, _RAW = 31, 15, -15  # the wbits of zlib for each encoding
 _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
@@ -45,7 +45,8 @@ class Inflater:
         try:
             data = inflate.decompress(self._pending, _STEP)
             self._pending = inflate.unconsumed_tail
-            while not data and inflate.eof and inflate.unused_data and self._window == _GZIP:  # one more member
+            # the next member of a gzip body
+            while not data and inflate.eof and inflate.unused_data and self._window == _GZIP:
                 pending = inflate.unused_data
                 inflate = self._inflate = zlib.decompressobj(_GZIP)
                 data = inflate.decompress(pending, _STEP)

@@ -31,10 +31,11 @@ class Timeouts(Struct, frozen=True):
 
 
 class Clock:
-    """Watch one call by one timer, however many chunks arrive.
+    """Watch the deadlines of one call with a single timer, however many chunks arrive.
 
     When a deadline passes, the clock calls the function that ``start`` was given, which ends the wait.
-    ``reading`` is true while the caller waits for the server; otherwise the server is not to blame.
+    ``reading`` is true while the caller waits for the server; time that the caller takes does not
+    count.
     """
 
     __slots__ = ("_began", "_expire", "_received", "_stream", "_timer", "_touched", "expired", "loop",
@@ -52,7 +53,7 @@ class Clock:
         self._expire: Callable[[], None] | None = None
 
     def start(self, expire: Callable[[], None]) -> None:
-        """Watch from now on; the deadlines count from the making of the clock."""
+        """Start the timer; the deadlines count from the creation of the clock."""
         self._expire = expire
         if self._timer is None:
             self._schedule()
@@ -116,5 +117,5 @@ class Clock:
                 if self._expire is not None:
                     self._expire()
                 return
-            self._touched, self._received = now, True  # the caller is busy, the server is not to blame
+            self._touched, self._received = now, True  # the caller is busy: its time does not count
         self._schedule()

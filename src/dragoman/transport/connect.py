@@ -1,4 +1,4 @@
-"""How a connection is made: addresses, TLS, proxies and Unix sockets.
+"""Open connections: addresses, TLS, proxies and Unix sockets.
 
 Names are looked up and addresses tried by ``create_connection``, with the delay of RFC 8305 ("happy
 eyeballs") between them. TLS is verified, at least 1.2, and offers ``http/1.1`` alone. A proxy is sent
@@ -25,7 +25,7 @@ from ..wire.urls import is_loopback
 from .connection import Connection, FramingError
 from .contract import Secret
 
-# What RFC 8305 recommends between two attempts, in seconds.
+# The delay between two connection attempts that RFC 8305 recommends, in seconds.
 _NEXT_ADDRESS = 0.25
 _SHUTDOWN_SECONDS = 1.0
 _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
@@ -42,7 +42,7 @@ class Target(Struct, frozen=True):
     scheme: str
     host: str
     port: int
-    authority: str  # as the Host field has it
+    authority: str  # the value of the Host field
     path: str
 
     @property
@@ -69,14 +69,14 @@ def parse_url(url: str) -> Target:
 
 
 class Proxy:
-    """An HTTP proxy. ``authorization`` is what it is sent, if its ``url`` has a user and a password."""
+    """An HTTP proxy. ``authorization`` is the header sent to it, if its ``url`` has a user and a password."""
 
     def __init__(self, url: str) -> None:
         scheme, found, _ = url.partition("://")
         if not found:
             url = f"http://{url}"
         elif scheme.lower() not in ("http", "https"):
-            # Sent in plain text, the key would go to a server that is not meant.
+            # An http:// request would send the key in plain text to the proxy.
             raise NetworkError(f"the proxy is a {scheme[:20]} URL; only http and https proxies are supported")
         try:
             parts = urlsplit(url)
@@ -96,10 +96,10 @@ class Proxy:
 
 
 def find_proxy(target: Target) -> Proxy | None:
-    """Return the proxy that the environment names for a URL; none for this machine, nor for what NO_PROXY lists."""
+    """Return the proxy that the environment names for a URL; none for loopback and for hosts in NO_PROXY."""
     if is_loopback(target.host):
         return None
-    # Loaded when it is needed: with it come http.client, email and most of a package's import time.
+    # Imported on demand: it imports http.client and email, which take most of the import time.
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     proxies = getproxies_environment()
@@ -125,7 +125,7 @@ def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
 
 
 def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
-    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a certificate of our own."""
+    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a client certificate."""
     if ca == "system":
         try:
             import truststore
@@ -143,19 +143,19 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
 
 @lru_cache(maxsize=1)
 def _default_context() -> ssl.SSLContext:
-    """Return the TLS settings that transports share; the authorities take 20 ms to read."""
+    """Return the TLS settings that transports share; reading the authorities takes 20 ms."""
     return make_context(None, None)
 
 
 class Dialer:
-    """Opens connections: directly, through a proxy, or to a Unix socket."""
+    """Open connections directly, through a proxy, or to a Unix socket."""
 
     def __init__(self, context: ssl.SSLContext | None, uds: str | None) -> None:
         self._context = context
         self._uds = uds
 
     async def dial(self, target: Target, proxy: Proxy | None, make: Make) -> Connection:
-        """Open a connection; raise a ``NetworkError`` that names the origin and the proxy, and nothing else."""
+        """Open a connection; raise a ``NetworkError`` that names only the origin and the proxy."""
         where, via = target.origin, f" through the proxy {proxy.origin}" if proxy is not None else ""
         try:
             if proxy is None:
@@ -179,7 +179,7 @@ class Dialer:
             raise unreached from without_frames(error)
 
     async def _reach(self, target: Target, make: Make, name: str) -> Connection:
-        """Connect to the host of ``target`` itself; ``name`` is whose certificate TLS must show."""
+        """Connect to the host of ``target``; ``name`` is the host name that the TLS certificate must have."""
         settings: dict[str, Any] = {}
         if target.is_tls:
             settings = {"ssl": self._context or _default_context(), "server_hostname": name}
@@ -188,7 +188,8 @@ class Dialer:
         if self._uds is not None:
             return (await loop.create_unix_connection(make, self._uds, **settings))[1]
         if isinstance(loop, asyncio.BaseEventLoop) and not _is_address(target.host):
-            settings["happy_eyeballs_delay"] = _NEXT_ADDRESS  # uvloop does not take it, and tries one after the other
+            # uvloop does not support it, and tries addresses in sequence
+            settings["happy_eyeballs_delay"] = _NEXT_ADDRESS
         return (await loop.create_connection(make, target.host, target.port, **settings))[1]
 
     async def _reach_proxy(self, target: Target, proxy: Proxy, make: Make) -> Connection:

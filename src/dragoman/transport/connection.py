@@ -7,7 +7,7 @@ state     what happens                        next      effect
 ========  ==================================  ========  =====================================================
 idle      ``send``                            head      the request is written
 idle      bytes on a new connection           head      a reply before the request (503 of a full server)
-idle      bytes on a used connection          closed    nobody asked; the pool drops the connection
+idle      bytes on a used connection          closed    unexpected; the pool drops the connection
 idle      end of file                         closed    the pool drops the connection
 head      a 1xx head other than 101           head      it is skipped
 head      101, invalid or too long a head     closed    ``failure`` is a ``FramingError``
@@ -43,25 +43,26 @@ from typing import Literal, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-# The most that a head, the trailers or the extensions of a chunk may have. Hosted APIs send 2 to 4 KiB.
+# The largest head, trailer section or chunk extensions, in bytes. Hosted APIs send 2 to 4 KiB.
 MAX_HEAD = 64 * 1024
-# The end of a stream follows its last event at once. Servers that send much more, or later, lose the connection.
+# The end of a stream follows its last event at once. If more bytes arrive, or later, the connection
+# is closed.
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 
 _FRAMING = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
-# A connection with a smaller buffer is for a stream that may not run far ahead of its reader.
+# A read-ahead limit below this gets a small receive buffer in the kernel as well.
 _USUAL_LIMIT = 64 * 1024
 
 State = Literal["idle", "head", "body", "drain", "done", "closed"]
 
 
 class FramingError(Exception):
-    """What arrived is not an HTTP/1.1 reply that we accept."""
+    """The received bytes are not an acceptable HTTP/1.1 reply."""
 
 
 class Owner(Protocol):
-    """The pool, as a connection knows it."""
+    """The part of the pool that a connection uses."""
 
     def handle_loss(self, connection: Connection) -> None:
         """Forget a connection whose socket is closed."""
@@ -87,8 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self.key = key
         self.state: State = "idle"
         self.status = 0
-        self.fields: list[tuple[bytes, bytes]] = []  # of the head, as they arrived
-        self.framing: dict[bytes, str] = {}  # those that decide how the body is read
+        self.fields: list[tuple[bytes, bytes]] = []  # header fields, as they arrived
+        self.framing: dict[bytes, str] = {}  # fields that define the framing of the body
         self.pieces: list[bytes] = []
         self.failure: Exception | None = None
         self.is_reusable = True
@@ -103,16 +104,16 @@ class Connection(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._awaited: State = "idle"
         self._timer: asyncio.TimerHandle | None = None
-        self._held = 0  # bytes in pieces
+        self._held = 0  # the number of bytes in pieces
         self._arriving: list[tuple[bytes, bytes]] = []
-        self._unframed = 0  # bytes since the last that were part of a body
+        self._unframed = 0  # bytes of framing since the last byte of a body
         self._interim = False
         self._paused = False
         self._poll: Callable[[], object] | None = None
         self._until_eof = False
         self._used = False
 
-    # for the exchange
+    # --- called by the exchange
 
     def send(self, head: bytes, body: bytes, *, limit: int) -> None:
         """Write a request and begin to wait for its reply; ``limit`` bounds how much of it is read ahead."""
@@ -142,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         return data
 
     def drain(self) -> None:
-        """Drop the rest of the body, if that takes neither long nor much, so that the connection can serve again."""
+        """Read and drop a short rest of the body, so that the connection can be reused."""
         if self.pieces:
             self.take()
         if self.state == "body":
@@ -155,14 +156,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.state != "done" or not self.is_reusable or transport is None or transport.is_closing():
             return False
         if transport.get_write_buffer_size():
-            return False  # the server replied before it had all of the request
+            return False  # the server replied before it received the complete request
         self.pieces.clear()
         self._held = 0
         self.state = "idle"
         return True
 
     def is_healthy(self) -> bool:
-        """Return whether an idle connection is open, also by what the event loop has not read yet."""
+        """Return whether an idle connection is still open; check the socket for an unread end of file."""
         transport = self.transport
         if self.state != "idle" or transport is None or transport.is_closing():
             return False
@@ -193,16 +194,18 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.close()
         self._loop.call_soon(self.close)
 
-    # for the event loop
+    # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         link: socket.socket | None = transport.get_extra_info("socket")
         if link is not None and link.family != getattr(socket, "AF_UNIX", None):
-            # A model may think for minutes; without probes a NAT forgets the connection and both sides wait.
+            # TCP keep-alive: a model may take minutes to answer, and a NAT drops idle connections
+            # without notice.
             link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self.limit < _USUAL_LIMIT:
-                # Backpressure reaches the server early: the kernel's usual buffer is 128 KiB and more.
+                # A small receive buffer, so that backpressure reaches the server early: the default
+                # is 128 KiB and more.
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * self.limit)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -229,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update()
 
     def _update(self) -> None:
-        """Wake the reader, hold the server back, or end draining, as the state demands."""
+        """Wake the reader, pause or resume reading (backpressure), or end draining, depending on the state."""
         state = self.state
         if self._waiter is not None and (self.pieces or state != self._awaited):
             self._wake()
@@ -237,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._held >= self.limit and not self._paused and self.transport is not None:
                 self._paused = True
                 self.transport.pause_reading()
-        elif self._timer is not None:  # it was drained
+        elif self._timer is not None:  # draining is complete
             if state == "done":
                 self._timer.cancel()
                 self._timer = None
@@ -256,13 +259,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.state != "done":
             self.state = "closed"
         self.is_reusable = False
-        self._poll = self._parser = self.transport = None  # the parser refers to this object
+        # break the reference cycle with the parser
+        self._poll = self._parser = self.transport = None
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
         self._owner.handle_loss(self)
 
-    # for the parser
+    # --- called by the parser
 
     def on_message_begin(self) -> None:
         if self.state != "head":
@@ -282,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         # Bytes of the body may have arrived with the last of the head: measure the fields only when it matters.
         if self._unframed > MAX_HEAD and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD:
             raise FramingError("the head is too long")
-        self.fields, self._arriving = self._arriving, []  # what follows are trailers
+        self.fields, self._arriving = self._arriving, []  # trailers follow
         self.framing = _read_framing(self.fields)
         self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, self.framing)
         self.is_reusable = self.is_reusable and self._parser.should_keep_alive()
@@ -306,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.state = "done"
 
-    # inside
+    # --- framing
 
     def _begin(self) -> None:
         self.state = "head"
@@ -317,7 +321,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_invalid(self, error: BaseException) -> None:
         if self.state in ("done", "closed"):
-            self.is_reusable = False  # the reply is complete, and what follows it is not for us
+            # the reply is complete; bytes that follow make the connection unusable
+            self.is_reusable = False
         else:
             self.fail(error if isinstance(error, FramingError) else FramingError(str(error)))
 
@@ -328,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _read_framing(fields: list[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Return the fields that decide how the body is read, by lower-case names."""
+    """Return the fields that define the framing of the body, by lower-case names."""
     found: dict[bytes, str] = {}
     for name, value in fields:
         if (key := name.lower()) in _FRAMING:
@@ -338,7 +343,7 @@ def _read_framing(fields: list[tuple[bytes, bytes]]) -> dict[bytes, str]:
 
 
 def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
-    """Return whether the end of file ends a body, by RFC 9112, section 6.3; refuse the heads that llhttp does not."""
+    """Return whether end of file ends the body (RFC 9112, section 6.3); reject invalid heads that llhttp accepts."""
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")
     if status < 100:
@@ -352,7 +357,7 @@ def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
 
 
 def _is_truncated(transport: asyncio.Transport | None) -> bool:
-    """Return whether TLS ended without ``close_notify``: then anyone may have cut the connection."""
+    """Return whether TLS ended without ``close_notify``: an attacker may have truncated the body."""
     link: ssl.SSLObject | None = transport.get_extra_info("ssl_object") if transport is not None else None
     if link is None:
         return False
@@ -365,7 +370,7 @@ def _is_truncated(transport: asyncio.Transport | None) -> bool:
 
 
 def _make_poll(fd: int) -> Callable[[], object]:
-    """Return a function that returns something true if a socket has bytes, an end of file or an error to report."""
+    """Return a function that polls a socket for bytes, end of file or an error."""
     if fd < 0:
         return lambda: True
     if not hasattr(select, "poll"):  # Windows

@@ -1,4 +1,4 @@
-"""What the provider asks of a transport: send a request once, hand out the reply as it arrives."""
+"""The interface of a transport: send a request once, return the reply as it arrives."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NoReturn
 from ..wire.codec import HttpReply, HttpRequest
 from .clock import Timeouts
 
-# An error page is never read further than this.
+# The largest part of an error body that is read, in bytes.
 MAX_ERROR_BODY = 1024 * 1024
 
 
 class Secret:
-    """A key that does not show itself."""
+    """A secret that ``repr`` and ``str`` do not show."""
 
     __slots__ = ("_value",)
 
@@ -23,7 +23,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str | None:
-        """Return the key itself; for the one place that sends it."""
+        """Return the secret in plain text, to send it."""
         return self._value
 
     def __bool__(self) -> bool:
@@ -43,7 +43,7 @@ class HttpStream(ABC):
     headers: Mapping[str, str]
     """The header fields. Names of ``HttpTransport`` are lower case; repeated fields are joined with a comma."""
     over: bool = False
-    """Is it known that all of the body was received? A shortcut: ``receive`` has nothing more then."""
+    """Whether the body is known to be complete; then ``receive`` returns nothing more."""
 
     @abstractmethod
     async def receive(self) -> bytes:
@@ -69,10 +69,10 @@ class Transport(ABC):
     def send(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
     ) -> AbstractAsyncContextManager[HttpStream]:
-        """Send once and wait for the head of the reply; leaving the context closes whatever is still open."""
+        """Send once and wait for the head of the reply; leaving the context closes the exchange."""
 
     async def exchange(self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts) -> HttpReply:
-        """Send a small request and read the whole reply."""
+        """Send a small request and read the complete reply."""
         async with self.send(request, credentials, timeouts) as reply:
             return HttpReply(reply.status, reply.headers, await reply.read())
 

@@ -15,7 +15,8 @@ from .contract import HttpStream, Secret, Transport
 class FixtureTransport(Transport):
     """Reply from a list, for tests: each entry is a status, headers and the chunks of a body.
 
-    A chunk that is an exception is raised in its place. What was sent is in ``requests``.
+    A chunk that is an exception is raised at its position. ``requests`` holds the requests that
+    were sent.
     """
 
     def __init__(self, *replies: tuple[int, Mapping[str, str], Iterable[bytes | Exception]]) -> None:

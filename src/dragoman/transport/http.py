@@ -1,4 +1,4 @@
-"""The client: one request and its reply at a time, over connections of a pool.
+"""The HTTP client: requests and replies over a connection pool.
 
 One pool per transport, owned by the event loop that first used it. No redirect is followed, no
 request is sent twice, every body is bounded, and cancelling closes the socket at once.
@@ -29,8 +29,8 @@ from .connection import Connection, FramingError
 from .contract import HttpStream, Secret, Transport
 from .pool import Pool
 
-# What a few compressed bytes became is read without a pause. After so many bytes the event loop gets a
-# turn, so that deadlines fire and other tasks run.
+# Decompressed bytes are read without yielding to the event loop. After this many bytes the event loop gets a turn, so
+# that deadlines fire and other tasks run.
 _TURN = 128 * 1024
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -42,11 +42,12 @@ _LIMIT = 64 * 1024
 class HttpTransport(Transport):
     """HTTP/1.1 on asyncio and llhttp.
 
-    ``proxy`` is a URL, ``"env"`` for what the environment says (never for loopback), or ``None``. ``ca`` is a file
-    of certificate authorities, ``"system"`` for those of the operating system (extra ``truststore``), or an
-    ``ssl.SSLContext``. ``cert`` is a client certificate: a file with its key, or the files of both, and a password.
-    ``uds`` is the path of a Unix socket that all requests go to. ``connections`` bounds how many are open to one
-    origin at a time; further calls wait, until their connect deadline.
+    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
+    ``None``. ``ca`` is a file of certificate authorities, ``"system"`` for those of the operating
+    system (extra ``truststore``), or an ``ssl.SSLContext``. ``cert`` is a client certificate: a
+    file with its key, or the files of both, and a password. ``uds`` is the path of a Unix socket
+    that all requests go to. ``connections`` bounds how many are open to one origin at a time;
+    further calls wait, until their connect deadline.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class HttpTransport(Transport):
             context = make_context(ca if isinstance(ca, str) else None, cert)
         self._dialer = Dialer(context, uds)
         self._connections = connections
-        self._proxies: dict[str, Proxy | None] = {}  # of the environment, by origin
+        self._proxies: dict[str, Proxy | None] = {}  # proxies of the environment, by origin
         self._pool: Pool | None = None
         self._closed = False
 
@@ -94,7 +95,7 @@ class HttpTransport(Transport):
             pool.drop()
             return
         pool.close(ConnectionAbortedError("the transport was closed"))
-        for _ in range(4):  # sockets are closed in the next turns of the loop
+        for _ in range(4):  # asyncio closes sockets in the next turns of the loop
             if not pool.sizes[0]:
                 break
             await asyncio.sleep(0)
@@ -105,7 +106,7 @@ class HttpTransport(Transport):
             pool.drop()
 
     def open_pool(self) -> Pool:
-        """Return the pool, which belongs to the event loop that first asked."""
+        """Return the pool; it belongs to the event loop of the first call."""
         if self._closed:
             raise RuntimeError("this provider is closed; connect() again")
         loop = asyncio.get_running_loop()
@@ -161,14 +162,14 @@ class _Exchange(HttpStream):
         self._credentials = credentials
         self._clock = clock
         self._stream = stream
-        # llama.cpp announces keep-alive and closes after a stream: the next request would be lost. Without TLS
-        # a new connection costs next to nothing, so the connection of a stream is not used again.
+        # llama.cpp announces keep-alive and closes the connection after a stream, so the next request would fail.
+        # Without TLS a new connection is cheap: the connection of a stream is not reused.
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None
         self._connection: Connection | None = None
-        self._fields: list[tuple[bytes, bytes]] = []  # decoded when they are asked for
+        self._fields: list[tuple[bytes, bytes]] = []  # decoded on first use
         self._inflater: Inflater | None = None
-        self._unpaused = 0  # decompressed bytes that were returned since the event loop had a turn
+        self._unpaused = 0  # decompressed bytes returned since the event loop had a turn
         self._counted = False
 
     async def __aenter__(self) -> HttpStream:
@@ -187,7 +188,7 @@ class _Exchange(HttpStream):
             if connection is None:
                 connection = await transport.dial(pool, key, target, proxy, clock, ahead if self._single else 0)
             self._connection = connection
-            # The key is merged inside the call, so that it is in no local variable of ours.
+            # The key is merged inside the call: no local variable, and so no traceback, holds it.
             connection.send(
                 _encode_head(request, target, self._credentials, proxy, stream=self._stream, close=self._single),
                 request.body,
@@ -215,7 +216,7 @@ class _Exchange(HttpStream):
         return self
 
     def _explain(self, connection: Connection, target: Target, proxy: Proxy | None) -> ProviderError:
-        """Return what it means that there is no reply. Of the URL only the origin is named: the rest may hold a key."""
+        """Return the error for a missing reply. It names only the origin of the URL: the rest may hold a key."""
         if self._clock.expired is not None:
             connection.failure = None
             return self._clock.expiry()
@@ -229,7 +230,8 @@ class _Exchange(HttpStream):
         connection, pool = self._connection, self._pool
         if kind is None and connection is not None and pool is not None and not self._single:
             self._connection = None
-            connection.drain()  # the last, empty chunk follows the end mark of a stream a moment later
+            # the last, empty chunk arrives shortly after the end mark of a stream
+            connection.drain()
             if connection.state != "drain":
                 pool.release(connection)
         self._close()
@@ -240,7 +242,7 @@ class _Exchange(HttpStream):
         if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
             self._close()
         else:  # dropped in another thread, as streams of dragoman.sync are
-            with suppress(RuntimeError):  # closed meanwhile
+            with suppress(RuntimeError):  # closed in the meantime
                 clock.loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
@@ -281,7 +283,7 @@ class _Exchange(HttpStream):
         return received
 
     def _take(self, connection: Connection) -> bytes:
-        """Return the bytes that have arrived, nothing at the end of the body, or raise what ended it."""
+        """Return the bytes that have arrived, or none at the end of the body; raise the error that ended it."""
         if self._clock.expired is not None:
             raise self._clock.expiry()
         if connection.pieces:
@@ -312,12 +314,13 @@ class _Exchange(HttpStream):
 def _read_target(url: str) -> Target:
     with suppress(ValueError):
         return parse_url(url)
-    raise NetworkError(_MALFORMED)  # without a cause: it would quote the URL, which may hold a key
+    # without a cause, which would contain the URL, and that may hold a key
+    raise NetworkError(_MALFORMED)
 
 
 @lru_cache(maxsize=256)
 def _field_name(name: str) -> str:
-    """Return the name of a header field in lower case; refuse one that is not a token, or that frames the request."""
+    """Return the name of a header field in lower case; reject invalid names, and fields that define framing."""
     if not _NAME.fullmatch(name) or (lower := name.lower()) in _FRAMING:
         raise ValueError("the name of a header cannot be sent")
     return lower
@@ -327,7 +330,7 @@ def _field_name(name: str) -> str:
 def _encode_fields(
     method: str, target: str, host: str, encoding: str, headers: tuple[tuple[str, str], ...], keys: tuple[str, ...]
 ) -> str:
-    """Return the head of a request as far as it is the same each time: without keys and the length."""
+    """Return the constant part of the head of a request: all but keys and the length."""
     fields = {"host": host, "user-agent": "dragoman", "accept": "*/*", "accept-encoding": encoding}
     fields |= {_field_name(name): value for name, value in headers}
     for name in keys:
@@ -356,7 +359,7 @@ def _encode_head(
             request.method,
             target.origin + target.path if is_absolute else target.path,
             target.authority,
-            "identity" if stream else ACCEPTED,  # a compressed stream gains little and can hide a gigabyte
+            "identity" if stream else ACCEPTED,  # a compressed stream gains little and can expand a thousandfold
             tuple(request.headers.items()),
             tuple(credentials),
         )

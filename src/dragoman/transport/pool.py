@@ -1,4 +1,4 @@
-"""The open connections of a transport: idle ones by origin, the youngest first, each for a limited time."""
+"""The connection pool of a transport: idle connections by origin, most recently used first, with a keep-alive limit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import suppress
 
 from .connection import Connection
 
-# Shorter than the server's own patience, or a request meets a closing door: uvicorn, node and llama.cpp
-# wait 5 s, the load balancers in front of hosted APIs a minute.
+# Keep-alive limit in seconds. It must be shorter than that of the server, or a request races with the server's close:
+# uvicorn, node and llama.cpp close after 5 s, the load balancers of hosted APIs after a minute.
 PLAIN_SECONDS = 4.0
 TLS_SECONDS = 50.0
 # How many idle connections to one origin are kept.
 MAX_IDLE = 100
-# What one connection reads at once, and how much one stream and all of a pool together may run ahead of
-# their readers: the more streams there are, the less each.
+# Bytes per read, and the limits of read-ahead for one stream and for all streams of a pool together: with more streams,
+# each may buffer less.
 _READ = 64 * 1024
 _AHEAD_EACH = 32 * 1024
 _AHEAD_ALL = 256 * 1024
@@ -24,7 +24,7 @@ _AHEAD_LEAST = 4 * 1024
 
 
 def share_ahead(streams: int) -> int:
-    """Return how many bytes each of so many streams may run ahead of its reader."""
+    """Return the read-ahead limit of each stream, in bytes, for a number of streams."""
     return max(_AHEAD_LEAST, min(_AHEAD_EACH, _AHEAD_ALL // max(1, streams)))
 
 
@@ -36,13 +36,13 @@ class Pool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int | None = None) -> None:
         self.loop = loop
-        self.streams = 0  # now open
+        self.streams = 0  # open connections
         self.is_closed = False
         self._limit = limit
         self._buffer = memoryview(bytearray(_READ))
         self._all: set[Connection] = set()
         self._idle: dict[str, list[Connection]] = {}
-        self._open: Counter[str] = Counter()  # with those that are being opened
+        self._open: Counter[str] = Counter()  # open connections and those being opened
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -52,11 +52,11 @@ class Pool:
         return len(self._all), sum(map(len, self._idle.values()))
 
     def share(self) -> int:
-        """Return how many bytes one more stream may run ahead of its reader."""
+        """Return the read-ahead limit of one more stream, in bytes."""
         return share_ahead(self.streams)
 
     def take(self, key: str) -> Connection | None:
-        """Return an idle connection, the one that was used last."""
+        """Return the most recently used idle connection."""
         idle = self._idle.get(key)
         while idle:
             connection = idle.pop()
@@ -66,7 +66,7 @@ class Pool:
         return None
 
     async def open(self, key: str, dial: Dial, buffer: int = _READ) -> Connection:
-        """Return a new connection, or one that became idle while this origin had as many as it may have."""
+        """Return a new connection; if the origin has reached its limit, wait for one that becomes idle."""
         while self._limit is not None and self._open[key] >= self._limit:
             await self._queue(key)
             if (idle := self.take(key)) is not None:
@@ -103,7 +103,7 @@ class Pool:
             self._call_next(key)
 
     def close(self, error: Exception | None = None) -> None:
-        """Close all connections at once; those that wait get ``error``."""
+        """Close all connections at once; waiting callers receive ``error``."""
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -116,7 +116,7 @@ class Pool:
         self._idle.clear()
 
     def drop(self) -> None:
-        """Close all connections from whichever thread, or after the event loop was closed."""
+        """Close all connections; callable from any thread, and after the event loop was closed."""
         try:
             is_here = asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -124,10 +124,10 @@ class Pool:
         if is_here or not self.loop.is_running():
             self.close()
         else:
-            with suppress(RuntimeError):  # closed meanwhile
+            with suppress(RuntimeError):  # closed in the meantime
                 self.loop.call_soon_threadsafe(self.close)
 
-    # for the connections
+    # --- called by connections
 
     def handle_loss(self, connection: Connection) -> None:
         if connection in self._all:
@@ -140,7 +140,7 @@ class Pool:
     def handle_drain(self, connection: Connection) -> None:
         self.release(connection)
 
-    # inside
+    # --- private
 
     def _expire(self) -> None:
         """Close the connections that have been idle for too long."""
@@ -166,7 +166,7 @@ class Pool:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._call_next(key)  # it was our turn, and we leave
+                self._call_next(key)  # this waiter was chosen and is cancelled: wake the next one
             raise
         finally:
             if turn in queue:

@@ -1,8 +1,8 @@
-"""What is refused: records that cannot be read, requests that cannot be sent, replies that are unsound.
+"""Validation of messages and settings, requests, schemas and replies.
 
-``parse`` turns the caller's own shapes into values; ``request`` holds a request against the contract
-and against what the model is known not to do; ``schema`` compiles JSON Schemas, never following a
-reference out of the document; ``reply`` judges tool calls and structured text.
+``parse`` turns strings, dictionaries and SDK shapes into values; ``request`` checks a request
+against the contract and against what the model is known not to support; ``schema`` compiles JSON
+Schemas, never following a reference out of the document; ``reply`` checks tool calls and structured text.
 """
 
 from .arguments import Messages, ResponseSchema, Settings, ToolChoices, Tools

@@ -1,4 +1,4 @@
-"""Check the blocks of messages: values made in Python are held to the same rules as records."""
+"""Check the blocks of messages: values built in Python follow the same rules as plain records."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ _PLAIN = (str, int, float, type(None), dict, list, tuple)
 def check_depth(value: Any, path: str, *, plain: bool = False) -> None:
     """Raise ``InvalidRequestError`` if lists and mappings are nested more than ``MAX_DEPTH`` levels deep.
 
-    With ``plain``, also if a part is not JSON: the encoder would send bytes and dates as strings of its own making.
+    With ``plain``, raise it for a part that is not JSON as well: the encoder would convert bytes
+    and dates to strings.
     """
     level = [value]
     for _ in range(MAX_DEPTH):

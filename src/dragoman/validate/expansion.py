@@ -15,7 +15,7 @@ from msgspec import Struct
 MAX_PATHS = 10_000
 MAX_LEVELS = 128
 _MAX_SAME_NAME = 16
-_CEILING = 10**9  # counts beyond this are not told apart
+_CEILING = 10**9  # counts are capped here
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 # Subschemas of the same value, of one property or index, and of any property or index.
@@ -24,12 +24,13 @@ _SAME = ("not", "if", "then", "else")
 _SAME_MAPS = ("dependentSchemas", "dependencies")
 _ANY_NAME = ("propertyNames", "unevaluatedProperties")
 _ANY_INDEX = ("contains", "unevaluatedItems")
-# The validator evaluates what stands next to these again to learn what was evaluated: measured, three times.
+# For these keywords the validator evaluates their siblings again, to learn which properties were evaluated.
+# Measured: three times.
 _AGAIN = ("unevaluatedProperties", "unevaluatedItems")
 
 
 class Expansion(NamedTuple):
-    """How often one part of a value is looked at, and how that grows with each level of a recursive schema."""
+    """How often one part of a value is visited, and the growth of that with each level of a recursive schema."""
 
     paths: int
     growth: int
@@ -67,7 +68,8 @@ def measure(schema: dict[str, Any]) -> Expansion:
 
     numbers = {id(node): at for at, node in enumerate(nodes)}
     order = _find_order(nodes, lambda node: _edges_onward(node, onward(node, numbers[id(node)])))
-    assert order is not None  # every cycle has a reference in it, and those inside of a component were left out
+    # every cycle contains a reference, and references inside a component were excluded
+    assert order is not None
     paths, growth = [1] * len(nodes), [0] * len(nodes)
     for at in order:
         node = nodes[at]
@@ -109,7 +111,7 @@ class _Graph:
         self._index(root)
         self.nodes: list[_Node] = []
         self._number(root)
-        for schema in self._schemas:  # which grows while it is read
+        for schema in self._schemas:  # the list grows during the iteration
             self.nodes.append(self._read(schema))
 
     def _index(self, root: dict[str, Any]) -> None:

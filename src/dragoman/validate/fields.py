@@ -1,4 +1,4 @@
-"""Read a mapping field by field: a value of the wrong kind and a field that is not known are errors with a path."""
+"""Read a mapping field by field; a value of the wrong type and an unknown field are errors that name the path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import InvalidRequestError, cut, quote
 
 C = TypeVar("C", bound=str)
 T = TypeVar("T")
-KINDS: dict[type, str] = {  # the kinds of values, in plain words
+KINDS: dict[type, str] = {  # names of types for error messages
     str: "a string",
     bool: "true or false",
     int: "an integer",
@@ -27,7 +27,7 @@ def kind_of(value: object) -> str:
 
 
 class Fields:
-    """A mapping and the path to it. Every read marks a field as known; ``done`` refuses the others.
+    """A mapping and the path to it. Every read marks a field as known; ``done`` rejects the others.
 
     A field that is ``None`` counts as absent, because SDKs dump every field they have; for the same reason ``done``
     ignores an empty list. A subclass decides what an error is (``fail``) and whether it is raised (``complain``).
@@ -46,7 +46,7 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self.data.get(name) is not None
 
-    # errors
+    # --- errors
 
     def at(self, name: str) -> str:
         """Return the path of a field."""
@@ -65,7 +65,7 @@ class Fields:
         """Raise the error for a problem with a field."""
         raise self.fail(problem, name)
 
-    # one field
+    # --- reading one field
 
     def take(self, name: str) -> Any:
         """Return a field of any kind."""
@@ -157,7 +157,7 @@ class Fields:
             self.refuse(name, "is required")
         return value
 
-    # the other fields
+    # --- fields that were not read
 
     def put(self, name: str, value: Any) -> None:
         """Set a field and count it among the rest."""

@@ -1,6 +1,6 @@
-"""The caller's own shapes, read into values: strings, plain records, chat-completion dictionaries.
+"""Read strings, plain records and chat-completion dictionaries into values.
 
-Nothing is skipped: a key that has no place in our values is an error that names it, unless its value
+No key is ignored: an unknown key is an error that names it, unless its value
 is ``None`` or an empty list (SDKs dump every field they have).
 """
 
@@ -66,7 +66,7 @@ def build_request(
     continues: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Read the arguments of a call into one ``Request``. ``settings`` go over ``config``."""
+    """Read the arguments of a call into one ``Request``. ``settings`` override ``config``."""
     response_type = None
     if isinstance(response_schema, Mapping):
         response_schema = dict(response_schema)
@@ -96,7 +96,7 @@ def build_request(
 
 
 def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
-    """Return the caller's own tools, and those that the provider runs."""
+    """Return the tools of the caller, and the server-side tools that the provider runs."""
     if not isinstance(tools, list | tuple):
         return tools, ()
     theirs: list[ServerTool] = []
@@ -114,7 +114,7 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
 
 
 def _apply_settings(config: RuntimeConfig, settings: Mapping[str, Any]) -> tuple[str | None, RuntimeConfig]:
-    """Return the system prompt and the settings with the keywords of a call over them."""
+    """Return the system prompt and the settings, overridden by the keywords of a call."""
     known = ("system", *RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
@@ -264,7 +264,8 @@ def _read_assistant(record: Fields) -> Assistant:
     return Assistant(blocks, tool_calls=[_read_tool_call(call) for call in record.inners("tool_calls")])
 
 
-# A mark for the provider's prompt cache: ours, and the one that clients of the anthropic wire and routers know.
+# The mark for the provider's prompt cache: the name in our values, and the name that the anthropic wire and
+# routers use.
 _MARKS = ("cache", "cache_control")
 
 
@@ -347,7 +348,7 @@ _OF_ASSISTANTS = frozenset({"output_text", "refusal", "thinking", "redacted_thin
 
 
 def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) -> Exception:
-    """Return the error for a block in the wrong role, without a type, or of a kind that has no place here at all."""
+    """Return the error for a block in the wrong role, without a type, or of an unknown type."""
     if not isinstance(kind, str):
         return record.fail("is required" if kind is None else f"must be a string, not {kind_of(kind)}", "type")
     if kind in elsewhere:
@@ -372,7 +373,7 @@ def _read_input_audio(record: Fields, mark: bool) -> Audio:
     return Audio(Inline(record.need_text("data")), f"audio/{_AUDIO.get(kind, kind)}", cache=mark)
 
 
-_AUDIO = {"mp3": "mpeg"}  # where a format's name is not its media type
+_AUDIO = {"mp3": "mpeg"}  # formats whose name differs from the media subtype
 
 
 def _read_tool_call(record: Fields) -> ToolCall:
@@ -399,7 +400,7 @@ def _read_arguments(record: Fields) -> dict[str, Any] | None:
 
 
 def _read_signed(record: Fields) -> Continuity | None:
-    """Return the state of a block that may give it as a signature alone."""
+    """Return the opaque state of a block, which may be a signature alone."""
     signature, state = record.text("signature"), _read_continuity(record)
     return Continuity(signature) if state is None and signature is not None else state
 

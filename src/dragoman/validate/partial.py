@@ -11,8 +11,8 @@ from ..messages import Request
 from .schema import compile_schema, has_final_error
 from .structured import unwrap
 
-# White space, then a mark, a string (its content without a cut escape, and its closing quote if it has arrived), or a
-# bare word: a number, true, false or null.
+# White space, then a punctuation mark, a string (its content without a truncated escape, and its closing quote if
+# it has arrived), or a literal: a number, true, false or null.
 _TOKEN = re.compile(r"""\s*+(?:([{}\[\],:])|"(?:[^"\\]++|\\(?:u[0-9a-fA-F]{4}|[^u]))*+("?)|[^\s{}\[\],:"]++)""")
 _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 _CLOSING = {"{": "}", "[": "]"}
@@ -22,15 +22,18 @@ _NOTHING = object()
 class PartialJson:
     """The beginning of a JSON text. ``read`` returns its value, completed by closing what is open.
 
-    A key without a value, and a number or word that may go on, are left out; a string is as long as it is.
+    A key without a value, and a number or literal that may be incomplete, are omitted; a string is
+    returned as far as it has arrived.
     """
 
     def __init__(self) -> None:
         self._text = ""
-        self._at = 0  # up to here the text is read
+        self._at = 0  # the text is parsed up to here
         self._open: list[str] = []  # the marks that close what is open, outermost first
         self._key_follows = False
-        self._end = (0, "", 0)  # where the text can be cut, what completes it there, and how many parts are open
+        # where the text can be truncated, the closing marks for that place, and how many parts are
+        # open
+        self._end = (0, "", 0)
 
     @property
     def is_complete(self) -> bool:
@@ -46,7 +49,7 @@ class PartialJson:
                 if quote == "" and not self._key_follows:
                     self._cut(found.end(), '"')
                 if quote == "" or found.end() == len(self._text):
-                    return  # it may go on: read it again with the next fragment
+                    return  # it may continue: parse it again with the next fragment
             self._at = found.end()
             if mark is None:
                 if not self._key_follows:
@@ -98,7 +101,8 @@ class PartialValue:
 
         The complete value is not returned: the reply has it, as an instance.
         """
-        if event.content_block_index != self._block:  # a model may write a text before its answer
+        # a model may write a text block before its answer
+        if event.content_block_index != self._block:
             self._block, self._json = event.content_block_index, PartialJson()
         self._json.feed(event.text)
         value, unfinished = self._json.read()

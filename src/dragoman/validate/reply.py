@@ -1,4 +1,4 @@
-"""Is the reply what the caller asked for?"""
+"""Check tool calls and structured text of a reply against the request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Expectation:
         self._check_calls = request.check_calls
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
-        """Why this call is not one that was offered, or ``None``."""
+        """Return why a call does not match the offered tools, or ``None``."""
         if not self._check_calls:
             return None if name else ("malformed", "the call has no name")
         parameters = self._parameters.get(name)
@@ -28,7 +28,7 @@ class Expectation:
         return None if wrong is None else ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
-        """The value of the final text under the schema, and what is wrong with it."""
+        """Return the final text parsed by the schema, and the first violation of the schema, if any."""
         try:
             value = read_json(text)
         except ValueError as error:

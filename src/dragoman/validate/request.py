@@ -1,4 +1,4 @@
-"""Is the request one that may be sent?"""
+"""Check a request before it is sent."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ from .schema import Schema, compile_schema, first_error
 def check_request(request: Request, *, history: bool = True) -> None:
     """Raise ``InvalidRequestError`` at the first thing that breaks the contract, naming its place.
 
-    Without ``history``, or without ``check_calls`` of the request, the arguments of earlier calls are not checked
-    against the tools of today. The gateway relays them as its client sent them: the client's tools may have changed.
+    Without ``history``, or without ``check_calls`` of the request, the arguments of earlier calls
+    are not checked against the current tools. The gateway relays them as its client sent them: the
+    client's tools may have changed.
     """
     _check_messages(request.messages, continues=request.continues)
     if request.tools:
@@ -84,7 +85,7 @@ def _check_messages(messages: Sequence[Message], *, continues: bool) -> None:
             raise InvalidRequestError(f"messages[{at}]: the conversation must begin with the user")
         elif kind is Assistant:
             content = message.content
-            # Nearly every turn is one text, which is checked here.
+            # Nearly every message is one text, which is checked here without a loop.
             if len(content) != 1 or type(block := content[0]) is not Text or not _is_plain(block):
                 _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
         else:
@@ -115,7 +116,7 @@ def _check_assistant(message: Assistant, path: str, open_calls: dict[str, int]) 
 
 
 def _holds_something(block: Any) -> bool:
-    """Return whether a block is more than an empty text; a signature alone is, and its issuer wants it back."""
+    """Return whether a block is more than an empty text; a signature counts, because its issuer needs it back."""
     return type(block) is not Text or block.text != "" or block.continuity is not None
 
 
@@ -138,8 +139,8 @@ def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) ->
 def _check_calls(messages: Sequence[Message], schemas: Mapping[str, Schema]) -> None:
     """Check the arguments of earlier calls against the tools that are offered now.
 
-    A call that was answered with an error is exempt: the model may have been told that its arguments were wrong,
-    and has to see both to correct itself.
+    A call whose result is an error is exempt: the error may be that its arguments were invalid, and the model
+    needs both to correct itself.
     """
     failed = {message.tool_call_id for message in messages if type(message) is ToolResult and message.is_error}
     for at, message in enumerate(messages):
@@ -230,20 +231,22 @@ def _check_reasoning(value: Any) -> None:
 def _is_finite(value: Any) -> bool:
     try:
         return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer too large for a float
         return False
 
 
-# --- what the model is known not to do ------------------------------------------------------------
+# --- what the model is known not to support
+# ------------------------------------------------------------
 
 
 def find_refusal(
     request: Request, capabilities: Capabilities, estimated_tokens: int | None = None, *, results: bool = True
 ) -> tuple[Refusal, ProviderError] | None:
-    """The first known falsehood the request runs into, in the adapter contract's order, or ``None``.
+    """Return the first capability that the request uses and the model is known to lack, or ``None``.
 
-    Only what the request uses is asked for, and only what is *known* counts. Structured output is
-    listed for those who choose between models; a provider by itself falls back to the prompt. Without
+    The order is that of the adapter contract. Only what the request uses is looked up, and an unknown capability
+    counts as present. Structured output is included for routing between models; a single provider puts the schema
+    into the prompt instead. Without
     ``results``, media in the results of tools do not count: a wire can put a text in their place.
     """
     image = _unreadable_image(request.messages, capabilities, User | ToolResult if results else User)
@@ -286,5 +289,5 @@ def _unreadable_image(messages: Sequence[Message], capabilities: Capabilities, k
 
 
 def _has_other_type(block: Image, accepted: Collection[str]) -> bool:
-    """Return whether an image is of a type that is not accepted; that of an address is only its caller's guess."""
+    """Return whether an image has a type that is not accepted. The type of a URL is not known, so it passes."""
     return isinstance(block.source, Inline) and block.media_type is not None and block.media_type not in accepted

@@ -1,4 +1,4 @@
-"""JSON Schemas: measured, compiled once, and cached by content and size."""
+"""JSON Schemas: measure, compile once, and cache by content up to a total size."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_CHECKS = 2_000_000
 """How many checks of a part against a subschema one validation may take."""
 _CACHED_SCHEMA = 64 * 1024  # bytes of JSON
 _CACHED_IN_ALL = 16 * 1024 * 1024  # bytes of memory
-_FEW_PATHS = 16  # with which counting the parts of a value costs more than it saves
+_FEW_PATHS = 16  # below this, counting the parts of a value costs more than it saves
 
 
 class Schema(NamedTuple):
-    """A compiled schema, and how much work it causes for each part of a value."""
+    """A compiled schema, and its number of checks for each part of a value."""
 
     validator: Any
     paths: int
@@ -36,7 +36,7 @@ def compile_schema(schema: Any, path: str) -> Schema:
         encoded = msgspec.json.encode(schema, order="sorted")
         # Compiling is the validity check: the metaschema alone misses bad patterns and dangling references.
         return _cache.get(encoded) or _compile(encoded)
-    except ValueError as error:  # the library's own errors are among these
+    except ValueError as error:  # the errors of the library are subclasses of these
         reason = cut(str(error).partition("\n")[0], 200)
         raise InvalidRequestError(f"{path} is not a valid JSON Schema: {reason}") from error
     except (TypeError, RecursionError) as error:
@@ -51,7 +51,8 @@ def first_error(schema: Schema, value: Any) -> str | None:
             return "it is too large to be checked against this schema"
         if schema.validator.is_valid(value):
             return None
-        # The validator remembers what it checked; its report of errors does not, and follows every path.
+        # Validation caches what it has checked; the listing of errors does not, and follows every
+        # path.
         if schema.growth > 1 and parts * schema.paths * schema.growth ** min(depth, 64) > MAX_CHECKS:
             return "it does not satisfy the schema, and is nested too deeply to say where"
         error = next(iter(schema.validator.iter_errors(value)))
@@ -87,7 +88,7 @@ def _measure_value(value: Any) -> tuple[int, int]:
 
 
 class _Cache:
-    """The schemas used last, up to an amount of memory. Threads share it."""
+    """An LRU cache of compiled schemas, bounded by memory. Thread-safe."""
 
     def __init__(self) -> None:
         self._schemas: OrderedDict[bytes, Schema] = OrderedDict()
@@ -121,7 +122,8 @@ _cache = _Cache()
 
 
 def _compile(encoded: bytes) -> Schema:
-    from jsonschema_rs import validator_for  # a tenth of the package's import, and for schemas only
+    # imported here: a tenth of the import time of the package, needed for schemas only
+    from jsonschema_rs import validator_for
 
     if len(encoded) > MAX_SCHEMA:
         raise ValueError(f"it is longer than {MAX_SCHEMA} bytes")

@@ -40,7 +40,7 @@ def to_instance(response: Response[Any], request: Request) -> Any:
         return None
     try:
         return convert_value(unwrap(value, kind), kind)
-    except ValueError as error:  # msgspec's and Pydantic's validation errors
+    except ValueError as error:  # validation errors of msgspec and Pydantic are subclasses
         name = getattr(kind, "__name__", str(kind))
         problem = f"the reply does not fit {cut(name)}: {cut(' '.join(str(error).split()), 300)}"
         raise _misfit(response, request, problem, str(error)) from error
@@ -54,7 +54,7 @@ def unwrap(value: dict[str, Any], kind: Any, default: Any = None) -> Any:
 
 def convert_value(value: Any, kind: Any) -> Any:
     """Return plain data as an instance of a type; ``ValueError`` if it does not fit."""
-    if hasattr(kind, "model_validate"):  # Pydantic, by its shape
+    if hasattr(kind, "model_validate"):  # a Pydantic model, recognised by its method
         return kind.model_validate(value)
     adapter = pydantic_adapter(kind)
     return adapter.validate_python(value) if adapter is not None else msgspec.convert(value, kind)
