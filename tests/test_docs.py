@@ -17,10 +17,13 @@ import pytest
 import dragoman
 from dragoman.cli import main
 from dragoman.local import LocalServer
+from dragoman.registry import load_vendor, vendor_names
 
 from .pages import PAGES, ROOT, read_blocks, run_page
 from .real.tiny import write_model
 from .reference import MODULES, write_layers, write_pages
+from .vendor_pages import EXAMPLES, write_tables
+from .vendor_pages import PAGES as VENDOR_PAGES
 from .wire.blocks import PAGE, with_table
 
 
@@ -74,6 +77,49 @@ def test_the_design_page_prints_the_list_of_layers() -> None:
     assert page == write_layers(page), "run: python -m tests.test_docs"
 
 
+@pytest.mark.parametrize("page", VENDOR_PAGES, ids=lambda page: page.name)
+def test_tables_of_vendors_match_the_catalogue(page: Path) -> None:
+    text = page.read_text()
+    assert text == write_tables(text), "run: python -m tests.test_docs"
+
+
+def test_example_models_are_in_the_catalogue() -> None:
+    assert set(EXAMPLES) <= set(vendor_names())
+    for vendor, model in EXAMPLES.items():
+        known = load_vendor(vendor)
+        assert known.local or model in known.models, f"{vendor}:{model}"
+
+
+def test_every_case_that_a_page_cites_exists() -> None:
+    cases = ROOT / "src/dragoman/conformance/cases"
+    cited = {case for page in PAGES for case in re.findall(r"case `([\w/-]+)`", page.read_text())}
+    assert len(cited) > 20
+    assert [case for case in cited if not list(cases.glob(f"{case}.*"))] == []
+
+
+def _figure(text: str) -> float:
+    number, unit = re.fullmatch(r"([\d.,]+) (ms|µs)", text.strip()).groups()  # type: ignore[union-attr]
+    return float(number.replace(",", "")) * (1000 if unit == "ms" else 1)
+
+
+def test_figures_of_the_comparison_are_those_of_the_bench() -> None:
+    """The README rounds; the page of the bench may be renewed. They agree within a factor of two."""
+
+    def rows(text: str) -> dict[str, list[str]]:
+        lines = [line.strip("| ").split("|") for line in text.splitlines() if line[:1] == "|"]
+        return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+    bench = (ROOT / "docs/performance.md").read_text()
+    measured = rows(bench.partition("### The openai wire")[2].partition("###")[0])
+    claimed = rows((ROOT / "README.md").read_text())
+    names = ["raw", "floor", "dragoman", "any-llm", "openai", "pydantic-ai", "langchain", "litellm"]
+    for row, source in (("CPU of a call", "complete, text"), ("CPU of a streamed chunk", "stream, a chunk, coalesced")):
+        peers = dict(zip(names, measured[source], strict=True))
+        for cell, peer in zip(claimed[row], ("dragoman", "litellm", "pydantic-ai"), strict=False):
+            found = float(peers[peer].split()[0].replace(",", ""))
+            assert 0.5 < _figure(cell) / found < 2, (row, peer)
+
+
 def test_everything_of_the_package_can_be_looked_up() -> None:
     assert set(dragoman._PLACES.values()) <= set(MODULES)  # noqa: SLF001 - the table of lazy imports
 
@@ -104,15 +150,17 @@ def test_the_site_holds_every_page_and_nothing_from_elsewhere(tmp_path: Path) ->
 
 
 def test_short_enough_to_be_read() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
     assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 30
 
 
 if __name__ == "__main__":
-    for place, content in write_pages().items():
-        target = ROOT / "docs/reference" / place
+    for name, content in write_pages().items():
+        target = ROOT / "docs/reference" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content)
     design = ROOT / "docs/design.md"
     design.write_text(write_layers(design.read_text()))
     PAGE.write_text(with_table(PAGE.read_text()))
+    for place in VENDOR_PAGES:
+        place.write_text(write_tables(place.read_text()))

@@ -101,7 +101,7 @@ def test_the_package_is_the_installed_one(install: Install) -> None:
 
 
 def test_the_program_of_the_readme(install: Install) -> None:
-    [program] = [block.text for block in read_blocks(README) if block.language == "python"]
+    [program, *_] = [block.text for block in read_blocks(README) if block.language == "python"]
     printed = install.run_python(program)
     assert "stop" in printed or "length" in printed
     assert len(printed) > 20
@@ -139,6 +139,7 @@ COMMANDS = {
         "dragoman ready local",
     ],
     "dragoman plan FILE --to MODEL": ["dragoman plan conversation.json --to anthropic:claude-sonnet-4-6"],
+    "dragoman serve --model fast=openai:gpt-5-mini --model small=local": ["dragoman serve --help"],
     "dragoman serve · sim · check URL": [
         "dragoman serve --help",
         "dragoman sim script.yaml --check",

@@ -1,0 +1,100 @@
+"""Tables of vendors in the documentation, written from the catalogue; ``python -m tests.test_docs`` renews them.
+
+``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor: ID -->`` the facts about one vendor.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dragoman.registry import Vendor, load_vendor, vendor_names
+
+from .pages import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "providers").glob("*.md"))]
+
+# A model of each hosted vendor as an example, and servers of one's own with a name that users know.
+EXAMPLES = {
+    "openai": "gpt-5",
+    "anthropic": "claude-sonnet-4-6",
+    "google": "gemini-2.5-pro",
+    "azure": "gpt-5",
+    "openrouter": "anthropic/claude-sonnet-4.6",
+    "groq": "llama-3.3-70b-versatile",
+    "mistral": "mistral-large-latest",
+    "deepseek": "deepseek-chat",
+    "xai": "grok-4.3",
+    "together": "openai/gpt-oss-120b",
+    "fireworks": "accounts/fireworks/models/gpt-oss-120b",
+    "cerebras": "gpt-oss-120b",
+    "cohere": "embed-v4.0",
+    "jina": "jina-embeddings-v4",
+    "voyage": "voyage-3.5",
+    "ollama": "llama3",
+    "vllm": "MODEL",
+    "llamacpp": "default",
+    "lmstudio": "MODEL",
+    "sglang": "MODEL",
+    "tei": "MODEL",
+}
+_FEATURES = {
+    "supports_tools": "tools",
+    "supports_images": "images",
+    "supports_documents": "documents",
+    "supports_thinking": "reasoning",
+    "supports_structured_output": "structured output",
+    "supports_prompt_caching": "prompt caching",
+}
+_TABLE = re.compile(r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", re.DOTALL)
+_FACTS = re.compile(r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", re.DOTALL)
+
+
+def write_tables(text: str) -> str:
+    """Return a page with its tables of vendors renewed."""
+    text = re.sub(
+        r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", lambda m: m[1] + write_table() + m[2], text, flags=re.S
+    )
+    return re.sub(
+        r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", lambda m: m[1] + write_facts(m[2]) + m[3], text, flags=re.S
+    )
+
+
+def write_table() -> str:
+    """Return the table of names and key variables."""
+    order = [*EXAMPLES, *vendor_names()]
+    vendors = sorted(map(load_vendor, vendor_names()), key=lambda vendor: order.index(vendor.id))
+    rows = [f"| {v.name} | `{v.id}:{example(v)}` | {_key(v)} |\n" for v in vendors]
+    return "".join(["| vendor | name | key |\n|---|---|---|\n", *rows])
+
+
+def example(vendor: Vendor) -> str:
+    """Return the name of a model of the vendor, for an example."""
+    return EXAMPLES.get(vendor.id) or next(iter(vendor.models), "MODEL")
+
+
+def _key(vendor: Vendor) -> str:
+    return f"`{vendor.api_key_env}`" if vendor.api_key_env else "none"
+
+
+def write_facts(vendor_id: str) -> str:
+    """Return the facts of the catalogue about one vendor, as a table."""
+    vendor = load_vendor(vendor_id)
+    rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor))]
+    rows.append(("base URL", f"`{vendor.base_url}`" if vendor.base_url else "your own; see below"))
+    if vendor.base_url_env:
+        rows.append(("address from", f"`{vendor.base_url_env}`"))
+    others = [name for name in vendor.wires if name != vendor.wire]
+    rows.append(("wire", f"`{vendor.wire}`" + "".join([f", or `{name}`" for name in others])))
+    for side, label in ((vendor.embed, "embeddings"), (vendor.rerank, "reranking")):
+        if side is not None:
+            rows.append((label, f"wire `{side.wire}`"))
+    chat = [caps for name, caps in vendor.models.items() if name not in vendor.not_chat]
+    if chat and vendor.chats:
+        counts = [f"{label} {sum(_knows(caps, field) for caps in chat)}" for field, label in _FEATURES.items()]
+        rows.append((f"{len(chat)} chat models in the catalogue, of which", ", ".join(counts)))
+    rows.append(("vendor's documentation", f"<{vendor.docs}>"))
+    return "".join(["| fact | value |\n|---|---|\n", *[f"| {label} | {value} |\n" for label, value in rows]])
+
+
+def _knows(capabilities: object, name: str) -> bool:
+    return bool(getattr(capabilities, name).value)
