@@ -32,7 +32,6 @@ NOT_YET = (
     "src/dragoman/integrations",
     "src/dragoman/local",
     "src/dragoman/log",
-    "src/dragoman/middleware",
     "src/dragoman/permission.py",
     "src/dragoman/registry",
     "src/dragoman/replay",

@@ -1,4 +1,4 @@
-"""Around the provider: each of these is a ``Provider`` around a ``Provider``.
+"""Middleware: each of these is a ``Provider`` that wraps another ``Provider``.
 
 ``Retry`` sends again, ``Fallback`` changes to another model, ``RateLimit`` waits, ``Observe`` reports, ``Record``
 keeps cassettes, ``Cache`` keeps replies. ``describe`` prints a stack of them. Their order: outermost ``Cache``, then

@@ -11,8 +11,8 @@ an authentication error                                             the provider
 a success                                                           the model and its provider are back
 ==================================================================  =================================
 
-Only transient failures and authentication errors count. A call that was cancelled, refused as
-invalid, too long, unsupported or answered with nonsense says nothing about availability.
+Only transient failures and authentication errors count. A call that was cancelled, rejected as
+invalid, too long or unsupported, or that got an invalid reply, does not count.
 """
 
 from __future__ import annotations
@@ -50,29 +50,30 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _State:
-    """What is known of one model, or of one provider as a whole."""
+    """The state of one model, or of one provider."""
 
     __slots__ = ("failed", "failures", "probe", "quiet", "since", "trigger")
 
     def __init__(self, memory: int, quiet: float) -> None:
         self.quiet = quiet
-        self.failures: deque[float] = deque(maxlen=memory)  # a model's in a row; a provider's network errors
-        self.since: float | None = None  # unavailable since
+        # consecutive failures of a model, or network errors of a provider
+        self.failures: deque[float] = deque(maxlen=memory)
+        self.since: float | None = None  # when it became unavailable
         self.trigger: Trigger | None = None
-        self.failed = 0.0  # the last time; nobody but a probe asks after that, while it is unavailable
+        self.failed = 0.0  # time of the last failure; while unavailable, only a probe is sent
         self.probe: Admission | None = None
 
     def burst(self, span: float) -> bool:
-        """Is the memory full of failures that all lie within ``span`` seconds?"""
+        """Return whether the last failures, as many as are remembered, lie within ``span`` seconds."""
         return len(self.failures) == self.failures.maxlen and self.failures[-1] - self.failures[0] <= span
 
     def reopens_in(self, now: float) -> float:
-        """Seconds until a probe may go; 0 when anybody or a probe may go now."""
+        """Return the seconds until a probe may be sent; 0 if a call or a probe may be sent now."""
         return 0.0 if self.since is None else max(0.0, self.quiet - (now - self.failed))
 
 
 class Admission:
-    """Leave to ask a target once. Say how it went; whatever is said after the first word is ignored."""
+    """Permission for one call of a target. Report its result once; later reports are ignored."""
 
     __slots__ = ("_availability", "_done", "changes", "is_probe", "model", "provider")
 
@@ -80,18 +81,19 @@ class Admission:
         self.provider = provider
         self.model = model
         self.is_probe = is_probe
-        self.changes: list[ProviderUnavailable | ProviderRecovered] = []  # that the result of the call led to
+        # changes of availability that the result caused
+        self.changes: list[ProviderUnavailable | ProviderRecovered] = []
         self._availability = availability
         self._done = False
 
     def succeed(self) -> None:
-        """It answered."""
+        """Report that the target answered."""
         if not self._done:
             self._done = True
             self._availability._succeeded(self)
 
     def fail(self, error: ProviderError) -> None:
-        """It failed; whether that counts depends on the error."""
+        """Report a failure; only some errors count."""
         if self._done:
             return
         if isinstance(error, AuthenticationError) or error.transient:
@@ -101,10 +103,11 @@ class Admission:
             self.release()
 
     def release(self) -> None:
-        """It ended in a way that says nothing about the target."""
+        """Report an end that does not count, such as a cancellation."""
         if not self._done:
             self._done = True
-            self._availability._end_probe(self)  # and the next probe may go at once: this was none
+            # the next probe may be sent at once: this one had no result
+            self._availability._end_probe(self)
 
 
 class Availability:
@@ -127,13 +130,13 @@ class Availability:
         self._models: dict[tuple[str, str], _State] = {}
 
     async def refresh(self) -> None:
-        """Read what other processes have found, where the state is shared with them."""
+        """Read the findings of other processes, if the state is shared with them."""
 
     async def close(self) -> None:
-        """Release connections, where the state is shared."""
+        """Release connections, if the state is shared."""
 
     def admit(self, provider: str, model: str) -> Admission | None:
-        """Leave to ask this target, which must be answered; ``None`` while it is unavailable."""
+        """Return permission for a call, whose result must be reported; ``None`` while the target is unavailable."""
         now = self._clock()
         closed = [state for state in self._states(provider, model) if state.since is not None]
         if any(state.probe is not None or state.reopens_in(now) > 0 for state in closed):
@@ -144,19 +147,19 @@ class Availability:
         return admission
 
     def is_available(self, provider: str, model: str) -> bool:
-        """Is it asked as usual? Asking here admits nobody and probes nothing."""
+        """Return whether a target is available. This neither admits a call nor starts a probe."""
         return all(state.since is None for state in self._states(provider, model))
 
     def reopens_in(self, provider: str, model: str) -> float:
-        """Seconds until a probe may go to an unavailable target; 0 for an available one."""
+        """Return the seconds until a probe of an unavailable target; 0 for an available one."""
         now = self._clock()
         return max([state.reopens_in(now) for state in self._states(provider, model)])
 
     def trigger(self, provider: str, model: str) -> Trigger | None:
-        """What made this target unavailable; the provider's reason before the model's."""
+        """Return what made this target unavailable; the reason of the provider before that of the model."""
         return next((state.trigger for state in self._states(provider, model) if state.since is not None), None)
 
-    # told by admissions
+    # --- called by admissions
 
     def _succeeded(self, admission: Admission) -> None:
         whole, state = self._states(admission.provider, admission.model)
@@ -172,20 +175,20 @@ class Availability:
         self._end_probe(admission)
         now = whole.failed = state.failed = self._clock()
         if isinstance(error, AuthenticationError):
-            self._shut(admission, whole, "provider_wide", "auth_error")
+            self._trip(admission, whole, "provider_wide", "auth_error")
             return
         state.failures.append(now)
-        fell = state.burst(self.thresholds.failure_seconds) and self._shut(
+        fell = state.burst(self.thresholds.failure_seconds) and self._trip(
             admission, state, "model_specific", "5_consecutive_failures", model
         )
         if error.error_class == "network":
             whole.failures.append(now)
             if whole.burst(self.thresholds.network_seconds):
-                self._shut(admission, whole, "provider_wide", "dns_error")
-        if fell and self._fallen(provider, now) >= self.thresholds.models:
-            self._shut(admission, whole, "provider_wide", "multi_model_failures")
+                self._trip(admission, whole, "provider_wide", "dns_error")
+        if fell and self._count_unavailable(provider, now) >= self.thresholds.models:
+            self._trip(admission, whole, "provider_wide", "multi_model_failures")
 
-    # inside
+    # --- private
 
     def _states(self, provider: str, model: str) -> tuple[_State, _State]:
         whole = self._providers.get(provider)
@@ -201,8 +204,8 @@ class Availability:
             if state.probe is admission:
                 state.probe = None
 
-    def _fallen(self, provider: str, now: float) -> int:
-        """How many models of a provider became unavailable lately and still are."""
+    def _count_unavailable(self, provider: str, now: float) -> int:
+        """Count the models of a provider that recently became unavailable and still are."""
         times = [state.since for (owner, _), state in self._models.items() if owner == provider]
         return sum([since is not None and now - since <= self.thresholds.model_seconds for since in times])
 
@@ -210,8 +213,8 @@ class Availability:
         named = [(model, state) for (owner, model), state in self._models.items() if owner == provider]
         return tuple(sorted([model for model, state in named if state.since is None]))
 
-    def _shut(self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str) -> bool:
-        """Make it unavailable; false if it was."""
+    def _trip(self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str) -> bool:
+        """Mark a state as unavailable; return false if it was already."""
         provider = admission.provider
         if state.since is not None:
             return False

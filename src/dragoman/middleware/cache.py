@@ -1,4 +1,4 @@
-"""A response cache: the same request is sent once, and later calls get the stored reply for free."""
+"""Response cache: a request is sent once; later identical calls receive the stored reply at no cost."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _SOUND = ("stop", "length", "tool_calls", "content_filter")
 
 
 class Cache(Wrapper, Middleware):
-    """Returns a stored reply to a request that was answered before, without a call.
+    """Return a stored reply to a request that was answered before, without a call.
 
     ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://`` URL. The key is
     that of cassettes: a hash of everything that changes the reply, together with the provider's name; a stream
     and a complete reply share it. Identical calls that run at the same time are sent once.
 
-    A hit has ``Response.cached`` set, no ``raw``, and a usage of zero tokens, so it costs nothing wherever costs
-    are added up. Replies that failed or were cancelled are never stored. A store that fails is reported in the
-    log and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out; ``"refresh"`` sends it and
-    replaces what is stored.
+    A hit has ``Response.cached`` set, no ``raw``, and zero usage, so it adds nothing to any sum of
+    costs. Replies that failed or were cancelled are never stored. A store that fails is reported in
+    the log and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out;
+    ``"refresh"`` sends it and replaces the stored reply.
     """
 
     def __init__(self, provider: Provider, store: Store | str | os.PathLike[str]) -> None:
@@ -150,7 +150,8 @@ class Cache(Wrapper, Middleware):
             log.warning("the cache cannot be read, so the call is sent: %s", type(error).__name__)
             return None
         known = [event for event in events if not isinstance(event, UnknownEvent)]
-        return known if len(known) == len(events) and known else None  # else a later version stored it
+        # a missing or unreadable entry may come from a later version
+        return known if len(known) == len(events) and known else None
 
     async def _write(self, key: str, events: Sequence[Event]) -> None:
         try:
@@ -160,10 +161,11 @@ class Cache(Wrapper, Middleware):
 
 
 class RetrievalCache(RetrievalPolicy):
-    """Returns vectors and rankings that were answered before; see ``Cache``.
+    """Return vectors and rankings that were answered before; see ``Cache``.
 
-    Vectors are stored text by text: a request is sent with the texts only that are not stored. The usage of an answer
-    is what was really sent; one that came from the cache as a whole has ``from_cache`` set and costs nothing.
+    Vectors are stored text by text: a request contains only the texts that are not stored. The usage of an
+    answer covers only what was sent; an answer that came entirely from the cache has ``from_cache`` set and
+    costs nothing.
     """
 
     title = "Cache"

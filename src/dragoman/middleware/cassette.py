@@ -1,18 +1,16 @@
-"""Cassettes: what was asked and what was heard, in a file that people can read and tests can play.
+"""Cassettes: recorded requests and replies, in a readable file that tests can play back.
 
-A cassette is a file of JSON lines. The first says what it is; then, for each call, a line with the
-request and its key, a line for each event with the seconds since the call began, and a line that says
-how the call ended::
+A cassette is a file of JSON lines. The first names the format. Then, for each call, there is a line with the
+request and its key, a line for each event with the seconds since the start of the call, and a line with its end::
 
     {"cassette": 1}
     {"key": "5d0c...", "request": {"messages": [{"role": "user", "content": "Hi"}], ...}}
     {"at": 0.211, "event": {"type": "message.start", ...}}
     {"at": 0.498, "end": null}
 
-Headers are never part of it: it holds what was said and what was heard. In the request, which is there
-to be read, and in errors, texts that look like keys are hidden, and whatever stands under the name of
-one (``api_key``, ``password``). A reply is kept as it came. Cut into events, with arguments in pieces and
-whole, it could not lose a word and still be played as the same reply.
+Headers are never recorded. In requests and errors, strings that look like keys are masked, and so are values
+under the name of a secret (``api_key``, ``password``). Replies are recorded verbatim, because a masked reply
+could not be played back.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class CassetteError(ValueError):
 
 
 class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, it is a miss
-    """A call was made that is not on the cassette. ``diff`` compares it with the nearest that is."""
+    """The cassette has no recording of a call. ``diff`` compares the call with the most similar recording."""
 
     def __init__(self, path: Path, key: str, why: str, diff: str) -> None:
         super().__init__(f"{path}: {why}" + (f"\n{diff}" if diff else ""))
@@ -71,14 +69,14 @@ class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, i
 
 
 def request_key(request: Request) -> str:
-    """The key of a request: a hash of everything that changes the reply, and of nothing else."""
+    """Return the key of a request: a hash of everything that changes the reply, and of nothing else."""
     return hashlib.sha256(msgspec.json.encode(_canonical(request), order="sorted")).hexdigest()
 
 
 def _canonical(request: Request) -> dict[str, Any]:
-    """The request as plain data, without what differs from one run to the next."""
+    """Return a request as plain data, without fields that differ between runs."""
     plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
-    # Whose key a call was made with does not change its reply, and the hash of a short one could be guessed back.
+    # The API key does not change the reply, and a short key could be guessed from its hash.
     extras = plain["config"].get("extras")
     if extras:
         plain["config"]["extras"] = hide_named(extras)
@@ -91,7 +89,7 @@ def _canonical(request: Request) -> dict[str, Any]:
 
 
 def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]:
-    """Return a request of an embedder or a reranker as plain data, without what differs from one run to the next."""
+    """Return a request of an embedder or a reranker as plain data, without fields that differ between runs."""
     plain = msgspec.to_builtins(request, str_keys=True)
     plain["extras"] = hide_named(plain["extras"])
     return {
@@ -147,7 +145,7 @@ def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Rankin
 
 
 def same_numbers(value: Any) -> Any:
-    """1.0 as 1: they are equal settings."""
+    """Replace 1.0 by 1: equal settings must have equal keys."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
@@ -156,7 +154,7 @@ def same_numbers(value: Any) -> Any:
 
 
 def hide(value: Any) -> Any:
-    """For people to read: without what is shaped like a key, or stands under the name of one."""
+    """Mask strings that look like keys, and values under the name of a secret."""
     return _scrub_all(hide_named(value))
 
 
@@ -168,16 +166,17 @@ def _scrub_all(value: Any) -> Any:
     return [_scrub_all(item) for item in value] if isinstance(value, list) else value
 
 
-# How names of secrets end, without what stands between words. Not every token is one: servers have end-of-text tokens.
+# How names of secrets end, without separators. "token" is not in the list: servers have end-of-text
+# tokens.
 _SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "password", "passwd", "authorization",
                  "credential", "accesstoken", "apitoken", "authtoken", "bearertoken", "idtoken", "refreshtoken",
                  "securitytoken", "sessiontoken")  # fmt: skip
 
 
 def hide_named(value: Any) -> Any:
-    """Hide what stands under the name of a secret."""
+    """Mask the values under the name of a secret."""
     if isinstance(value, dict):
-        return {name: _veil(item) if _is_secret(name) else hide_named(item) for name, item in value.items()}
+        return {name: _mask(item) if _is_secret(name) else hide_named(item) for name, item in value.items()}
     return [hide_named(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -186,12 +185,12 @@ def _is_secret(name: str) -> bool:
     return word == "token" or word.endswith(_SECRET_NAMES)
 
 
-def _veil(value: Any) -> Any:
-    """Nothing of a secret but its shape: a schema of a parameter that is named so is still a schema."""
+def _mask(value: Any) -> Any:
+    """Mask the values of a secret, but keep the structure: the schema of a parameter of that name stays valid."""
     if isinstance(value, dict):
         return hide_named(value)
     if isinstance(value, list | tuple):
-        return [_veil(item) for item in value]
+        return [_mask(item) for item in value]
     return value if value is None or isinstance(value, bool) or value == "" else "[hidden]"
 
 
@@ -208,7 +207,7 @@ def write_error(error: ProviderError) -> dict[str, Any]:
     """Return an error as JSON values."""
     kind = next(name for each in type(error).__mro__ if (name := each.__name__) in _KINDS)
     facts = {name: value for name in (*_FACTS, *_MORE_FACTS) if (value := getattr(error, name, None)) not in (None, {})}
-    # The model's own words, and its caller's schema, are kept as they were; the rest is for people.
+    # The output of the model and the schema of the caller are needed verbatim; the rest is masked.
     kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
     said = hide(msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept}))
     return {"class": kind, "message": scrub(error.message), "quotable": error.quotable, **said, **kept}
@@ -230,14 +229,14 @@ def read_error(data: Mapping[str, Any]) -> ProviderError:
 
 
 class Take(Struct, frozen=True):
-    """One call on a cassette: its key, its request for people, and its lines as they stand in the file."""
+    """One call on a cassette: its key, its masked request, and its lines in the file."""
 
     key: str
     request: dict[str, Any]
     lines: tuple[bytes, ...]
 
     def play(self, path: Path) -> Iterator[tuple[float, Event | ProviderError | None]]:
-        """The events with their times, then the error or ``None`` that ended the call."""
+        """Yield the events with their times, then the error or ``None`` that ended the call."""
         for line in self.lines[1:]:
             record = msgspec.json.decode(line)
             try:
@@ -295,13 +294,13 @@ _writing = threading.Lock()
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Nobody else in this process, or in another where the system can say so, writes this cassette."""
+def _lock(path: Path) -> Iterator[None]:
+    """Lock a cassette for writing: against threads, and except on Windows against other processes."""
     with _writing:
         if sys.platform == "win32":
             yield
             return
-        import fcntl  # not on Windows, where only the threads of one process are kept apart
+        import fcntl  # not available on Windows
 
         handle = os.open(path.parent, os.O_RDONLY)
         try:
@@ -312,9 +311,9 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def add_take(path: Path, take: Take, *, replacing: bool) -> None:
-    """Write a call to the cassette: read it again, so that others' calls stay, and put a whole new file in place."""
+    """Add a call to the cassette atomically: read the file again, then replace it by a complete new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path):
+    with _lock(path):
         takes = [each for each in read_cassette(path) if not (replacing and each.key == take.key)]
         lines = [msgspec.json.encode({"cassette": VERSION})]
         for each in [*takes, take]:
@@ -335,17 +334,18 @@ def add_take(path: Path, take: Take, *, replacing: bool) -> None:
 
 
 class Record(Wrapper, Middleware):
-    """Records calls to a cassette, or plays them back without asking anybody.
+    """Record calls to a cassette, or play them back without a network.
 
-    ``replay`` plays and raises ``CassetteMiss`` for what is not there; ``record`` asks, and puts each
-    call in the place of its earlier takes; ``once`` is ``record`` when the file does not exist yet and
-    ``replay`` when it does; ``off`` only passes on. A call made several times plays its takes in order.
-    Failures are recorded and played like replies; calls that were cancelled are not recorded.
+    ``replay`` plays back and raises ``CassetteMiss`` for a missing call; ``record`` sends each call
+    and replaces its earlier recordings; ``once`` is ``record`` when the file does not exist yet and
+    ``replay`` when it does; ``off`` passes calls through. A call that is made several times plays
+    its recordings in order. Failures are recorded and played like replies; calls that were
+    cancelled are not recorded.
 
-    Of requests what looks like a key, or stands under the name of one, is hidden; a reply is kept as it
-    was said, key or not, because only that can be played.
+    Keys in requests are masked. Replies are recorded verbatim, even if they contain a key, because only a verbatim
+    reply can be played back.
 
-    With ``replay_timing`` events come when they came. A reply that was played has no ``raw``.
+    With ``replay_timing`` events arrive with their recorded delays. A played reply has no ``raw``.
     """
 
     def __init__(
@@ -389,7 +389,7 @@ class Record(Wrapper, Middleware):
         if not self._plays:
             await self.inner.ready()
 
-    # playing
+    # --- playing
 
     async def _play(self, request: Request) -> AsyncIterator[Event]:
         began, heard = self._clock(), list[Event]()
@@ -408,7 +408,7 @@ class Record(Wrapper, Middleware):
                     heard.append(event)
                 yield event
 
-    # recording
+    # --- recording
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         began, key = self._clock(), request_key(request)
@@ -426,7 +426,8 @@ class Record(Wrapper, Middleware):
                     for event in batch:
                         note("event", msgspec.Raw(encode_event(event)))
                     if type(batch[-1]) is MessageComplete:
-                        # Held back: a reader may leave at this event, and how the call ends is not known yet.
+                        # Held back: a reader may stop at this event, before the end of the call is
+                        # known.
                         served.held = [batch.pop()]
                     if batch:
                         yield batch
@@ -446,7 +447,7 @@ class Record(Wrapper, Middleware):
 
 
 class RetrievalRecord(RetrievalPolicy):
-    """Records the requests of an embedder or a reranker to a cassette, or plays them back; see ``Record``."""
+    """Record the requests of an embedder or a reranker to a cassette, or play them back; see ``Record``."""
 
     title = "Record"
 
@@ -513,7 +514,7 @@ class RetrievalRecord(RetrievalPolicy):
 
 
 class _Shelf:
-    """The calls of a cassette, found by key: those made several times are played in order."""
+    """The calls of a cassette by key; a repeated call plays its recordings in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -540,7 +541,7 @@ class _Shelf:
 
 
 def readdress(event: Event, request_id: str) -> Event:
-    """The event as if it answered this request and not the one it was recorded from."""
+    """Return an event with the ids of this request in place of the recorded ones."""
     if type(event) is ToolUseEnd and event.intent is not None:
         source = replace(event.intent.source, request_id=request_id)
         event = replace(event, intent=replace(event.intent, source=source))
@@ -548,7 +549,7 @@ def readdress(event: Event, request_id: str) -> Event:
 
 
 def nearest_diff(request: Mapping[str, Any], takes: list[Take]) -> str:
-    """Compare a request with the nearest of those on a cassette."""
+    """Return a diff between a request and the most similar one on the cassette."""
     wanted = _show(hide(request))
     by_lines = difflib.SequenceMatcher(b=wanted, autojunk=False)
     by_letters = difflib.SequenceMatcher(b="".join(wanted), autojunk=False)
@@ -564,6 +565,6 @@ def nearest_diff(request: Mapping[str, Any], takes: list[Take]) -> str:
 
 
 def _show(request: Mapping[str, Any]) -> list[str]:
-    """A request as lines to compare; a picture in it is cut short."""
+    """Return a request as lines for a diff; images are truncated."""
     text = msgspec.json.format(msgspec.json.encode(request, order="sorted"), indent=2).decode()
     return [line if len(line) <= 400 else f"{line[:400]}… ({len(line)} characters)" for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""Fallback: candidates in the order of a strategy, and evidence for every switch from one to the next."""
+"""Fallback and load balancing: try candidates in the order of a strategy, and report every switch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .strategy import HALF_LIFE, StrategyName, make_strategy
 
 log = logging.getLogger("dragoman")
 
-# Besides transient errors: what is wrong with one candidate and may be right with the next.
+# Errors other than transient ones that another candidate may not have.
 _CANDIDATE_ERRORS = (
     AuthenticationError,
     ContextOverflowError,
@@ -51,7 +51,7 @@ RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecove
 
 
 class NotConfigured(ReplyProvider):
-    """A place in the order for a model that cannot be asked: its key, or its entry, is missing."""
+    """A candidate that is not configured: its key, or its entry, is missing."""
 
     def __init__(self, name: str, model: str, detail: str) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class NotConfigured(ReplyProvider):
 
 
 class _NoReply(AssembledReply):
-    """The reply of a model that cannot be asked: an error."""
+    """The reply of a candidate that is not configured: an error."""
 
     def __init__(self, owner: NotConfigured, request: Request) -> None:
         super().__init__(request, owner.name, owner.model)
@@ -86,7 +86,7 @@ class _NoReply(AssembledReply):
 
 
 class Fallback(Wrapper):
-    """Calls the first candidate that can serve the request. Switches only before the first event, never after.
+    """Call the first candidate that can serve the request; switch only before the first event.
 
     ``strategy`` orders the candidates for each call: ``"fallback"`` (as given), ``"weighted"``,
     ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see ``dragoman.middleware.strategy``. ``weights``
@@ -94,8 +94,8 @@ class Fallback(Wrapper):
 
     A candidate is skipped when it is not configured, unavailable (``Availability``) or known to lack what the
     request uses. The call moves on to the next when a candidate fails with a transient error, bad
-    credentials, no quota, an unknown model, an unsupported feature or a conversation too long for it. An
-    invalid request is invalid for all and raised at once.
+    credentials, no quota, an unknown model, an unsupported feature or a conversation too long for
+    it. An invalid request is invalid for every candidate, so it is raised at once.
 
     ``on_event`` is called with every switch, and with every change of availability unless ``availability`` is
     given, which has listeners of its own. When all candidates fail, the last error is raised with the
@@ -183,7 +183,7 @@ class Fallback(Wrapper):
                         raise
                     call.failed = True
                     refusal = _error_name(error), error
-                    is_last = number == order[-1]  # whose failure is that of the call
+                    is_last = number == order[-1]  # the call fails with the error of this one
                     failed = () if is_last else (record_failed(candidate, asked, call.reply, error),)
                     served.record(call.reply, *failed, *admission.changes)
                 finally:
@@ -206,10 +206,10 @@ class Fallback(Wrapper):
         return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """What would become of the conversation at the first candidate; ask the others' own ``plan``."""
+        """Return the plan of the first candidate; for others, call their own ``plan``."""
         return self._candidates[0].plan(messages)
 
-    # inside
+    # --- choosing a candidate
 
     def _order(self, request: Request) -> list[int]:
         """Return the numbers of all candidates: first those that may be called now, by the strategy."""
@@ -218,7 +218,8 @@ class Fallback(Wrapper):
         if len(order) == len(self._candidates):
             return order
         rest = [number for number in range(len(self._candidates)) if number not in order]
-        if self._strategy.name == "fallback":  # in their places, so that each switch is on record
+        # unavailable candidates stay in the order, so that each switch is recorded
+        if self._strategy.name == "fallback":
             return sorted([*order, *rest])
         return [*order, *rest]
 
@@ -229,21 +230,21 @@ class Fallback(Wrapper):
         return self._availability.reopens_in(candidate.name, candidate.model) == 0
 
     def _find_seller(self) -> PricedAs:
-        """The first candidate without a price, if there is one: any of them may answer."""
+        """Return the first candidate without a price, if there is one: any of them may answer."""
         sold = [candidate.priced_as for candidate in self._candidates]
         return next((each for each in sold if each.find_problem() is not None), sold[0])
 
     def _admit(
         self, candidate: Provider, request: Request
     ) -> tuple[tuple[str, ProviderError] | None, Admission | None]:
-        """Why the candidate is not asked, or leave to ask it, in the adapter contract's order."""
+        """Return why the candidate is skipped, or the permission to call it, in the order of the contract."""
         missing = self._missing[candidate]
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None
         admission = self._availability.admit(candidate.name, candidate.model)
         if admission is None:
             return ("provider_unavailable", self._unavailable(candidate, request)), None
-        refusal = _lacking(candidate, request)
+        refusal = _find_unsupported(candidate, request)
         if refusal is not None:
             admission.release()
             error = refusal[1]
@@ -272,7 +273,7 @@ class Fallback(Wrapper):
 
 
 class _Dispatched:
-    """A call that was sent to a candidate, for the strategy's counts."""
+    """A call that was sent to a candidate, counted by the strategy."""
 
     __slots__ = ("_began", "_number", "_owner", "answered", "failed", "reply")
 
@@ -298,7 +299,7 @@ class _Dispatched:
 
 
 class RetrievalFallback(RetrievalPolicy):
-    """Sends a request to the first of several servers of one model that answers; see ``Fallback``.
+    """Send a request to the first of several servers of one model that answers; see ``Fallback``.
 
     Vectors of different models cannot be compared, and neither can scores: candidates must be of one model.
     """
@@ -422,8 +423,8 @@ def _target(provider: Provider | RetrievalModel[Any, Any]) -> str:
     return f"{provider.name}:{provider.model}"
 
 
-def _lacking(candidate: Provider, request: Request) -> tuple[str, ProviderError] | None:
-    """What the candidate is known not to be able to do for this request."""
+def _find_unsupported(candidate: Provider, request: Request) -> tuple[str, ProviderError] | None:
+    """Return what the request uses and the candidate is known to lack."""
     known = candidate.capabilities
     estimate = None
     if known.known("max_context_tokens") is not None:
@@ -439,7 +440,7 @@ def _is_worth_another(error: ProviderError) -> bool:
 
 
 def _error_name(error: ProviderError) -> str:
-    """Return the kind of an error, or its class where there is no kind for it."""
+    """Return the kind of an error, or its class name if it has no kind."""
     return error.kind if error.kind != "unknown" else error.error_class
 
 
@@ -468,7 +469,7 @@ async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]])
 
 
 async def _close_all(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
-    """Close every candidate, also after one that fails; then raise the first failure."""
+    """Close every candidate, even if one fails to close; then raise the first failure."""
     failures: list[Exception] = []
     for candidate in candidates:
         try:

@@ -1,4 +1,4 @@
-"""Providers around providers: what all layers share, and how to print a stack of them."""
+"""The base classes of middleware, and ``describe``, which prints a stack of layers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ ATTEMPT = "dragoman.attempt"
 """The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``, ..."""
 
 RETRY_REASON = "dragoman.retry_reason"
-"""The key under which it says why this is not the first: ``"transient"`` or ``"reask"``."""
+"""The key under which ``Retry`` puts the reason of a further attempt: ``"transient"`` or ``"reask"``."""
 
 
 class Layer(Provider):
-    """A provider that has others inside."""
+    """A provider that wraps others."""
 
     @abstractmethod
     def parts(self) -> tuple[Provider, ...]:
-        """The providers inside."""
+        """Return the wrapped providers."""
 
     def find_sold(self, name: str, model: str) -> PricedAs:
         return find_served(self, name, model).priced_as
 
     def settings(self) -> Mapping[str, Any]:
-        """What ``describe`` says about this layer; never a key or a URL."""
+        """Return the settings that ``describe`` prints; never a key or a URL."""
         return {}
 
 
 class Wrapper(ReplyProvider, Layer):
     """A layer that wraps replies, so that a cancelled call keeps all that the inner reply knows.
 
-    A subclass implements ``serve``. An outside middleware may override ``events`` instead (``Middleware``):
-    then a cancelled call keeps what its events have shown.
+    A subclass implements ``serve``. A custom middleware may override ``events`` instead (``Middleware``):
+    then a cancelled call keeps only what its events contain.
     """
 
     @abstractmethod
@@ -58,9 +58,9 @@ class Wrapper(ReplyProvider, Layer):
 
 
 class Middleware(Layer):
-    """A provider around one other. What a subclass does not change is the inner provider's.
+    """A provider that wraps one other; what a subclass does not override is delegated to it.
 
-    Given an embedder or a reranker, a middleware returns one of these with the same policy around it.
+    Called with an embedder or a reranker, a middleware returns one with the same policy applied.
     """
 
     if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Middleware(Layer):
 
     @classmethod
     def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
-        """Return the embedder or reranker with this middleware around it; by default it cannot be."""
+        """Return the embedder or reranker wrapped by this middleware; raise an error by default."""
         raise TypeError(f"{cls.__name__}: provider must be a Provider, not {type(model).__name__}")
 
     def __init__(self, provider: Provider) -> None:
@@ -104,7 +104,7 @@ class Middleware(Layer):
 
     @property
     def token_family(self) -> str:  # type: ignore[override]
-        """The vocabulary that the inner provider's lengths are estimated by."""
+        """The vocabulary for token estimates of the inner provider."""
         return self.inner.token_family
 
     def _find_seller(self) -> PricedAs:
@@ -149,7 +149,7 @@ class reading:  # noqa: N801 - used as a statement: ``async with reading(source)
 
 
 def walk(provider: Provider) -> Iterator[Provider]:
-    """The provider and all that are inside it, outermost first."""
+    """Yield the provider and all providers that it wraps, outermost first."""
     yield provider
     if isinstance(provider, Layer):
         for part in provider.parts():
@@ -157,13 +157,13 @@ def walk(provider: Provider) -> Iterator[Provider]:
 
 
 def find_served(provider: Provider, name: str, model: str) -> Provider:
-    """Return the provider inside that has this name and model, else this model, else the outermost one."""
+    """Return the wrapped provider with this name and model, else with this model, else the outermost one."""
     inside = [each for each in walk(provider) if not isinstance(each, Layer) and each.model == model]
     return next((each for each in inside if each.name == name), inside[0] if inside else provider)
 
 
 def describe(provider: Provider | RetrievalModel[Any, Any]) -> str:
-    """The stack, outermost first, one line each with its settings; candidates are numbered and indented."""
+    """Return the stack as text, outermost first: one line per layer, candidates numbered and indented."""
     return "\n".join(_lines_of_model(provider) if isinstance(provider, RetrievalModel) else _lines(provider))
 
 
@@ -198,7 +198,7 @@ def _lines(provider: Provider) -> list[str]:
 
 
 def _show(value: Any) -> str:
-    """A setting in a word. Functions and objects show their name only: their ``repr`` may hold anything."""
+    """Return a setting in short. Functions and objects show only their name: their ``repr`` may hold a secret."""
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Watching calls: what began, what it used, how it failed, told to whoever listens and never in the way."""
+"""Observability: deliver an event for the start and the end of every call to subscribers, without blocking the call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FLUSH_SECONDS = 5.0
 
 
 class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
-    """So many events never reached the subscribers, because these did not keep up."""
+    """A number of events that were dropped, because the subscribers did not keep up."""
 
     count: int
     type: ClassVar[str] = "observe.events_dropped"
@@ -65,13 +65,13 @@ Price: TypeAlias = Callable[[Usage, str], Any]
 
 
 class Observe(Wrapper, Middleware):
-    """Tells subscribers of every attempt: ``CallStarted``, then ``CallCompleted`` or ``CallFailed``.
+    """Report every attempt to subscribers: ``CallStarted``, then ``CallCompleted`` or ``CallFailed``.
 
-    A subscriber is a function or a coroutine function of one event. Events wait in a queue of
-    ``queue_size`` and are handed over beside the calls: plain functions in a thread, coroutine functions
-    in the event loop, in the context of the call. One that is slow or fails costs a call nothing; what
-    does not fit the queue is counted in ``dropped`` and told as ``EventsDropped``. ``close()`` and
-    ``flush()`` deliver what waits.
+    A subscriber is a function or a coroutine function of one event. Events wait in a queue of ``queue_size``
+    and are delivered in the background: plain functions run in a thread, coroutine functions in the event
+    loop, in the context of the call. A slow or failing subscriber never blocks or breaks a call; events that
+    do not fit the queue are counted in ``dropped`` and reported as ``EventsDropped``. ``close()`` and
+    ``flush()`` deliver the events in the queue.
 
     Calls are priced by ``priced_as`` of the provider that served them; ``price(usage, "provider:model")``
     replaces that. Messages and replies are in the events only with ``include_content``.
@@ -103,7 +103,7 @@ class Observe(Wrapper, Middleware):
 
     @property
     def dropped(self) -> int:
-        """How many events did not fit the queue, or were left in it at the end."""
+        """The number of events that did not fit the queue, or were still in it at the end."""
         return self._gone + sum([feed.dropped for feed in self._feeds.values()])
 
     def settings(self) -> Mapping[str, Any]:
@@ -136,13 +136,13 @@ class Observe(Wrapper, Middleware):
         call.ended()
 
     async def flush(self) -> None:
-        """Wait until what was observed in this event loop is delivered."""
+        """Wait until all events of this event loop are delivered."""
         feed = self._feeds.get(asyncio.get_running_loop())
         if feed is not None:
             await feed.flush()
 
     async def close(self) -> None:
-        """Close the inner provider and deliver what waits, for five seconds at most."""
+        """Close the inner provider; deliver the events in the queue, for at most five seconds."""
         try:
             await self.inner.close()
         finally:
@@ -160,7 +160,7 @@ class Observe(Wrapper, Middleware):
 
 
 class RetrievalObserve(RetrievalPolicy):
-    """Reports every request of an embedder or a reranker to subscribers; see ``Observe``."""
+    """Report every request of an embedder or a reranker to subscribers; see ``Observe``."""
 
     title = "Observe"
 
@@ -199,7 +199,7 @@ class RetrievalObserve(RetrievalPolicy):
         try:
             answer = await inner.answer(request)
         except BaseException as raised:
-            # Read now: the call that this request is a part of adds to the error what its other requests used.
+            # Read now: the enclosing call adds the usage of its other requests to the error later.
             error, partial_answer, seconds = raised, getattr(raised, "response", None), self._clock() - began
             feed.put(
                 lambda: record_failed_request(inner, facts(), error, partial_answer, seconds, self._price), context
@@ -210,7 +210,7 @@ class RetrievalObserve(RetrievalPolicy):
         return answer
 
     async def flush(self) -> None:
-        """Wait until what was observed in this event loop is delivered."""
+        """Wait until all events of this event loop are delivered."""
         feed = self._feeds.get(asyncio.get_running_loop())
         if feed is not None:
             await feed.flush()
@@ -232,7 +232,7 @@ class RetrievalObserve(RetrievalPolicy):
 
 
 class _Call:
-    """One attempt under observation. Events are put together when they are delivered, not here."""
+    """One observed attempt. Events are built when they are delivered, not here."""
 
     def __init__(self, owner: Observe, request: Request, served: Served) -> None:
         self.owner = owner
@@ -263,7 +263,7 @@ class _Call:
         latency = self._since_start(self.owner._clock())
         left = isinstance(error, asyncio.CancelledError | GeneratorExit)
         if left and self.complete is not None and not self.served.cancelled:
-            self.ended()  # the reply was complete; the reader left without asking for the end
+            self.ended()  # the reply was complete, but the reader stopped before its last read
             return
         word: ErrorClass = "other"
         message, status = f"{type(error).__name__}: {error}", None
@@ -281,7 +281,7 @@ class _Call:
     def _since_start(self, moment: float) -> float:
         return round((moment - self._began) * 1000, 3)
 
-    # built where they are delivered
+    # built on delivery
 
     def _facts(self) -> dict[str, Any]:
         request, provider, reply = self.request, self.owner.inner, self.served.reply
@@ -362,7 +362,7 @@ class _Call:
 
 
 def _try(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function says, or ``None``: an estimate or a price that fails must not cost the event."""
+    """Return the result of a function, or ``None`` if it raises: a failing estimate must not lose the event."""
     try:
         return function(*arguments)
     except Exception:
@@ -377,7 +377,7 @@ _Item: TypeAlias = tuple[Callable[[], CallEvent], contextvars.Context]
 
 
 class Feed:
-    """A bounded queue in one event loop, emptied by one task that lives only while there is something in it."""
+    """A bounded queue in one event loop, emptied by a task that runs only while the queue is not empty."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, subscribers: tuple[Subscriber, ...], size: int) -> None:
         self.dropped = 0
@@ -408,7 +408,7 @@ class Feed:
             self._task = self._loop.create_task(self._drain(), context=contextvars.Context())
 
     async def flush(self, seconds: float | None = None) -> bool:
-        """Wait for the queue to be empty; false if it is not by then."""
+        """Wait until the queue is empty; return false if it is not by the deadline."""
         task = self._task
         if task is None or task.done():
             return True
@@ -437,7 +437,7 @@ class Feed:
                 self._overflowing = False
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "dragoman-observe")
-            # In a thread, for the estimate of tokens takes a while and so may a plain subscriber.
+            # In a thread, because token estimates and plain subscribers may be slow.
             self._in_hand = len(batch)
             built = await self._loop.run_in_executor(self._pool, self._hand_over, batch)
             for event, context, waiting in built:
@@ -450,7 +450,7 @@ class Feed:
     def _hand_over(
         self, batch: list[_Item]
     ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
-        """Build the events and call the plain subscribers; what these want awaited is for the loop."""
+        """Build the events and call plain subscribers; return the awaitables that they return."""
         built = []
         for build, context in batch:
             try:
@@ -485,12 +485,12 @@ class Feed:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            self._report(subscriber)  # it cancelled itself, not us
+            self._report(subscriber)  # the subscriber cancelled itself, not this task
         except Exception:
             self._report(subscriber)
 
     def _report(self, subscriber: Subscriber) -> None:
-        """Once per subscriber: one that fails at every call should not fill the log as well."""
+        """Log the failure of a subscriber once: one that fails at every call must not flood the log."""
         if id(subscriber) not in self._failed:
             self._failed.add(id(subscriber))
             log.warning("an observer failed; it is told of further events, its failures are not", exc_info=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-# The conventions are all in development and still being renamed, so every name is here and only here.
+# The conventions are in development and names still change, so every name is defined here.
 NAMES = {
     "operation": "gen_ai.operation.name",
     "provider": "gen_ai.provider.name",
@@ -53,7 +53,7 @@ NAMES = {
 }
 
 OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
-"""The conventions' name of each operation; they have none for reranking yet."""
+"""The name of each operation in the conventions, which have none for reranking yet."""
 
 _SETTINGS = (
     "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "stop_sequences",
@@ -63,7 +63,7 @@ _COUNTS = (
 )  # fmt: skip
 _IDENTITY = ("session_id", "request_id", "attempt", "retry_reason")
 
-# The bounds the conventions ask for.
+# The bucket boundaries that the conventions require.
 _TOKEN_BOUNDS = [float(4**power) for power in range(14)]
 _SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
 
@@ -71,14 +71,14 @@ _SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
 class OpenTelemetry:
     """A subscriber for ``Observe``: a span for every attempt, and two metrics, tokens and duration.
 
-    Uses the global tracer and meter providers unless you give others. The span is a child of the span
+    It uses the global tracer and meter providers by default. The span is a child of the span
     that was current when the call began. Messages are in it only when ``Observe`` includes content.
     """
 
     def __init__(
         self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
     ) -> None:
-        # Imported when one is made, not with the package: it is an optional dependency, of a tenth of a second.
+        # Imported here: an optional dependency that takes a tenth of a second to import.
         try:
             from opentelemetry import metrics, trace
         except ImportError as error:
@@ -101,7 +101,7 @@ class OpenTelemetry:
         )
 
     def __call__(self, event: CallEvent) -> None:
-        """Take note of an attempt that is over."""
+        """Record a span and metrics for an attempt that has ended."""
         if not isinstance(event, CallCompleted | CallFailed):
             return
         common = _common(event)
@@ -136,7 +136,7 @@ def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
 
 
 def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
-    """What the span says beyond what the metrics say; nothing that is not known."""
+    """Return the attributes of the span that the metrics do not have; unknown values are omitted."""
     config = event.config
     said = {name: getattr(config, name) for name in _SETTINGS}
     said |= {name: getattr(event, name, None) for name in (*_COUNTS, *_IDENTITY)}
@@ -184,5 +184,6 @@ def _part(block: Any) -> dict[str, Any]:
         return {"type": "reasoning", "content": block.text}
     if isinstance(block, ToolCall):
         return {"type": "tool_call", "id": block.id, "name": block.name, "arguments": block.arguments}
-    # Pictures, documents and opaque state would swell a span by megabytes; that they were there is said.
+    # Images, documents and opaque state would add megabytes to a span; only their presence is
+    # recorded.
     return {"type": type(block).__name__.lower()}

@@ -1,4 +1,4 @@
-"""Not too fast: requests a minute, tokens a minute, calls at a time."""
+"""Rate limits: requests per minute and tokens per minute (token buckets), and concurrent calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 
 class Lease:
-    """Leave to make one call, which reserved ``tokens``. Settle it when the call is over."""
+    """Permission for one call that reserved ``tokens``. Settle it when the call has ended."""
 
     __slots__ = ("id", "tokens")
 
@@ -35,7 +35,7 @@ class Lease:
 
 
 class _Bucket:
-    """So much a minute: a level that rises with time up to ``capacity`` and may sink below zero."""
+    """A token bucket: it refills with time up to ``capacity``, and its level may be negative."""
 
     __slots__ = ("capacity", "level", "rate", "updated")
 
@@ -45,11 +45,12 @@ class _Bucket:
         self.updated = now
 
     def delay(self, cost: float, now: float) -> float:
-        """Seconds until ``cost`` can be taken. What exceeds the capacity waits for a full bucket only."""
+        """Return the seconds until ``cost`` can be taken. A cost above the capacity needs a full bucket."""
         self.level = min(self.capacity, self.level + max(0.0, now - self.updated) * self.rate)
         self.updated = max(self.updated, now)
         lacking = min(cost, self.capacity) - self.level
-        # Sums of floats miss by a hair; a wait for that hair would never end with a coarse clock.
+        # Tolerate rounding errors of floats: with a coarse clock, waiting for the last fraction
+        # would never end.
         return lacking / self.rate if lacking > self.capacity * 1e-9 else 0.0
 
     def take(self, cost: float) -> None:
@@ -57,11 +58,11 @@ class _Bucket:
 
 
 class Limiter:
-    """Limits to share: give one to every ``RateLimit`` whose calls should count together.
+    """Limits that several ``RateLimit`` layers share: their calls count together.
 
-    Who comes first goes first. A bucket holds ``burst_seconds`` worth of requests or tokens, a minute's
-    unless you say less. A call dearer than the whole bucket waits until it is full, and those after it
-    until the debt is paid. A limiter belongs to the event loop that first uses it.
+    Waiting calls are served in order (FIFO). The token buckets hold ``burst_seconds`` worth of requests or
+    tokens, 60 seconds by default. A call larger than the bucket waits for a full bucket; later calls wait
+    until the deficit is refilled. A limiter belongs to the event loop that first uses it.
     """
 
     def __init__(
@@ -89,21 +90,21 @@ class Limiter:
 
     @property
     def counts_tokens(self) -> bool:
-        """Does anybody need an estimate?"""
+        """Whether the limiter needs an estimate of the tokens of a call."""
         return "tokens_per_minute" in self.limits
 
     @property
     def waiting(self) -> int:
-        """How many calls stand in the queue."""
+        """The number of calls that wait."""
         return len(self._queue)
 
     @property
     def running(self) -> int:
-        """How many calls are under way."""
+        """The number of calls in flight."""
         return self._running
 
     async def acquire(self, tokens: int = 0) -> Lease:
-        """Wait for one's turn and for leave to make a call of about ``tokens``."""
+        """Wait until a call of about ``tokens`` may be sent; return its lease."""
         self._bind()
         assert self._loop is not None
         lease = Lease(tokens)
@@ -119,16 +120,16 @@ class Limiter:
         return lease
 
     async def settle(self, lease: Lease, spent: int | None) -> None:
-        """The call is over and used ``spent`` tokens; ``None`` if nobody knows, then the estimate stands."""
+        """End a call that used ``spent`` tokens; if that is ``None``, the estimate is kept."""
         self._running -= 1
         if self._tokens is not None and spent is not None:
             self._tokens.take(spent - lease.tokens)
         self._wake()
 
-    # inside
+    # --- private
 
     async def _reserve(self, lease: Lease) -> float:
-        """Take what the call needs and return 0, or take nothing and return the seconds to wait."""
+        """Reserve what the call needs and return 0, or reserve nothing and return the seconds to wait."""
         limit = self.limits.get("max_concurrency")
         if limit is not None and self._running >= limit:
             return math.inf
@@ -143,7 +144,7 @@ class Limiter:
         return delay
 
     async def _pause(self, delay: float) -> None:
-        """Wait for ``delay`` seconds, or until a call that ends gives something back."""
+        """Wait for ``delay`` seconds, or until a call ends and frees capacity."""
         assert self._loop is not None
         freed = self._freed = self._loop.create_future()
         timer = asyncio.ensure_future(_sleep(self._sleep, delay)) if delay < math.inf else None
@@ -162,7 +163,7 @@ class Limiter:
             self._freed.set_result(None)
 
     def _leave(self, turn: asyncio.Future[None]) -> None:
-        """Out of the queue, by success or by cancellation; the next is first now."""
+        """Remove a call from the queue, after success or cancellation, and wake the next one."""
         self._queue.remove(turn)
         if self._queue and not self._queue[0].done():
             self._queue[0].set_result(None)
@@ -204,12 +205,12 @@ def _check_limits(
 
 
 class RateLimit(Wrapper, Middleware):
-    """Makes calls wait until they may go. Limits of its own, shared ones, or both.
+    """Delay calls until the rate limits allow them: limits of its own, shared ones, or both.
 
-    ``limiter`` is a ``Limiter``, a ``RedisLimiter``, or a list of them: a provider's and a model's, say.
-    A call must pass all, and queues at the one made last first, so make the broad ones first. Tokens
-    are reserved before the call, an estimate of the input plus ``max_tokens``, and corrected by what
-    the reply reports. A stream counts until it ends or is closed.
+    ``limiter`` is a ``Limiter``, a ``RedisLimiter``, or a list of them, such as one per provider and one per
+    model. A call must pass all of them, starting with the one that was created last; so create the broad ones
+    first. Before the call, an estimate of the input plus ``max_tokens`` is reserved; the usage of the reply
+    corrects it. A stream counts until it ends or is closed.
     """
 
     def __init__(
@@ -257,13 +258,15 @@ class RateLimit(Wrapper, Middleware):
                     yield batch
         except ProviderError as error:
             if not visible and not isinstance(error, TimedOutError | StreamInterruptedError):
-                spent = 0  # it was refused or never arrived; after a timeout the server may have worked on it
+                # rejected or never arrived: no tokens used; after a timeout the server may have
+                # processed it
+                spent = 0
             raise
         finally:
             await _settle(leases, spent)
 
     def _estimate(self, request: Request) -> tuple[int, int]:
-        """Tokens in and out, as far as anybody asks."""
+        """Return the estimated tokens of a call, input and output; 0 if no limiter counts tokens."""
         if not self._counts_tokens:
             return 0, 0
         return self.inner.estimate_input_tokens(request.messages, request.tools), request.config.max_tokens or 0
@@ -275,17 +278,17 @@ def _order_limiters(
     clock: Callable[[], float],
     sleep: Callable[[float], Awaitable[object]],
 ) -> tuple[Limiter, ...]:
-    """Return the shared limiters and that of one's own, in the order in which calls queue at them."""
+    """Return the shared limiters and the own one, in the order in which calls acquire them."""
     shared = _read_limiters(limiter)
     if not shared or own != (None, None, None):
         shared = (*shared, Limiter(*own, clock=clock, sleep=sleep))
-    # Everybody queues in one order, or two could wait for each other for ever; and at the limiter made last
-    # first, which is the narrower one, so that nobody waits for his own with a slot of everybody's in hand.
+    # Acquire in one global order, so that there is no deadlock. The limiter that was created last is the
+    # narrowest and comes first, so that no waiting call holds a slot of a broader limiter.
     return tuple(sorted(shared, key=lambda each: each.number, reverse=True))
 
 
 class RetrievalRateLimit(RetrievalPolicy):
-    """Makes the requests of an embedder or a reranker wait until they may go; see ``RateLimit``.
+    """Delay the requests of an embedder or a reranker until the rate limits allow them; see ``RateLimit``.
 
     A call that is split counts as many requests as are sent. Tokens are reserved by an estimate of the texts.
     """
@@ -325,7 +328,7 @@ class RetrievalRateLimit(RetrievalPolicy):
             return answer
         except ProviderError as error:
             if not isinstance(error, TimedOutError | StreamInterruptedError):
-                spent = 0  # it was refused or never arrived
+                spent = 0  # rejected or never arrived: no tokens used
             raise
         finally:
             await _settle(leases, spent)
@@ -351,7 +354,7 @@ def _read_limiters(limiter: Any) -> tuple[Limiter, ...]:
 
 
 def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
-    """What the call used; a count that was not reported is taken from the estimate."""
+    """Return the tokens that the call used; the estimate replaces a count that was not reported."""
     if usage.input_tokens is None and usage.output_tokens is None:
         return usage.total_tokens
     return (estimate[0] if usage.input_tokens is None else usage.input_tokens) + (

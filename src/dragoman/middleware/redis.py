@@ -1,4 +1,4 @@
-"""The same limits for many processes: buckets and slots in Redis, changed by one script each time."""
+"""Rate limits shared by many processes: token buckets and slots in Redis, changed atomically by Lua scripts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman")
 
-# Both scripts read the time from Redis, so that the clocks of the machines need not agree. Numbers are
-# written with 17 digits, because Lua's own 14 cut a time of day to a tenth of a millisecond.
+# Both scripts read the time from Redis, so that the clocks of the machines need not agree. Numbers are written with
+# 17 digits: the 14 digits that Lua writes by default truncate a timestamp to a tenth of a millisecond.
 _PRELUDE = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -76,7 +76,7 @@ return '0'
 )
 
 
-_ASK_SECONDS = 5.0  # for one answer of Redis
+_ASK_SECONDS = 5.0  # timeout of one Redis command, in seconds
 
 
 class LimiterUnavailableError(RuntimeError):
@@ -84,12 +84,13 @@ class LimiterUnavailableError(RuntimeError):
 
 
 class RedisLimiter(Limiter):
-    """A ``Limiter`` that many processes share: all that name the same ``key`` count together.
+    """A ``Limiter`` that many processes share: all limiters with the same ``key`` count together.
 
-    ``client`` is a URL or a ``redis.asyncio.Redis``; one made here from a URL is closed by ``close()``.
-    Within a process who comes first goes first; between processes it is whoever asks next, every
-    ``poll_seconds``. A slot whose process died is free again after ``lease_seconds``: let that be longer
-    than any call. When Redis fails, calls fail with ``LimiterUnavailableError`` rather than run free.
+    ``client`` is a URL or a ``redis.asyncio.Redis``; a client that was created from a URL is closed
+    by ``close()``. Within a process calls are served in order (FIFO); between processes the order
+    is not defined: each polls every ``poll_seconds``. The slot of a process that died is freed
+    after ``lease_seconds``, which must be longer than any call. When Redis fails, calls fail with
+    ``LimiterUnavailableError`` rather than run without a limit.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class RedisLimiter(Limiter):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        # Imported when one is made, not with the package: it is an optional dependency.
+        # Imported here: an optional dependency.
         try:
             import redis.asyncio
         except ImportError as error:
@@ -126,7 +127,7 @@ class RedisLimiter(Limiter):
         else:
             self._redis = client
         self._errors = (redis.RedisError, OSError)
-        # One hash tag, so that both keys live on one node of a cluster.
+        # One hash tag, so that both keys are on the same node of a cluster.
         self._keys = [f"dragoman:{{{key}}}:levels", f"dragoman:{{{key}}}:leases"]
         self._reserving = self._redis.register_script(_RESERVE)
         self._settling = self._redis.register_script(_SETTLE)
@@ -137,11 +138,11 @@ class RedisLimiter(Limiter):
     async def settle(self, lease: Lease, spent: int | None) -> None:
         self._running -= 1
         self._wake()
-        # In a task of its own: a caller that is cancelled now must not leave its slot behind.
+        # In a separate task, so that cancelling the caller does not leak its slot.
         await asyncio.shield(self._start(self._give_back(lease, spent)))
 
     async def close(self) -> None:
-        """Finish what is being given back; close the connection if it was made here."""
+        """Wait for leases that are being settled; close the connection if this limiter opened it."""
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._owned:
@@ -153,18 +154,18 @@ class RedisLimiter(Limiter):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # inside
+    # --- private
 
     async def _reserve(self, lease: Lease) -> float:
         asking = self._start(self._ask(lease))
         try:
             wait: float = await asyncio.shield(asking)
         except asyncio.CancelledError:
-            # Redis may have said yes to somebody who is gone.
+            # Redis may grant the lease after the caller was cancelled: give it back.
             asking.add_done_callback(lambda asked: self._undo(asked, lease))
             raise
         except LimiterUnavailableError as error:
-            # Fail the calls that wait for their turn as well: they would wait for the same silence one by one.
+            # Fail the other waiting calls as well: each would run into the same timeout in turn.
             for turn in self._queue:
                 if not turn.done():
                     turn.set_exception(LimiterUnavailableError(str(error)))
@@ -203,7 +204,7 @@ class RedisLimiter(Limiter):
             log.warning("a limiter's lease could not be settled in Redis (%s)", type(error).__name__)
 
     def _arguments(self, requests: float, tokens: float) -> list[Any]:
-        """Name, rate, capacity and amount of each bucket, for the scripts."""
+        """Return name, rate, capacity and amount of each bucket, as arguments of the scripts."""
         wants = (("requests", self._requests, requests), ("tokens", self._tokens, tokens))
         return [
             part

@@ -1,4 +1,4 @@
-"""Availability for many processes: what one finds unavailable, all of them skip."""
+"""Circuit breaker shared by many processes through Redis."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman")
 
-_SECONDS = 2.0  # for one answer of Redis: availability must not make a call slow
-_PAUSE = 10.0  # seconds without a question after Redis failed
+_SECONDS = 2.0  # timeout of one Redis command, in seconds: availability must not slow a call down
+_PAUSE = 10.0  # seconds without a Redis command after a failure
 
-# Returns triples: target, seconds since its last failure, what made it unavailable. Redis has the one clock.
+# Returns triples: target, seconds since its last failure, what made it unavailable. The clock is
+# that of Redis.
 _READ = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -45,11 +46,11 @@ return '0'
 
 
 class RedisAvailability(Availability):
-    """An ``Availability`` whose findings are shared by all processes that name the same ``key``.
+    """An ``Availability`` that all processes with the same ``key`` share.
 
-    Each process counts failures by itself. What it finds unavailable, or recovered, it writes to Redis, and the
-    others read that before a call, every ``poll_seconds`` at most. Without Redis every process goes on by itself:
-    losing it never fails a call.
+    Each process counts failures by itself. A target that becomes unavailable or recovers is
+    written to Redis; other processes read it before a call, at most every ``poll_seconds``. If Redis fails, every
+    process continues on its own: a failure of Redis never fails a call.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class RedisAvailability(Availability):
         poll_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Imported when one is made, not with the package: it is an optional dependency.
+        # Imported here: an optional dependency.
         try:
             import redis.asyncio
         except ImportError as error:
@@ -98,7 +99,7 @@ class RedisAvailability(Availability):
         if self._owned:
             await self._redis.aclose()
 
-    # inside
+    # --- private
 
     async def _read(self) -> None:
         try:
@@ -113,7 +114,7 @@ class RedisAvailability(Availability):
         self._apply({_read_target(name): (float(ago), why) for name, ago, why in zip(*[iter(texts)] * 3, strict=True)})
 
     def _apply(self, shared: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """Take over what the others found: who is unavailable, and who is not any more."""
+        """Apply the findings of other processes: targets that became unavailable, and those that recovered."""
         now = self._clock()
         for (provider, model), (ago, trigger) in shared.items():
             whole, state = self._states(provider, model)
@@ -140,7 +141,8 @@ class RedisAvailability(Availability):
             self._start(self._forget([_write_target(admission.provider, model) for model in ("", admission.model)]))
 
     def _write(self, script: Any, provider: str, model: str, trigger: str | None, seconds: float) -> None:
-        self._next = max(self._next, self._clock() + self._poll_seconds)  # not to read what is being written
+        # wait for pending writes before reading
+        self._next = max(self._next, self._clock() + self._poll_seconds)
         self._start(self._send(script, [_write_target(provider, model), trigger or "", seconds]))
 
     async def _send(self, script: Any, arguments: list[Any]) -> None:

@@ -29,28 +29,28 @@ log = logging.getLogger("dragoman")
 MAX_RETRIES = 100
 MAX_RETRY_AFTER = 60.0
 MAX_BACKOFF = 30.0
-MAX_SECONDS = 1e9  # more than any call takes, and far from where clocks and event loops give up
+MAX_SECONDS = 1e9  # longer than any call, and small enough for clocks and event loops
 
 
 class Retry(Wrapper, Middleware):
-    """Tries a call again when its failure is one that may pass. Total attempts = 1 + ``max_retries``.
+    """Retry a call after a transient failure. Total attempts = 1 + ``max_retries``.
 
     Only errors with ``transient`` set are tried again, or those for which ``classifier(error)`` is
-    true. The wait is 1 s, doubled each time, ±25 %, at most 30 s, or ``backoff(attempt_index)``; an
-    error's ``retry_after`` comes first, and when it asks for more than 60 s the error is raised at
-    once. After ``deadline`` seconds no attempt begins, and no wait that would end later.
+    true. The wait is 1 s, doubled each time, ±25 %, at most 30 s, or ``backoff(attempt_index)``;
+    the ``retry_after`` of an error (Retry-After) has precedence; above 60 s the error is raised at
+    once. No attempt begins after ``deadline`` seconds, and no wait that would end later.
 
-    The error that is raised in the end has ``retry_count``: how many attempts went before the last.
+    The error that is finally raised has ``retry_count``: the number of attempts before the last.
 
-    A reply is tried again only while none of its events was handed out. With ``reask`` or
-    ``classifier``, ``complete()`` hands them out when the attempt is over, so that a reply found wrong
-    at its end can be asked for again; ``stream()`` never does, and raises.
+    A call is retried only before its first event was delivered. With ``reask`` or ``classifier``, ``complete()``
+    delivers events after the attempt has ended, so that a reply that turns out invalid can be retried; ``stream()``
+    delivers at once, and raises.
 
-    ``reask(error) -> str`` makes ``StructuredOutputError`` one of those tried again, also when the reply
-    satisfies the schema and not the type's own validators: the model sees its answer and then your text, on
-    a copy of the conversation. ``per_attempt_override`` are settings for
-    the first retry, the second, and so on; the last holds for the rest. ``on_retry(error,
-    attempt_index, wait)`` watches; whatever it does, the call goes on.
+    ``reask(error) -> str`` makes ``StructuredOutputError`` one of those tried again, even when the
+    reply satisfies the schema and not the type's own validators: the model sees its answer and then
+    your text, on a copy of the conversation. ``per_attempt_override`` are settings for the first
+    retry, the second, and so on; the last holds for the rest. ``on_retry(error, attempt_index,
+    wait)`` watches; whatever it does, the call goes on.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class Retry(Wrapper, Middleware):
             served.record(reply, record_failed(self.inner, attempt, reply, failure, wait))
             await self._prepare(failure, call, wait)
 
-    # inside
+    # --- private
 
     def _attempt(self, call: _Call) -> Request:
-        """The request of this attempt: the working copy with this attempt's number and settings."""
+        """Return the request of an attempt: the working copy with the number and the settings of the attempt."""
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
@@ -158,7 +158,7 @@ class Retry(Wrapper, Middleware):
 
 
 class RetryRule:
-    """When an attempt is made again, and after how long: what providers, embedders and rerankers share."""
+    """The retry policy that providers, embedders and rerankers share: whether to retry, and after which delay."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class RetryRule:
         return {"max_retries": self._max_retries, **{name: value for name, value in given.items() if value is not None}}
 
     def decide(self, error: ProviderError, attempt: int, began: float) -> float | None:
-        """Return how long to wait before the next attempt; ``None`` when there is to be none."""
+        """Return the delay before the next attempt; ``None`` if there is no next attempt."""
         if not self._may_help(error):
             return None
         if attempt >= self._max_retries:
@@ -229,7 +229,7 @@ class RetryRule:
         if asked is not None and not math.isnan(asked):
             return max(0.0, asked) if asked <= MAX_RETRY_AFTER else None
         if self.asks_again(error):
-            return 0.0  # the server is well; it is the answer that was wrong
+            return 0.0  # no delay: the server is healthy, only the reply was invalid
         if self._backoff is not None:
             wait = self._backoff(attempt)
             check_number("Retry", f"backoff({attempt})", wait, most=MAX_SECONDS)
@@ -248,7 +248,7 @@ class RetryRule:
 
 
 class RetrievalRetry(RetrievalPolicy):
-    """Sends a request of an embedder or a reranker again when its failure is one that may pass."""
+    """Retry a request of an embedder or a reranker after a transient failure."""
 
     title = "Retry"
 
@@ -297,7 +297,7 @@ class RetrievalRetry(RetrievalPolicy):
 
 
 class _Call:
-    """A call between its attempts. The caller's request and config stay as they are."""
+    """The state of a call between attempts. The request and config of the caller are not changed."""
 
     def __init__(self, request: Request, began: float) -> None:
         self.request = request
@@ -312,20 +312,20 @@ class _Call:
         if not isinstance(text, str) or not text:
             raise ValueError(f"Retry: reask must return the text to send, not {text!r}") from error
         added: tuple[Message, ...] = (User(text),)
-        if error.output_content:  # an empty assistant message is refused by every server
+        if error.output_content:  # every server rejects an empty assistant message
             added = (Assistant(error.output_content), *added)
         self.messages = (*self.messages, *added)
         self.reason = "reask"
 
 
 def _check_type(events: list[Event], request: Request) -> None:
-    """Raise ``StructuredOutputError`` if a reply that was held back does not fit the type the caller asked for."""
+    """Raise ``StructuredOutputError`` if a held-back reply does not fit the response type."""
     if request.response_type is not None and events and type(events[-1]) is MessageComplete:
         to_instance(fold([events[0], events[-1]]), request)
 
 
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
-    """``base`` with what ``over`` sets; ``None`` inherits, in the extras too."""
+    """Return ``base`` overridden by ``over``; ``None`` inherits, within the extras as well."""
     names = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
     changes = {name: value for name in names if (value := getattr(over, name)) is not None}
     extras = {name: value for name, value in over.extras.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Several keys of one account or vendor: when one is refused or used up, the call goes on with the next."""
+"""Key rotation: when a key is rejected or rate limited, the call is sent with the next one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .layer import Wrapper
 log = logging.getLogger("dragoman")
 
 REFUSED_SECONDS = 300.0
-"""How long a key is not used after the server rejected it (401, 402, 403)."""
+"""Cool-down of a key after the server rejected it (401, 402, 403), in seconds."""
 LIMITED_SECONDS = 30.0
-"""The same after a 429 that does not name a time."""
+"""Cool-down of a key after a 429 without Retry-After, in seconds."""
 
 
 class KeyRotation(Wrapper):
-    """One model behind several keys: providers that differ in their key only.
+    """One model with several keys: providers that differ only in their key.
 
     A call uses the key that served the last one. On 429 and 401 (and 402, 403), before the first event, it is sent
     again with the next key, each key at most once a call; the key that failed is not used until its
-    ``retry_after`` has passed. This is not a retry: each attempt is one that the key before could not make. When
+    ``retry_after`` has passed. This is not a retry: each attempt uses another key. When
     all keys fail, the last error is raised.
     """
 
@@ -54,7 +54,7 @@ class KeyRotation(Wrapper):
 
     @property
     def token_family(self) -> str:  # type: ignore[override]
-        """The vocabulary that lengths are estimated by."""
+        """The vocabulary for token estimates."""
         return self._providers[0].token_family
 
     def parts(self) -> tuple[Provider, ...]:
@@ -98,13 +98,13 @@ class KeyRotation(Wrapper):
     def plan(self, messages: Messages) -> SwapPlan:
         return self._providers[0].plan(messages)
 
-    # inside
+    # --- private
 
     def _find_seller(self) -> PricedAs:
         return self._providers[0].priced_as
 
     def _order(self) -> list[int]:
-        """Return the keys from the present one on; without those that rest, unless all do: then the first due."""
+        """Return the keys from the current one on, without those in cool-down; if all are, the first that is due."""
         count, now = len(self._providers), self._clock()
         turned = [(self._current + step) % count for step in range(count)]
         usable = [number for number in turned if self._until[number] <= now]

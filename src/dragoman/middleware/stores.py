@@ -1,4 +1,4 @@
-"""Where a cache keeps replies: a SQLite file for one machine, Redis for many. Both have a TTL and a size bound."""
+"""Stores of the cache: a SQLite file for one machine, Redis for many. Both have a TTL and a size limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOUCH_SECONDS = 60.0  # the time of last use is written at most this often
 
 
 class Store(ABC):
-    """Keeps values by key. An entry is gone after ``ttl`` seconds, or when newer ones need its place."""
+    """Store values by key. An entry expires after ``ttl`` seconds, or is evicted for newer ones."""
 
     @abstractmethod
     async def get(self, key: str) -> bytes | None:
@@ -71,7 +71,8 @@ CREATE TRIGGER IF NOT EXISTS entry_removed AFTER DELETE ON entries
 class SqliteStore(Store):
     """A cache in a SQLite file, which several processes of one machine may share.
 
-    ``max_bytes`` bounds the sum of the values, 1 GiB by default. The work is done in a thread of the store's own.
+    ``max_bytes`` bounds the sum of the values, 1 GiB by default. All work is done in one thread
+    that belongs to the store.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class SqliteStore(Store):
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
 
-    # inside the thread
+    # --- in the thread
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # replies are private
             database = sqlite3.connect(self.path, timeout=5, isolation_level=None)
-            # Without a sync for every entry: what a power failure takes is asked again.
+            # No fsync per entry: an entry lost in a power failure is only a cache miss.
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute("PRAGMA recursive_triggers = ON")  # so that REPLACE runs the trigger of DELETE
@@ -161,7 +162,7 @@ class SqliteStore(Store):
 # --- Redis ----------------------------------------------------------------------------------------
 
 # KEYS: the entry, the entries by last use, the size of each. ARGV: value, TTL in milliseconds or 0, the bound.
-# The index also drops entries that have expired, so that its sum is that of what Redis holds.
+# The index drops expired entries, so that its total matches what Redis holds.
 _PUT = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000

@@ -2,7 +2,7 @@
 
 ==================  ==========================================================================================
 ``fallback``        in the order given
-``weighted``        smooth weighted round-robin: each candidate is first as often as its weight says
+``weighted``        smooth weighted round-robin: each candidate is first in proportion to its weight
 ``least_busy``      the fewest calls in flight per weight first
 ``lowest_latency``  the lowest recent time to the first event first, times the calls in flight
 ``cheapest``        the lowest estimated price of this call first; candidates without a price come last
@@ -32,12 +32,12 @@ STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 HALF_LIFE = 30.0
 ASSUMED_OUTPUT = 500
-"""How many output tokens a call is assumed to have that sets no ``max_tokens``."""
-_FAILED = 2.0  # a failed call counts as so many times the latency it took
+"""The assumed number of output tokens of a call without ``max_tokens``."""
+_FAILED = 2.0  # a failed call counts as its latency times this factor
 
 
 class Strategy(ABC):
-    """Orders candidates, which are known by their number, and is told what became of each call."""
+    """Order candidates, given by number; the layer reports the start, first event and end of each call."""
 
     name: StrategyName
 
@@ -56,7 +56,7 @@ class Strategy(ABC):
         """Record the time to the first event of a call."""
 
     def ended(self, number: int, seconds: float, *, failed: bool) -> None:  # noqa: B027
-        """Count a call as over; ``failed`` if it had no event."""
+        """Count a call as ended; ``failed`` if it had no event."""
 
 
 class _InOrder(Strategy):
@@ -93,7 +93,8 @@ class _LeastBusy(Strategy):
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
         self._running = [0] * len(weights)
-        self._served = [0] * len(weights)  # breaks ties, or the first candidate would get all calls of a quiet time
+        # rotate ties, or the first candidate would get all calls at low load
+        self._served = [0] * len(weights)
 
     def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
         return sorted(eligible, key=self._load)
@@ -113,8 +114,8 @@ class _LeastBusy(Strategy):
 class _LowestLatency(Strategy):
     """An exponentially weighted mean of the time to the first event.
 
-    Old measurements lose weight with time, and the mean of a candidate that is not used sinks by half every
-    ``half_life`` seconds: so a slow candidate is tried again now and then, and one call shows whether it recovered.
+    Old measurements lose weight with time, and the mean of an unused candidate halves every ``half_life``
+    seconds: a slow candidate is tried again from time to time, and one call shows whether it has recovered.
     """
 
     name = "lowest_latency"
@@ -145,7 +146,7 @@ class _LowestLatency(Strategy):
 
     def answered(self, number: int, seconds: float) -> None:
         mean, now = self._mean[number], self._clock()
-        # Each measurement counts a tenth, more after a pause.
+        # The weight of each measurement is a tenth, more after a pause.
         share = max(0.1, 1 - 0.5 ** ((now - self._measured[number]) / self._half_life))
         self._mean[number] = seconds if mean is None else mean + share * (seconds - mean)
         self._measured[number] = now
@@ -179,7 +180,7 @@ def make_strategy(
     clock: Callable[[], float] = time.monotonic,
     half_life: float = HALF_LIFE,
 ) -> Strategy:
-    """Return a strategy by its name for so many candidates; ``ValueError`` names what is wrong."""
+    """Return a strategy by name for a number of candidates; raise ``ValueError`` for an invalid setting."""
     if strategy not in STRATEGIES:
         raise ValueError(f"Fallback: strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}")
     if weights is not None and len(weights) != count:
