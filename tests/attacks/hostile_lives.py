@@ -4,8 +4,8 @@
 
 A session pays invoices. The model proposes an invoice again when it is told that the payment did not run,
 and goes on to the next when the outcome is unknown, so that every invoice must be paid at most once. It also
-calls a tool that does not exist; old results are left out by a context policy, and an approver edits every
-payment that it is asked about. With
+calls a tool that does not exist; context policies have the model summarise old turns and leave old results out,
+and an approver edits every payment that it is asked about. With
 two RUNNERS, each is started on the same session while the other one is alive, takes it over or is refused,
 and is stopped and continued by signals. The lock file of a log in a file is deleted now and then, as
 cleaners of temporary folders do. Prints a ``Tally`` as JSON.
@@ -17,6 +17,7 @@ import asyncio
 import collections
 import os
 import random
+import re
 import select
 import signal
 import sys
@@ -38,11 +39,11 @@ from dragoman.log import (
     PostgresLog,
     SqliteLog,
 )
-from dragoman.messages import Assistant, Request, ToolResult
+from dragoman.messages import Assistant, Request, ToolResult, User
 from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
 from dragoman.provider import Provider
 from dragoman.replay import read_steps
-from dragoman.session import DropOldToolResults, Session
+from dragoman.session import ContextPolicy, DropOldToolResults, Session, Summarise
 from dragoman.tools import tool
 
 from ..session.playing import check_evidence, of, types
@@ -50,8 +51,9 @@ from ..session.playing import check_evidence, of, types
 INVOICES = 9
 REFUSED, FENCED = 3, 4  # exit codes of a life, besides 0 and death by a signal
 WINDOW = 3_000  # tokens: the results of a few payments
-RECEIPT = "with a receipt of many words " * 60
+RECEIPT = "with a receipt of many words " * 90
 RECORDS = 50  # a session that nothing disturbs has about twice as many
+SETTLED = "settled:"  # begins the summary that the model writes
 
 
 class Tally(msgspec.Struct):
@@ -69,6 +71,7 @@ class Tally(msgspec.Struct):
     payments: int = 0
     unknown_outcomes: int = 0
     projections: int = 0
+    summaries: int = 0
     edits: int = 0
     rejections: int = 0
     # All of these must be empty.
@@ -92,17 +95,29 @@ class Payer(Provider):
     capabilities = Capabilities.of({"max_context_tokens": WINDOW})
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
-        turns, settled = 0, set()
+        out = Assembler(request_id=request.request_id, model=self.model, provider=self.name)
+        out.start()
+        if not request.tools:
+            out.text(" ".join([SETTLED, *map(str, sorted(_read_transcript(request.messages[-1].text)))]))
+            out.finish("stop")
+        else:
+            self._propose(request, out)
+        for event in out.take():
+            yield event
+            await asyncio.sleep(0)
+
+    def _propose(self, request: Request, out: Assembler) -> None:
+        turns, settled = 0, set[int]()
         asked: dict[str, int] = {}
         for message in request.messages:
-            if isinstance(message, Assistant):
+            if isinstance(message, User):
+                settled |= _read_transcript(message.text)
+            elif isinstance(message, Assistant):
                 turns += 1
                 asked.update({call.id: call.arguments["invoice"] for call in message.tool_calls if call.arguments})
             elif isinstance(message, ToolResult) and not str(message.content).startswith("Not run"):
                 settled.add(asked[message.tool_call_id])
         due = [number for number in range(INVOICES) if number not in settled][: 1 + turns % 3]
-        out = Assembler(request_id=request.request_id, model=self.model, provider=self.name)
-        out.start()
         out.text("Next.")
         for place, number in enumerate(due):
             # The same call ids in every turn, as some servers send them.
@@ -114,9 +129,26 @@ class Payer(Provider):
             out.tool_input("odd", '{"invoice": -1}')
             out.block_end("odd")
         out.finish("tool_calls" if due else "stop")
-        for event in out.take():
-            yield event
-            await asyncio.sleep(0)
+
+
+def _read_transcript(text: str) -> set[int]:
+    """Return the invoices that a transcript or a summary settles.
+
+    A transcript does not tell which result is of which call, so that one payment settles all calls of its turn.
+    """
+    found = {int(number) for line in text.splitlines() if line.startswith(SETTLED) for number in line.split()[1:]}
+    for turn in text.split("ASSISTANT: ")[1:]:
+        results = re.findall(r"^TOOL RESULT: (.*)", turn, re.MULTILINE)
+        if not all(result.startswith("Not run") for result in results):
+            found |= {int(number) for number in re.findall(r'^CALLS .*"invoice": ?(-?\d+)', turn, re.MULTILINE)}
+    return found
+
+
+def choose_policies(name: str) -> list[ContextPolicy]:
+    """Return the policies of a session: summaries for every other one, else marks in place of results first."""
+    if int(name.rpartition("-")[2]) % 2:
+        return [DropOldToolResults(keep=1), Summarise(keep=1)]
+    return [Summarise(keep=1)]
 
 
 async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeover: bool) -> None:
@@ -143,7 +175,7 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
 
     tools = [tool(side_effect="write")(pay), tool(side_effect="read")(transfer)]
     policy = Policy([Rule("allow", tool="transfer")])
-    settings: dict[str, Any] = {"on_record": watch, "approve": edit, "context": DropOldToolResults(keep=1)}
+    settings: dict[str, Any] = {"on_record": watch, "approve": edit, "context": choose_policies(name)}
     with open_place(place) as log:
         if next(log.read(name), None) is None:
             session = Session(Payer(), tools, policy, log, session_id=name, **settings)
@@ -323,6 +355,7 @@ class World:
         results = [it.message for it in of(records, "message.recorded") if isinstance(it.message, ToolResult)]
         self.tally.unknown_outcomes += sum("Interrupted, and what it did" in str(it.content) for it in results)
         self.tally.projections += len(of(records, "context.projected"))
+        self.tally.summaries += len(of(records, "context.summarised"))
         self.tally.edits += sum(it.input is not None for it in of(records, "permission.granted"))
         self.tally.rejections += len(of(records, "tool_intent.rejected"))
         for began in of(records, "tool.started"):

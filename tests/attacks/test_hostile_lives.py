@@ -14,6 +14,7 @@ import pytest
 from .hostile_lives import Tally
 
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "10"))  # more of them for a longer run
 Count = Callable[[str, int], None]
 
 
@@ -36,11 +37,12 @@ def attack(place: str, folder: Path, count: Count, *, sessions: int, kills: int,
 
 @pytest.mark.exhaustive
 def test_killed_at_random_moments(place: str, tmp_path: Path, count: Count) -> None:
-    kills = 400 if EXHAUSTIVE else 10
-    tally = attack(place, tmp_path, count, sessions=1, kills=kills, runners=1)
-    assert tally.kills >= kills
-    assert min(tally.projections, tally.edits, tally.rejections) > 0
-    assert tally.unknown_outcomes > 0 or not EXHAUSTIVE
+    tally = attack(place, tmp_path, count, sessions=2, kills=KILLS, runners=1)
+    assert tally.kills >= KILLS
+    assert min(tally.projections, tally.summaries, tally.edits, tally.rejections) > 0
+    if KILLS >= 100:  # a few kills may miss some of these by chance
+        assert tally.projections > tally.summaries  # of the other policy
+        assert tally.unknown_outcomes > 0
 
 
 @pytest.mark.exhaustive

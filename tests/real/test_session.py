@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from dragoman import RuntimeConfig, connect
+import pytest
+
+from dragoman import DropOldToolResults, RuntimeConfig, Window, connect
+from dragoman.local import LocalProvider, find_model
 from dragoman.log import SqliteLog
 from dragoman.messages import ToolResult
 from dragoman.permission import Policy, Rule
@@ -51,3 +55,44 @@ async def test_the_embedded_model_proposes_and_the_session_does_the_rest(tmp_pat
     assert types(records)[-1] == "session.finished"
     assert of(records, "message.recorded")[-1].message.text.strip()
     assert outcome.spent.tokens > 20
+
+
+TURNS, WINDOW = 40, 16_000
+HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen").path.exists()
+
+
+@tool(side_effect="read")
+def read_page(number: int) -> str:
+    """Read one page of the book."""
+    text = "The fox crossed the river and wrote down what it saw on the other side. " * 24
+    return f"Page {number}. {text}\nThe next page is {number + 1}: call read_page with it."
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not HAS_CALLER, reason="takes half an hour, and needs dragoman local pull qwen (1.1 GB)")
+async def test_forty_turns_of_a_small_model_fit_its_window(tmp_path: Path) -> None:
+    policy = Policy([Rule("allow", tool="read_page")])
+    config = RuntimeConfig(temperature=0, max_tokens=60)
+    with SqliteLog(tmp_path / "log.db") as log:
+        async with LocalProvider("qwen", context=WINDOW) as model:
+            session = Session(
+                model, [read_page], policy, log, session_id="s1", config=config,
+                context=[DropOldToolResults(), Window()], budget=Budget(steps=TURNS),
+            )  # fmt: skip
+            outcome = await session.run("Read the book page by page with read_page, from page 1 on.")
+            while outcome.outcome == "completed" and outcome.spent.turns < TURNS:
+                # A model this small stops to talk now and then.
+                outcome = await session.run("Go on: call read_page with the number of the next page.")
+            again = await Session.resume(model, [read_page], policy, log, "s1", config=config, tool_choice="none")
+            last = await again.run("Stop reading. Which animal is the book about?")
+        records = list(log.read("s1"))
+        assert log.verify().ok
+    check_evidence(records)
+    assert (outcome.spent.turns, last.outcome) == (TURNS, "completed")
+    assert of(records, "llm.call_failed") == []
+    projected = of(records, "context.projected")
+    assert all(each.tokens_after < each.tokens_before <= WINDOW for each in projected)
+    assert len(projected) > 0
+    assert max(each.input_tokens for each in of(records, "llm.call_completed")) < WINDOW
+    assert len(of(records, "tool.observed")) > TURNS / 2
+    print(f"{len(projected)} projections, {len(of(records, 'tool.observed'))} pages, answer {last.text!r}")
