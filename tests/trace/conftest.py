@@ -32,14 +32,15 @@ expect.set_options(timeout=30_000)  # a machine that has much to do is slow, and
 class Served:
     """A trace server in a thread."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, approve_by: str | None = None) -> None:
         self._log = log
+        self._approve_by = approve_by
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def __enter__(self) -> str:
         self._thread.start()
-        self._server = TraceServer(self._log)
+        self._server = TraceServer(self._log, approve_by=self._approve_by)
         asyncio.run_coroutine_threadsafe(self._server.__aenter__(), self._loop).result()
         return self._server.url
 

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Browser, Page, expect
 
+from dragoman.calls import CallCompleted, Inbound
 from dragoman.events import AssembledFrom, IntentSource, ToolIntent
 from dragoman.log import (
     MessageRecorded,
+    Payload,
     PermissionGranted,
     SessionFinished,
     SessionStarted,
     SqliteLog,
+    ToolIntentValidated,
     ToolObserved,
     TurnStarted,
 )
 from dragoman.messages import Assistant, Text, Thinking, User
+from dragoman.permission import Policy
+from dragoman.session import RemoteApprover, Session
+from dragoman.tools import tool
+from dragoman.trace import export_html
 
-from ..story import GOAL, LEFT_OPEN, STORY, tell
+from ..listed import Listed
+from ..session.playing import call as propose_call
+from ..session.playing import of, propose
+from ..story import GOAL, LEFT_OPEN, MODEL, STORY, call, observe, tell, use
 from .conftest import Served, Watched
 
 
 def open_page(watched: Watched, url: str, session: str = "") -> Page:
     watched.page.goto(url + (f"#{session}" if session else ""))
-    expect(watched.page.locator("#chain")).to_contain_text("chain")
+    expect(watched.page.locator("#chain")).to_contain_text("Chain")
     expect(watched.page.locator("#totals dt")).to_have_count(6)
     return watched.page
 
@@ -38,14 +52,14 @@ def test_a_session_from_proposal_to_observation(watched: Watched, log: SqliteLog
     expect(page.locator("h1")).to_have_text(GOAL)
     expect(page.locator("#sessions a")).to_have_count(2)
     expect(page.locator("#outcome")).to_have_text("completed")
-    expect(page.locator("#chain")).to_have_text(f"chain whole, {len(STORY)} records")
+    expect(page.locator("#chain")).to_have_text(f"Chain verified, {len(STORY)} records")
     assert page.locator("#totals").inner_text().split("\n") == [
         "Turns", "4", "Model calls", "4", "1 failed", "Tokens in", "5,600", "3,900 cached", "Tokens out", "205",
-        "Cost", "$0.0083", "+ 1 unknown", "Tools", "3", "2 allowed, 1 denied, 2 ran",
+        "Cost", "$0.0083", "+ 1 unknown", "Tool calls", "3", "2 allowed, 1 denied, 2 ran",
     ]  # fmt: skip
     cards = page.locator(".proposal")
     assert [card.locator("strong").inner_text() for card in cards.all()] == ["bash", "bash", "edit_file"]
-    assert [card.locator("header .chip").inner_text() for card in cards.all()] == [
+    assert [card.locator("summary .chip").inner_text() for card in cards.all()] == [
         "observed an error", "denied", "observed",
     ]  # fmt: skip
     stages = [[stage.get_attribute("class") for stage in card.locator(".stages li").all()] for card in cards.all()]
@@ -82,7 +96,7 @@ def test_the_raw_record_and_the_exchange_on_demand(watched: Watched, log: Sqlite
     record = next(record for record in log.read("fix") if record.seq == 8)
     expect(window).to_contain_text(record.hash)
     with page.expect_download() as download:
-        window.get_by_text("Save the whole record").click()
+        window.get_by_text("Save the complete record").click()
     assert Path(download.value.path()).read_bytes() == record.line + b"\n"
     page.keyboard.press("Escape")
     expect(window).to_be_hidden()
@@ -117,7 +131,6 @@ def test_it_can_be_used_with_keys_alone(watched: Watched, log: SqliteLog, url: s
     page.keyboard.press("/")
     page.keyboard.type("only look")
     expect(page.locator("#sessions a")).to_have_count(1)
-    page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#name")).to_have_text("look")
     assert watched.complaints == []
@@ -140,16 +153,16 @@ def test_light_and_dark(watched: Watched, log: SqliteLog, url: str) -> None:
     assert page.evaluate(background) == light
 
 
-def test_filters_and_what_does_not_follow(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_filters_and_evidence_problems(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
     page = open_page(watched, url, "odd")
     shown = page.locator("#timeline > li:visible:not(.turn)")
     page.get_by_role("button", name="Tools").click()
     expect(shown).to_have_count(3)
-    page.get_by_role("button", name="What does not follow").click()
+    page.get_by_role("button", name="Evidence problems").click()
     expect(shown).to_have_count(2)
     expect(shown.nth(0)).to_contain_text("it ran without a decision")
-    page.get_by_role("button", name="Everything").click()
+    page.get_by_role("button", name="All", exact=True).click()
     assert shown.count() > 10
 
 
@@ -163,7 +176,7 @@ def test_a_broken_chain_says_where(watched: Watched, log: SqliteLog, url: str) -
     with SqliteLog(log.path, readonly=True) as again, Served(again) as other:
         page = open_page(watched, other, "fix")
         expect(page.locator("#chain")).to_have_text(
-            "chain broken at record 17: hash mismatch: its content is not what was written"
+            "Chain broken at record 17: hash mismatch: its content is not what was written"
         )
         expect(page.locator("#chain")).to_have_class("chip bad")
 
@@ -219,7 +232,7 @@ def test_what_a_log_holds_is_shown_and_never_run(watched: Watched, log: SqliteLo
     tell(log, session, poison())
     page = watched.page
     page.goto(url)
-    expect(page.locator("#chain")).to_have_text("chain whole, 8 records")
+    expect(page.locator("#chain")).to_have_text("Chain verified, 8 records")
     expect(page.locator("#totals dt")).to_have_count(6)
     expect(page.locator("#name")).to_have_text(session)
     assert "<script>window.ran = 1" in page.locator("h1").inner_text()
@@ -234,7 +247,7 @@ def test_what_a_log_holds_is_shown_and_never_run(watched: Watched, log: SqliteLo
         expect(page.locator("#window")).to_be_visible()
         page.keyboard.press("Escape")
     assert page.evaluate("window.ran") is None
-    assert page.locator("script").count() == 1
+    assert page.locator("script").count() == 4
     assert page.locator("#main img, #main svg, #main script, #sessions img").count() == 0
     assert page.evaluate("({}).x") is None
     assert watched.complaints == []
@@ -265,5 +278,245 @@ def test_a_session_that_is_not_there(watched: Watched, log: SqliteLog, url: str)
 
 def test_an_empty_log(watched: Watched, url: str) -> None:
     watched.page.goto(url)
-    expect(watched.page.locator("#sessions")).to_have_text("No session.")
+    expect(watched.page.locator("#sessions")).to_have_text("No sessions yet.")
     expect(watched.page.locator("#empty")).to_be_visible()
+
+
+# --- what a text is shown as ------------------------------------------------------------------------
+
+RICH = """# Findings
+
+The sign in `add.py` is **wrong**, see [the docs](https://example.org/add) <b>now</b>.
+
+- first
+- second *point*
+
+| file | state |
+|---|---|
+| add.py | fixed |
+
+```diff
+--- a/add.py
++++ b/add.py
+@@ -1 +1 @@
+-return a - b
++return a + b
+```
+
+![a picture](https://example.org/x.png)
+"""
+READ: Any = {"path": "notes.txt"}
+
+
+def tell_rich(log: SqliteLog, session: str = "rich") -> None:
+    """Tell a run with Markdown, a diff and JSON in which a rule allows a read."""
+    story: list[Payload] = [
+        SessionStarted("Look around", "claude-sonnet-4-6", "anthropic", ("read_file",)),
+        *call(1, (100, 20, 0), "0.01"),
+        *use(1, "read_file", READ, RICH),
+        ToolIntentValidated("tu_1", "read_file", "read", ("notes.txt",)),
+        PermissionGranted("tu_1", "read_file", "policy", "read"),
+        *observe(1, "read_file", READ, '{"lines": 3, "ok": true}'),
+        SessionFinished("failed"),
+    ]
+    tell(log, session, story)
+
+
+def check_accessible(page: Page) -> None:
+    """Run axe over the page; every rule must hold."""
+    package = importlib.util.find_spec("axe_playwright_python")
+    assert package is not None
+    assert package.origin is not None
+    page.evaluate(Path(package.origin).with_name("axe.min.js").read_text("utf-8"))
+    result = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    found = [(each["id"], [node["target"] for node in each["nodes"]]) for each in result["violations"]]
+    assert found == []
+    assert len(result["passes"]) > 20
+
+
+def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, url: str) -> None:
+    tell_rich(log)
+    page = open_page(watched, url, "rich")
+    shown = page.locator(".markdown")
+    assert shown.locator(".heading").inner_text() == "Findings"
+    assert (shown.locator("strong").inner_text(), shown.locator("em").inner_text()) == ("wrong", "point")
+    assert shown.locator("ul li").all_inner_texts() == ["first", "second point"]
+    assert shown.locator("td").all_inner_texts() == ["add.py", "fixed"]
+    assert shown.locator(".d-removed, .d-added").all_text_contents() == ["-return a - b\n", "+return a + b\n"]
+    colours = {each.evaluate("e => getComputedStyle(e).color") for each in shown.locator(".diff span").all()}
+    assert len(colours) == 3
+    assert "<b>now</b>" in shown.inner_text()  # markup of the text stays text
+    assert "https://example.org/add" in shown.inner_text()
+    assert page.locator("#timeline a, #timeline img, #timeline b").count() == 0  # nothing to follow, nothing to load
+    # The read that a rule allowed is folded, and says what it read.
+    card = page.locator(".proposal")
+    assert card.get_attribute("open") is None
+    expect(card.locator(".gist")).to_have_text("notes.txt")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    card.locator("summary").first.click()
+    observed = card.locator(".json").last
+    assert observed.locator(".j-key").all_inner_texts() == ['"lines"', '"ok"']
+    observed.locator("xpath=..").get_by_role("button", name="Copy").click()
+    expect(observed.locator("xpath=..").get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == '{\n  "lines": 3,\n  "ok": true\n}'
+    assert watched.complaints == []
+    assert all(asked.startswith((url, "data:")) for asked in watched.asked)
+
+
+def test_bars_show_when_and_how_long(watched: Watched, log: SqliteLog, url: str) -> None:
+    tell(log, "fix")
+    page = open_page(watched, url, "fix")
+    bars = page.locator("li.call .track i").all()
+    assert len(bars) == 5
+    places = [bar.evaluate("e => [parseFloat(e.style.left), parseFloat(e.style.width)]") for bar in bars]
+    assert all(left >= 0 and width > 0 and left + width <= 100.01 for left, width in places)
+    label = page.locator("li.call .track").first.get_attribute("aria-label")
+    assert label == "model call 801 ms"
+    assert page.locator("li.proposal-item .track i.waited").count() == 1  # the edit that a person allowed
+    page.get_by_role("button", name="Evidence problems").click()
+    expect(page.locator("#nothing")).to_have_text(
+        "No evidence problems: every step follows from the records before it."
+    )
+    expect(page.locator("#timeline > li:visible")).to_have_count(0)
+
+
+def test_sessions_are_sorted_filtered_and_searched(watched: Watched, log: SqliteLog, url: str) -> None:
+    tell(log, "look", LEFT_OPEN)
+    tell(log, "fix")
+    tell_rich(log)
+    tell(log, "ask_1", [SessionStarted("What is 2 + 2?", **MODEL, kind="ask"), MessageRecorded(User("2 + 2?"))])
+    inbound = Inbound(wire="anthropic", key="team-a", name="fast", status=200)
+    served = CallCompleted(**MODEL, request_id="g1", stop_reason="end_turn", latency_ms=90.0, inbound=inbound)
+    tell(log, "gateway_1", [SessionStarted(kind="gateway"), served])
+    page = open_page(watched, url, "gateway_1")
+    expect(page.locator("li.call")).to_contain_text("client over anthropic, key team-a, asked for fast, HTTP 200")
+    links = page.locator("#sessions a")
+    expect(links).to_have_count(5)
+    fix = links.filter(has_text=GOAL)
+    assert fix.locator(".under").all_inner_texts()[0].split("\n")[:2] == ["completed", "$0.0083+ · 4 turns"]
+    expect(fix).to_contain_text("anthropic:claude-sonnet-4-6")
+    page.locator("#sort").select_option("cost")
+    expect(links.first).to_contain_text("Look around")
+    page.locator("#by-outcome").select_option("open")
+    expect(links).to_have_count(3)
+    page.locator("#kind").select_option("ask")
+    expect(links).to_have_count(1)
+    page.get_by_label("Model", exact=True).fill("another")
+    expect(page.locator("#sessions")).to_have_text("No session fits.")
+    page.get_by_label("Model", exact=True).fill("")
+    page.locator("#kind").select_option("")
+    page.locator("#by-outcome").select_option("")
+    page.get_by_label("Search all sessions").fill("received 5")
+    expect(links).to_have_count(1)
+    expect(links).to_contain_text("2 matches: expected 4, received 5")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found")).to_have_text("2 matches")
+    page.get_by_label("Next match").click()
+    expect(page.locator("#found")).to_have_text("1 of 2")
+    expect(page.locator("#timeline > li.hit")).to_contain_text("expected 4, received 5")
+    assert page.evaluate("CSS.highlights.get('found').size") >= 2
+    assert watched.complaints == []
+
+
+def test_new_sessions_and_records_appear_by_themselves(watched: Watched, log: SqliteLog, url: str) -> None:
+    tell(log, "fix")
+    watched.page.clock.install()
+    page = open_page(watched, url, "fix")
+    tell(log, "look", LEFT_OPEN)
+    log.append_sync("fix", MessageRecorded(User("One more thing")))  # a finished session that goes on
+    page.clock.run_for(6000)
+    expect(page.locator("#sessions a")).to_have_count(2)
+    expect(page.locator("#timeline")).to_contain_text("One more thing")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible(watched: Watched, log: SqliteLog, scheme: Any) -> None:
+    tell_rich(log)
+    tell(log, "odd", [payload for payload in STORY[:-4] if not isinstance(payload, PermissionGranted)])
+    watched.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    with Served(log, "ann") as url:
+        page = open_page(watched, url, "odd")
+        expect(page.get_by_role("button", name="Deny")).to_be_visible()
+        check_accessible(page)
+        page.keyboard.press("?")
+        check_accessible(page)
+        page.keyboard.press("Escape")
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.goto(url + "#rich")
+        expect(page.locator("h1")).to_have_text("Look around")
+        page.locator("details:not([open]) > summary").first.click()
+        check_accessible(page)
+
+
+# --- decisions --------------------------------------------------------------------------------------
+
+
+def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str) -> None:
+    ran: list[str] = []
+
+    @tool(side_effect="execute")
+    def bash(command: str) -> str:
+        """Run a command."""
+        ran.append(command)
+        return "ok"
+
+    model = Listed(
+        propose(propose_call("bash", command="git push"), propose_call("bash", call_id="2", command="rm x")), "Done."
+    )
+    session = Session(model, [bash], Policy([]), log, approve=RemoteApprover(log, interval=0.02), session_id="s1")
+    running = threading.Thread(target=lambda: asyncio.run(session.run("Go.")))
+    with Served(log, "ann") as approving:
+        running.start()
+        page = open_page(watched, approving, "s1")
+        expect(page.locator("#waiting")).to_contain_text("waiting")
+        first = page.locator(".decide:visible").first
+        first.get_by_label("Input, which you may change").fill('{"command": "git push --dry-run"}')
+        first.get_by_role("button", name="Allow").click()
+        card = page.locator(".proposal").nth(1)
+        card.get_by_label("Reason").fill("keep x")
+        card.get_by_role("button", name="Deny").click()
+        expect(page.locator("#outcome")).to_have_text("completed")
+        expect(page.locator("#waiting")).to_be_hidden()
+        expect(card.locator(".chip")).to_have_text("denied")
+    running.join()
+    assert ran == ["git push --dry-run"]
+    records = list(log.read("s1"))
+    [granted], [denied] = of(records, "permission.granted"), of(records, "permission.denied")
+    assert (granted.by, granted.input, denied.by) == ("ann", {"command": "git push --dry-run"}, "ann")
+    assert denied.reason == "keep x"
+    assert watched.complaints == []
+    watched.page.goto(url + "#s1")  # the same log without --approve
+    expect(watched.page.locator(".proposal")).to_have_count(2)
+    expect(watched.page.locator("#waiting, .decide:visible")).to_have_count(1)
+
+
+# --- one file ---------------------------------------------------------------------------------------
+
+
+def test_a_session_as_one_file(watched: Watched, browser: Browser, log: SqliteLog, url: str, tmp_path: Path) -> None:
+    tell(log, "fix")
+    tell(log, "bad", [*poison(), MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))])
+    page = open_page(watched, url, "fix")
+    with page.expect_download() as download:
+        page.get_by_text("Save as HTML").click()
+    saved = Path(download.value.path()).read_text("utf-8")
+    assert saved == export_html(log, "fix")
+    (tmp_path / "fix.html").write_text(saved)
+    (tmp_path / "bad.html").write_text(export_html(log, "bad"))
+    context = browser.new_context(offline=True)
+    alone = Watched(context.new_page())
+    alone.page.goto((tmp_path / "fix.html").as_uri())
+    expect(alone.page.locator("h1")).to_have_text(GOAL)
+    expect(alone.page.locator("#chain")).to_have_text(f"Chain verified, {len(STORY)} records at export")
+    expect(alone.page.locator(".proposal")).to_have_count(3)
+    alone.page.get_by_label("Find in this session").fill("received 5")
+    expect(alone.page.locator("#found")).to_have_text("1 of 2")
+    alone.page.get_by_label("Record 8 as stored").click()
+    expect(alone.page.locator("#window")).to_contain_text('"type": "permission.granted"')
+    alone.page.goto((tmp_path / "bad.html").as_uri())
+    expect(alone.page.locator("#chain")).to_contain_text("Chain verified")
+    assert alone.page.evaluate("window.ran") is None
+    assert "</script><script>window.ran" in alone.page.locator("#timeline").inner_text()
+    assert alone.complaints == []
+    assert all(asked.startswith(("file:", "data:")) for asked in alone.asked)
+    context.close()

@@ -11,25 +11,37 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 
-from dragoman.log import MessageRecorded, SqliteLog, ToolObserved
+from dragoman.cli.log import command
+from dragoman.log import (
+    MessageRecorded,
+    PermissionGranted,
+    PermissionRequested,
+    SessionStarted,
+    SqliteLog,
+    ToolObserved,
+)
 from dragoman.messages import User
 from dragoman.replay import read_steps
-from dragoman.trace import Reader, TraceServer
+from dragoman.trace import Reader, TraceServer, Wanted, export_html
 from dragoman.trace.queries import trim
 
-from ..story import LEFT_OPEN, STORY, tell
+from ..story import EDIT, LEFT_OPEN, STORY, tell
 from ..strategies import json_values
+from .conftest import Served
 
 
-def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, Any, dict[str, str]]:
-    request = urllib.request.Request(url, method=method, headers=headers)
+def ask(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, body, method=method, headers=names)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.read(), {key.lower(): value for key, value in answer.headers.items()}
@@ -66,7 +78,19 @@ def test_there_is_nothing_to_change(url: str, method: str) -> None:
     assert ask(url + "api/sessions", method)[0] in (404, 405)
 
 
-@pytest.mark.parametrize("path", ["", "trace.css", "trace.js", "api/sessions", "api/record?session=x&seq=1", "nothing"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "trace.css",
+        "trace.js",
+        "render.js",
+        "api/questions",
+        "api/sessions",
+        "api/record?session=x&seq=1",
+        "nothing",
+    ],
+)
 def test_every_answer_keeps_strangers_out(url: str, path: str) -> None:
     _, _, headers = ask(url + path)
     policy = headers["content-security-policy"]
@@ -95,6 +119,9 @@ def test_it_listens_to_this_machine_alone(url: str) -> None:
         ("api/record?session=fix&seq=0", 404, "no such record"),
         ("api/raw?session=nobody&seq=1", 404, "no such record"),
         ("api/exchange?session=fix&request=none", 404, "no such record"),
+        ("api/sessions?sort=colour", 400, "sort: must be one of newest, oldest, cost, turns"),
+        ("api/export?session=nobody", 404, "the log has no session 'nobody'"),
+        ("api/find?query=x", 400, "session: is missing"),
     ],
 )
 def test_bad_questions(log: SqliteLog, url: str, path: str, status: int, words: str) -> None:
@@ -144,9 +171,9 @@ def test_sessions_are_found_and_counted(log: SqliteLog) -> None:
     tell(log, "look", LEFT_OPEN)
     reader = Reader(log)
     assert [entry["session"] for entry in reader.list_sessions()["sessions"]] == ["look", "fix"]
-    found = reader.list_sessions("FI")
+    found = reader.list_sessions(Wanted("FI"))
     assert (found["total"], found["sessions"][0]["outcome"]) == (1, "completed")
-    assert reader.list_sessions("", 1, 1)["sessions"][0]["session"] == "fix"
+    assert reader.list_sessions(None, 1, 1)["sessions"][0]["session"] == "fix"
     assert reader.check_chain("fix") == {"ok": True, "records": len(STORY), "break": None}
 
 
@@ -219,6 +246,118 @@ def test_requests_that_are_refused_do_not_put_the_token_into_the_log(
     assert not [record for record in caplog.records if token in str(record.__dict__)]
 
 
+# --- sorting and filtering --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (Wanted(sort="oldest"), ["fix", "look", "ask_1"]),
+        (Wanted(sort="cost"), ["fix", "look", "ask_1"]),
+        (Wanted(sort="turns"), ["fix", "look", "ask_1"]),
+        (Wanted(kind="ask"), ["ask_1"]),
+        (Wanted(outcome="open"), ["ask_1", "look"]),
+        (Wanted(outcome="completed", model="SONNET"), ["fix"]),
+        (Wanted(model="nothing"), []),
+        (Wanted("rm -rf"), ["fix"]),
+    ],
+)
+def test_sessions_are_listed_as_wanted(log: SqliteLog, wanted: Wanted, names: list[str]) -> None:
+    tell(log, "fix")
+    tell(log, "look", LEFT_OPEN)
+    tell(log, "ask_1", [SessionStarted("2 + 2?", "m", "p", kind="ask")])
+    assert [row["session"] for row in Reader(log).list_sessions(wanted)["sessions"]] == names
+
+
+def test_a_session_that_grows_is_summarised_again(log: SqliteLog) -> None:
+    tell(log, "fix", STORY[:-1])
+    reader = Reader(log)
+    assert reader.list_sessions()["sessions"][0]["outcome"] is None
+    log.append_sync("fix", STORY[-1])
+    row = reader.list_sessions()["sessions"][0]
+    assert (row["outcome"], row["turns"], row["unpriced"]) == ("completed", 4, 1)
+
+
+# --- decisions --------------------------------------------------------------------------------------
+
+ASKED = next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested)) + 1
+ALLOW: dict[str, Any] = {"session": "fix", "intent": "tu_3", "allowed": True}
+
+
+def send(url: str, answer: dict[str, Any] | None = None, token: str | None = None, **headers: str) -> tuple[int, str]:
+    """Answer as the page does, with other headers where given."""
+    found = json.loads(ask(url + "api/questions")[1])
+    usual = {
+        "Origin": url.partition("/")[0] + "//" + url.split("/")[2],
+        "Content_Type": "application/json",
+        "X_Approval_Token": found.get("token", "") if token is None else token,
+    }
+    body = json.dumps(ALLOW if answer is None else answer).encode()
+    status, reply, _ = ask(url + "api/answer", "POST", body, **{**usual, **headers})
+    return status, reply.decode()
+
+
+@pytest.fixture
+def approving(log: SqliteLog) -> Iterator[str]:
+    tell(log, "fix", STORY[:ASKED])
+    with Served(log, "ann") as url:
+        yield url
+
+
+def test_an_answer_is_recorded_once(log: SqliteLog, approving: str) -> None:
+    [question] = json.loads(ask(approving + "api/questions")[1])["questions"]
+    assert (question["session"], question["intent_id"], question["input"]) == ("fix", "tu_3", EDIT)
+    assert send(approving) == (200, '{"intent":"tu_3","allowed":true,"by":"ann","seq":1}')
+    with SqliteLog(log.path.with_name("log.db.answers"), readonly=True) as answers:
+        [record] = answers.read("fix.answers")
+    assert record.data == {"intent_id": "tu_3", "allowed": True, "by": "ann"}
+    log.append_sync("fix", PermissionGranted("tu_3", "edit_file", "ann"))
+    assert send(approving)[0] == 409
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (403, {"token": ""}),
+        (403, {"token": "x" * 32}),
+        (403, {"Origin": "http://evil.example"}),
+        (403, {"Origin": "null"}),
+        (403, {"Origin": ""}),
+        (403, {"Sec_Fetch_Site": "cross-site"}),
+        (403, {"Host": "evil.example"}),
+        (415, {"Content_Type": "text/plain"}),
+    ],
+)
+def test_an_answer_from_another_page_is_refused(
+    log: SqliteLog, approving: str, status: int, headers: dict[str, str]
+) -> None:
+    assert send(approving, **headers)[0] == status  # type: ignore[arg-type]
+    assert not log.path.with_name("log.db.answers").exists()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {**ALLOW, "allowed": "yes"},
+        {**ALLOW, "by": "another person"},
+        {**ALLOW, "allowed": False, "input": {}},
+        {**ALLOW, "prefix": "git"},
+        {**ALLOW, "scope": "always"},
+        {**ALLOW, "input": ["x"]},
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_refused(log: SqliteLog, approving: str, answer: dict[str, Any]) -> None:
+    assert send(approving, answer)[0] == 400
+    assert not log.path.with_name("log.db.answers").exists()
+
+
+def test_without_permission_the_page_decides_nothing(log: SqliteLog, url: str) -> None:
+    tell(log, "fix", STORY[:ASKED])
+    assert json.loads(ask(url + "api/questions")[1]) == {"approve": False, "questions": []}
+    assert send(url)[0] in (404, 405)
+
+
 # --- the command ------------------------------------------------------------------------------------
 
 
@@ -240,3 +379,15 @@ def test_the_command_serves_until_it_is_interrupted(log: SqliteLog) -> None:
         _, complaints = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in complaints
+
+
+def test_the_command_writes_a_session_as_one_page(log: SqliteLog, tmp_path: Path) -> None:
+    tell(log)
+    run = CliRunner().invoke
+    page = tmp_path / "run.html"
+    done = run(command, ["export", "fix", "--log", str(log.path), "-o", str(page)])
+    assert (done.exit_code, page.read_text("utf-8")) == (0, export_html(log, "fix"))
+    assert run(command, ["export", "fix", "--html", "--log", str(log.path)]).stdout == export_html(log, "fix")
+    refused = run(command, ["export", "--html", "--log", str(log.path)])
+    assert (refused.exit_code, "needs a SESSION" in refused.stderr) == (2, True)
+    assert run(command, ["view", "--by", "ann", "--log", str(log.path)]).exit_code == 2

@@ -33,15 +33,15 @@ from ..log import (
     open_log,
 )
 from ..permission import Decision
-from ..replay import describe, make_printable, shorten
+from ..replay import describe, find_excerpt, make_printable, shorten, summarize
 from ..session import Question, SessionError, answer_question, find_questions
-from ..trace import TraceServer
+from ..trace import TraceServer, export_html
 from .bills import GROUPS, add_up, show_bills, write_csv
 from .console import Bar, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import json_option, load_prices
 from .recording import find_marker, is_logging, set_logging
-from .sessions import ROW, find_excerpt, find_session, make_row, shorten_ids, sort_sessions, summarize, to_json
+from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
 
 _PATIENCE = 1.0  # seconds to wait for another writer
 _SHOWN = 50  # sessions in a list that is read by people
@@ -332,14 +332,22 @@ def _read_heads(path: str | None) -> dict[str, str]:
 @click.argument("session", required=False)
 @log_option
 @click.option("-o", "--output", default="-", metavar="FILE", help="Where to; - is standard output.", show_default=True)
-def export(session: str | None, where: str | None, output: str) -> None:
+@click.option("--html", "as_html", is_flag=True, help="Write SESSION as one HTML page to read; so does FILE.html.")
+def export(session: str | None, where: str | None, output: str, *, as_html: bool) -> None:
     """Write the records of SESSION, or of the whole log, as lines of JSON that can be verified by themselves.
 
-    A file appears whole or not at all, and the same records give the same bytes.
+    A file appears whole or not at all, and the same records give the same bytes. With --html it is the page of the
+    trace viewer in one file, which needs no server and loads nothing; long texts are cut there.
     """
+    as_html = as_html or output.lower().endswith((".html", ".htm"))
+    if as_html and session is None:
+        raise click.UsageError("--html: needs a SESSION; `dragoman log list` shows them")
     with open_log_at(where) as log:
         if session is not None:
             session = find_session(log, session)
+        if as_html and session is not None:
+            _write_page(export_html(log, session), output)
+            return
         if output == "-":
             log.export(sys.stdout.buffer, session)
             return
@@ -349,6 +357,19 @@ def export(session: str | None, where: str | None, output: str) -> None:
             except OSError as error:
                 raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
         click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
+
+
+def _write_page(page: str, output: str) -> None:
+    if output == "-":
+        click.echo(page.encode(), nl=False)
+        return
+    try:
+        partial = Path(f"{output}.partial")
+        partial.write_text(page, "utf-8")
+        partial.replace(output)
+    except OSError as error:
+        raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {len(page.encode()):,} bytes", err=True)
 
 
 @command.command("import")
@@ -492,25 +513,33 @@ def show_cost(
 @log_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; 0 finds a free one.")
 @click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page.")
+@click.option("--approve", is_flag=True, help="Let the page answer questions of sessions, as log approve does.")
+@click.option("--by", metavar="NAME", help="With --approve: who decides; by default your user name.")
 @json_option("the address")
-def view(session: str | None, where: str | None, port: int, *, browser: bool, as_json: bool) -> None:
+def view(session: str | None, where: str | None, *, approve: bool, by: str | None, **options: Any) -> None:
     """Show the log in a browser: sessions, timelines, decisions, costs, the chain. Ctrl-C ends it.
 
-    The page is served to this machine alone, at an address that is new each time: whoever has it can read the log.
+    The page is served to this machine alone, at an address that is new each time. Its address is a secret: it gives
+    access to the log, and with --approve to decisions about what sessions may run.
     """
+    if by is not None and not approve:
+        raise click.UsageError("--by needs --approve")
+    options["approve_by"] = (by or getpass.getuser()) if approve else None
     with open_log_at(where) as log:
         if session is not None:
             session = find_session(log, session)
         try:
-            asyncio.run(_serve(log, session, port, browser=browser, as_json=as_json))
+            asyncio.run(_serve(log, session, **options))
         except OSError as error:
-            raise click.UsageError(f"--port {port}: {error.strerror}") from error
+            raise click.UsageError(f"--port {options['port']}: {error.strerror}") from error
         except ImportError as error:
             raise click.UsageError(str(error)) from error
 
 
-async def _serve(log: EventLog, session: str | None, port: int, *, browser: bool, as_json: bool) -> None:
-    async with TraceServer(log, port=port) as server:
+async def _serve(
+    log: EventLog, session: str | None, *, port: int, approve_by: str | None, browser: bool, as_json: bool
+) -> None:
+    async with TraceServer(log, port=port, approve_by=approve_by) as server:
         url = server.url + (f"#{quote(session, safe='')}" if session is not None else "")
         click.echo(json.dumps({"url": url}) if as_json else url)
         if browser:

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import sys
-from decimal import Decimal
 from typing import Any
 
 import click
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ..log import (
-    ADMINISTRATION,
-    EventLog,
-    LogRecord,
-    ModelSwapped,
-    SessionEntry,
-    SessionFinished,
-    SessionStarted,
-    find_texts,
-    read_uses,
-)
-from ..prices import EXACT
-from ..replay import shorten
+from ..log import ADMINISTRATION, EventLog, SessionEntry, SessionStarted
+from ..replay import Summary, shorten, summarize
 from .cost import write_amount
 
 _CANDIDATES = 10
 _SHORTEST = 16  # characters of an id in a table
-
-
-class Summary(Struct):
-    """What a list shows of a session. A cost that is not known is ``None``; ``unpriced`` counts such calls."""
-
-    kind: str | None = None
-    model: str | None = None
-    goal: str | None = None
-    outcome: str | None = None
-    calls: int = 0
-    cost_usd: Decimal | None = None
-    unpriced: int = 0
 
 
 def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:
@@ -69,27 +44,6 @@ def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
     more = [f"  and {len(entries) - _CANDIDATES} more"] if len(entries) > _CANDIDATES else []
     found = "\n".join([*lines, *more])
     raise click.UsageError(f"{word!r} is the beginning of {len(entries)} sessions; give more of the id:\n{found}")
-
-
-def summarize(log: EventLog, entry: SessionEntry) -> Summary:
-    """Return the line of a session, from its first and last record and the records of its calls."""
-    found = Summary()
-    first = next(log.read(entry.session)).payload
-    if isinstance(first, SessionStarted):
-        found.kind, found.goal, found.model = first.kind, first.goal, _name_model(first.provider, first.model)
-    last = next(log.read(entry.session, entry.records - 1)).payload
-    if isinstance(last, SessionFinished):
-        found.outcome = last.outcome
-    for record in log.find("model.swapped", session=entry.session):
-        if isinstance(record.payload, ModelSwapped):
-            found.model = record.payload.to
-    for use in read_uses(log, entry.session):
-        found.calls += 1
-        if not isinstance(use.old, Decimal):
-            found.unpriced += 1
-        else:
-            found.cost_usd = EXACT.add(found.cost_usd or Decimal(0), use.old)
-    return found
 
 
 def show_cost(summary: Summary) -> str:
@@ -130,17 +84,6 @@ def _find_prefix(session: str, names: list[str]) -> str:
 ROW = ["last record", "kind", "model", "cost", "outcome", "session", "begins with"]
 
 
-def find_excerpt(record: LogRecord, text: str, width: int = 70) -> str:
-    """Return the part of a record around the first place that has a text."""
-    for value in find_texts(record.data):
-        at = value.casefold().find(text.casefold())
-        if at >= 0:
-            begin = max(0, at - width // 3)
-            line = shorten(value[begin : begin + width], width)
-            return f"{'…' if begin else ''}{line}{'…' if begin + width < len(value) else ''}"
-    return ""
-
-
 def to_json(entry: SessionEntry, summary: Summary) -> dict[str, Any]:
     """Return a session as the data of ``--json``."""
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
@@ -159,7 +102,3 @@ def _find_kind(log: EventLog, session: str) -> str | None:
 
 def _has_prefix(session: str, word: str) -> bool:
     return session.startswith(word) or session.partition("_")[2].lower().startswith(word.lower())
-
-
-def _name_model(provider: str | None, model: str | None) -> str | None:
-    return f"{provider}:{model}" if provider and model else model

@@ -6,6 +6,7 @@ Replaying never touches the outside world: nothing here can reach a tool, a sock
 from .diff import Change, Difference, compare_runs, find_differences
 from .provider import ReplayMismatch, ReplayProvider
 from .recorded import recorded_tools
+from .sessions import Summary, find_excerpt, summarize
 from .steps import Evidence, ReplayStep, Totals, count_totals, read_steps, to_steps
 from .summary import describe, make_printable, shorten
 
@@ -16,14 +17,17 @@ __all__ = [
     "ReplayMismatch",
     "ReplayProvider",
     "ReplayStep",
+    "Summary",
     "Totals",
     "compare_runs",
     "count_totals",
     "describe",
     "find_differences",
+    "find_excerpt",
     "make_printable",
     "read_steps",
     "recorded_tools",
     "shorten",
+    "summarize",
     "to_steps",
 ]

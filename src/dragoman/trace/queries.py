@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionFinished, SessionStarted
-from ..replay import Evidence, ReplayStep, count_totals, describe
+from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionEntry
+from ..replay import Evidence, ReplayStep, Summary, count_totals, describe, find_excerpt, summarize
 
 _SEARCHED = 3  # characters that a search of the content needs
 _TEXT = 4000  # characters of a text that a timeline shows
@@ -17,6 +20,47 @@ _ITEMS = 100
 _DEEPEST = 12
 _RAW = 200_000  # characters of a record, or of an exchange, that a window shows
 _CHECKPOINTS = 256
+_MATCHES = 500  # records of a session that a search returns
+_OPEN = "open"  # the outcome of a session that is not finished, in a filter
+
+
+class Wanted(Struct, frozen=True):
+    """Which sessions to list, and in which order: ``newest``, ``oldest``, ``cost`` or ``turns``.
+
+    ``query`` is part of the name or of the content, ``model`` part of the model's name; ``outcome`` is ``open`` for
+    sessions that are not finished. Empty filters fit everything.
+    """
+
+    query: str = ""
+    sort: str = "newest"
+    kind: str = ""
+    outcome: str = ""
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        if self.sort not in _SORTS:
+            raise ValueError(f"sort: must be one of {', '.join(_SORTS)}")
+
+    def fits(self, summary: Summary) -> bool:
+        """Return whether the filters other than ``query`` fit a session."""
+        return (
+            self.kind in ("", summary.kind)
+            and self.outcome in ("", summary.outcome or _OPEN)
+            and self.model.lower() in (summary.model or "").lower()
+        )
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether every session must be summarised to find the first page."""
+        return bool(self.kind or self.outcome or self.model) or self.sort in ("cost", "turns")
+
+
+_SORTS: dict[str, Callable[[SessionEntry, Summary], Any]] = {
+    "newest": lambda entry, summary: (-entry.updated.timestamp(), entry.session),
+    "oldest": lambda entry, summary: (entry.updated.timestamp(), entry.session),
+    "cost": lambda entry, summary: (-(summary.cost_usd or Decimal(0)), -summary.unpriced, entry.session),
+    "turns": lambda entry, summary: (-(summary.turns or summary.calls), entry.session),
+}
 
 
 class Reader:
@@ -26,30 +70,43 @@ class Reader:
         self._log = log
         # What was known at the end of each page, so that the next need not read everything again.
         self._known: OrderedDict[tuple[str, int, str], Evidence] = OrderedDict()
+        self._summaries: dict[str, tuple[str, Summary]] = {}  # by session: the head it was read at
 
     # --- sessions -----------------------------------------------------------------------------------
 
-    def list_sessions(self, query: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
-        """Return the sessions whose name or content holds ``query``, the newest first."""
-        entries = [entry for entry in self._log.sessions() if self._fits(entry.session, query)]
-        entries.sort(key=lambda entry: entry.updated, reverse=True)
-        shown = []
-        for entry in entries[offset : offset + limit]:
-            first = next(self._log.read(entry.session)).payload
-            last = next(self._log.read(entry.session, entry.records - 1)).payload
-            shown.append(
-                {
-                    **msgspec.to_builtins(entry),
-                    "goal": trim(first.goal, 200) if isinstance(first, SessionStarted) else None,
-                    "outcome": last.outcome if isinstance(last, SessionFinished) else None,
-                }
-            )
-        return {"sessions": shown, "total": len(entries)}
+    def list_sessions(self, wanted: Wanted | None = None, offset: int = 0, limit: int = 100) -> dict[str, Any]:
+        """Return a page of the sessions that fit, each with its outcome, cost, turns and model."""
+        wanted = wanted or Wanted()
+        entries = [entry for entry in self._log.sessions() if self._fits(entry.session, wanted.query)]
+        found = [(entry, self._summarize(entry) if wanted.needs_all else Summary()) for entry in entries]
+        found = [each for each in found if wanted.fits(each[1])]
+        found.sort(key=lambda each: _SORTS[wanted.sort](*each))
+        shown = [self._to_row(entry, wanted.query) for entry, _ in found[offset : offset + limit]]
+        return {"sessions": shown, "total": len(found)}
+
+    def _summarize(self, entry: SessionEntry) -> Summary:
+        known = self._summaries.get(entry.session)
+        if known is None or known[0] != entry.head:
+            known = self._summaries[entry.session] = entry.head, summarize(self._log, entry)
+        return known[1]
+
+    def _to_row(self, entry: SessionEntry, query: str) -> dict[str, Any]:
+        summary = msgspec.to_builtins(self._summarize(entry))
+        row = {**msgspec.to_builtins(entry), **summary, "goal": trim(summary["goal"], 200)}
+        if len(query) >= _SEARCHED:
+            matches = self.find(entry.session, query)["matches"]
+            row |= {"matches": len(matches), "excerpt": matches[0]["excerpt"] if matches else ""}
+        return row
 
     def _fits(self, session: str, query: str) -> bool:
         if query.lower() in session.lower():
             return True
         return len(query) >= _SEARCHED and next(self._log.search(query, session), None) is not None
+
+    def find(self, session: str, query: str) -> dict[str, Any]:
+        """Return the records of a session that contain a text, each with the part around it."""
+        found = islice(self._log.search(query, session), _MATCHES) if query.strip() else []
+        return {"matches": [{"seq": each.seq, "excerpt": find_excerpt(each, query)} for each in found]}
 
     def count(self, session: str) -> dict[str, Any]:
         """What a session comes to."""
@@ -92,8 +149,9 @@ class Reader:
 
     def _to_step(self, record: LogRecord, evidence: Evidence) -> dict[str, Any]:
         intent, notes = evidence.hear(record)
+        title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
         step = ReplayStep(
-            record.seq, record.timestamp, record.type, record.actor, describe(record), record.turn, intent, notes
+            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent, notes
         )  # fmt: skip
         return {**msgspec.to_builtins(step), "data": trim(record.data)}
 

@@ -4,7 +4,8 @@ What a log holds was written by models and by the tools they called, so nothing 
 page's policy allows no script but its own and no address but this one, every text is set as text, and
 data goes out as JSON only. The path begins with a token that is new each time, so that no other page
 in the same browser can ask; a name that does not mean this machine is refused, so that no other name
-can be made to mean it (DNS rebinding).
+can be made to mean it (DNS rebinding). An answer to a question, where answers are allowed, needs a second
+token in a header and this page as its origin, so that another page cannot send one (CSRF).
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from ..errors import scrub
 from ..log import EventLog, LogError
-from .queries import Reader
+from ..session import SessionError
+from .approval import Approvals
+from .export import PAGE, SCRIPTS, STYLE, export_html
+from .queries import Reader, Wanted
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-_PAGE = Path(__file__).parent / "page"
 _FILES = {
     "": ("index.html", "text/html"),
-    "trace.css": ("trace.css", "text/css"),
-    "trace.js": ("trace.js", "text/javascript"),
+    STYLE: (STYLE, "text/css"),
+    **{name: (name, "text/javascript") for name in SCRIPTS},
 }
+_ANSWER_HEADER = "X-Approval-Token"
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -48,23 +51,27 @@ _HEADERS = {
 }
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST = 1000
+_MOST_BYTES = 1_000_000  # of an answer
 
 _Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 _Read = Callable[[Reader, Mapping[str, str]], Any]
 
 
-def make_app(log: EventLog, token: str) -> web.Application:
-    """The application that serves ``log`` below ``/token/``."""
-    return _Site(log, token).make_app()
+def make_app(log: EventLog, token: str, *, approve_by: str | None = None) -> web.Application:
+    """Return the application that serves ``log`` below ``/token/``; with ``approve_by``, its page takes decisions."""
+    return _Site(log, token, approve_by).make_app()
 
 
 class TraceServer:
-    """Serves a log at ``url`` while it is open: ``async with TraceServer(log) as server: ...``."""
+    """Serves a log at ``url`` while it is open: ``async with TraceServer(log) as server: ...``.
 
-    def __init__(self, log: EventLog, *, port: int = 0) -> None:
+    With ``approve_by``, open questions of sessions can be answered on the page, in the name of that person.
+    """
+
+    def __init__(self, log: EventLog, *, port: int = 0, approve_by: str | None = None) -> None:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
-        self._site = _Site(log, self._token)
+        self._site = _Site(log, self._token, approve_by)
         # The token is in the path, so aiohttp's access log and its log of malformed requests would contain it.
         logger = _QuietLogger(f"{__name__}.http")
         logger.parent = logging.getLogger(__name__)
@@ -104,25 +111,32 @@ class _QuietLogger(logging.Logger):
 class _Site:
     """The handlers, and the framework they are written for."""
 
-    def __init__(self, log: EventLog, token: str) -> None:
+    def __init__(self, log: EventLog, token: str, approve_by: str | None) -> None:
         try:
             from aiohttp import web  # of the extra; 0.3 s of imports that every other `log` command would pay
         except ImportError as error:
             raise ImportError("the trace viewer needs an extra: pip install 'dragoman[aiohttp]'") from error
 
         self.web = web
+        self._log = log
         self._reader = Reader(log)
+        self._approvals = Approvals(log, approve_by) if approve_by is not None else None
         self._token = token.encode()
 
     def make_app(self) -> web.Application:
         async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:  # it takes no method
             return await self._guard(request, handler)
 
-        app = self.web.Application(middlewares=[self.web.middleware(guard)], client_max_size=0)
+        app = self.web.Application(middlewares=[self.web.middleware(guard)], client_max_size=_MOST_BYTES)
         app.on_response_prepare.append(_add_headers)
         app.router.add_get("/{token}/", self._send_file)
-        app.router.add_get("/{token}/{name:trace\\.(?:css|js)}", self._send_file)
+        for name in [name for name in _FILES if name]:
+            app.router.add_get(f"/{{token}}/{{name:{name}}}", self._send_file)
         app.router.add_get("/{token}/api/raw", self._send_line)
+        app.router.add_get("/{token}/api/export", self._send_export)
+        app.router.add_get("/{token}/api/questions", self._send_questions)
+        if self._approvals is not None:
+            app.router.add_post("/{token}/api/answer", self._take_answer)
         for name, read in _READS.items():
             app.router.add_get(f"/{{token}}/api/{name}", self._answer(read))
         return app
@@ -137,6 +151,8 @@ class _Site:
             return self._refuse(404, "there is nothing here")
         try:
             return await handler(request)
+        except SessionError as error:  # the question was answered meanwhile
+            return self._refuse(409, scrub(str(error)))
         except LogError as error:
             return self._refuse(500, scrub(str(error)))
         except ValueError as error:
@@ -152,7 +168,7 @@ class _Site:
 
     async def _send_file(self, request: web.Request) -> web.Response:
         name, kind = _FILES[request.match_info.get("name", "")]
-        body = await asyncio.to_thread((_PAGE / name).read_bytes)
+        body = await asyncio.to_thread((PAGE / name).read_bytes)
         return self.web.Response(body=body, content_type=kind, charset="utf-8")
 
     def _answer(self, read: _Read) -> _Handler:
@@ -175,6 +191,38 @@ class _Site:
         headers = {"Content-Disposition": f'attachment; filename="record-{seq}.json"'}
         return self._send(record.line + b"\n", headers=headers)
 
+    async def _send_export(self, request: web.Request) -> web.Response:
+        """The session as one HTML file."""
+        session = _text(request.query, "session")
+        try:
+            page = await asyncio.to_thread(export_html, self._log, session)
+        except LookupError as error:
+            return self._refuse(404, str(error))
+        headers = {"Content-Disposition": 'attachment; filename="session.html"'}
+        return self.web.Response(text=page, content_type="text/html", charset="utf-8", headers=headers)
+
+    # decisions
+
+    async def _send_questions(self, _: web.Request) -> web.Response:
+        """The open questions, and the token that an answer needs; nothing where answers are not allowed."""
+        if self._approvals is None:
+            return self._send(msgspec.json.encode({"approve": False, "questions": []}))
+        questions = await asyncio.to_thread(self._approvals.list_questions)
+        found = {"approve": True, "token": self._approvals.token, "questions": questions}
+        return self._send(msgspec.json.encode(found))
+
+    async def _take_answer(self, request: web.Request) -> web.Response:
+        assert self._approvals is not None
+        given = request.headers.get(_ANSWER_HEADER, "").encode("utf-8", "replace")
+        is_ours = request.headers.get("Origin") == f"http://{request.host}"
+        is_ours = is_ours and request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
+        if not is_ours or not hmac.compare_digest(given, self._approvals.token.encode()):
+            return self._refuse(403, "an answer must come from this page")
+        if request.content_type != "application/json":
+            return self._refuse(415, "an answer must be JSON")
+        body = await request.read()
+        return self._send(msgspec.json.encode(await asyncio.to_thread(self._approvals.answer, body)))
+
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
@@ -196,10 +244,15 @@ def _number(query: Mapping[str, str], name: str, default: int = 0, most: int = 2
     return int(given)
 
 
+def _read_wanted(query: Mapping[str, str]) -> Wanted:
+    return Wanted(**{name: query[name] for name in Wanted.__struct_fields__ if name in query})
+
+
 _READS: dict[str, _Read] = {
     "sessions": lambda reader, query: reader.list_sessions(
-        query.get("query", ""), _number(query, "offset"), _number(query, "limit", 100, _MOST)
+        _read_wanted(query), _number(query, "offset"), _number(query, "limit", 100, _MOST)
     ),
+    "find": lambda reader, query: reader.find(_text(query, "session"), query.get("query", "")),
     "steps": lambda reader, query: reader.read_page(
         _text(query, "session"), _number(query, "after"), _number(query, "limit", 500, _MOST)
     ),

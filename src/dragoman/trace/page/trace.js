@@ -1,34 +1,18 @@
 "use strict";
-// Everything that comes from the log is set as text. There is no innerHTML here, and the page's
-// policy (trusted types) would refuse it if there were.
+// The page: reads the log over HTTP, or from the data of an exported file, and follows sessions as they grow.
+// Everything that comes from the log goes through render.js, which sets it as text.
 
 const $ = (id) => document.getElementById(id);
 const PAGE = 300;
-const state = { session: null, last: 0, filter: "all", proposals: new Map(), calls: new Map(), asked: new Map(), timer: 0, token: 0 };
+const DATA = $("data") ? JSON.parse($("data").textContent) : null; // of an exported file
+const FOLLOW = 1500; // milliseconds between two looks at a session under way
+const REFRESH = 5000; // at finished sessions, which may be resumed, and at the list
+const state = { session: null, last: 0, filter: "all", timer: 0, token: 0, matches: [], match: -1, questions: new Map() };
 
-// --- building blocks ---------------------------------------------------------------------------
-
-function h(tag, facts, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(facts || {})) {
-    if (name === "on") element.addEventListener("click", value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
-  }
-  for (const child of children.flat()) {
-    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : visible(String(child)));
-  }
-  return element;
-}
-
-// Control characters, and those that turn the direction of writing, are shown as what they are.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
-function visible(text) {
-  return text.replace(HIDDEN, (letter) => "\\u" + letter.charCodeAt(0).toString(16).padStart(4, "0"));
-}
+// --- values as text ----------------------------------------------------------------------------
 
 const number = (value) => Number(value || 0).toLocaleString("en");
-const json = (value) => JSON.stringify(value, null, 2);
+const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false });
 const day = (at) => new Date(at).toLocaleString([], { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
 
@@ -40,17 +24,43 @@ function duration(ms) {
   return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-// Costs are exact decimals and come as text or numbers; they are shown with what matters of them.
+// Costs are exact decimals and come as text or numbers; they are shown with the digits that matter.
 function money(amount) {
   const value = Number(amount);
   return "$" + (value === 0 ? "0" : value < 0.01 ? String(Number(value.toPrecision(3))) : value.toFixed(value < 1 ? 4 : 2));
 }
 
+function showCost(cost, calls, unpriced) {
+  if (!calls) return "";
+  return calls > (unpriced || 0) ? money(cost || 0) + (unpriced ? "+" : "") : "cost unknown";
+}
+
+// --- asking the server -------------------------------------------------------------------------
+
 async function ask(name, facts) {
+  if (DATA) return lookUp(name, facts);
   const answer = await fetch(`api/${name}?${new URLSearchParams(facts)}`, { cache: "no-store" });
   const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error || `the server said ${answer.status}`);
+  if (!answer.ok) throw new Error(body.error || `the server answered ${answer.status}`);
   return body;
+}
+
+function lookUp(name, facts) {
+  if (name === "steps") {
+    const steps = DATA.steps.filter((step) => step.seq > facts.after).slice(0, facts.limit);
+    return { steps, last: steps.length ? steps[steps.length - 1].seq : facts.after };
+  }
+  if (name === "find") {
+    const query = facts.query.toLowerCase();
+    return { matches: DATA.steps.filter((step) => texts(step.data).some((text) => text.toLowerCase().includes(query))).map(({ seq }) => ({ seq })) };
+  }
+  if (name === "record") return DATA.records[facts.seq];
+  return DATA[name] || { sessions: [], total: 0 };
+}
+
+function texts(value) {
+  if (typeof value === "string") return [value];
+  return value && typeof value === "object" ? Object.values(value).flatMap(texts) : [];
 }
 
 function complain(error) {
@@ -58,31 +68,43 @@ function complain(error) {
   $("trouble").textContent = error ? visible(String(error.message || error)) : "";
 }
 
-// --- sessions ----------------------------------------------------------------------------------
+// --- the list of sessions ----------------------------------------------------------------------
 
-let listed = 0;
-async function listSessions(more) {
-  listed = more ? listed : 0;
+let listed = 0, shownList = "";
+async function listSessions(more, quietly) {
+  if (DATA) return;
+  const offset = more ? listed : 0;
   try {
-    const found = await ask("sessions", { query: $("search").value.trim(), offset: listed, limit: 100 });
+    const found = await ask("sessions", { query: $("search").value.trim(), sort: $("sort").value, kind: $("kind").value,
+      outcome: $("by-outcome").value, model: $("by-model").value.trim(), offset, limit: 100 });
+    const same = JSON.stringify(found) === shownList;
+    // Somebody who is choosing from the list does not want it to move.
+    if (quietly && (same || listed > 100 || $("sessions").contains(document.activeElement))) return;
+    shownList = more ? "" : JSON.stringify(found);
     if (!more) $("sessions").replaceChildren();
     $("sessions").querySelector("button")?.remove();
     for (const entry of found.sessions) $("sessions").append(sessionLink(entry));
-    listed += found.sessions.length;
+    listed = offset + found.sessions.length;
     if (listed < found.total) {
       $("sessions").append(h("button", { type: "button", on: () => listSessions(true) }, `${number(found.total - listed)} more`));
     }
-    if (!found.total) $("sessions").append(h("p", { class: "who" }, "No session."));
+    if (!found.total) $("sessions").append(h("p", { class: "who" }, isFiltered() ? "No session fits." : "No sessions yet."));
     if (!state.session && found.sessions.length && !location.hash) location.hash = encodeURIComponent(found.sessions[0].session);
     markCurrent();
   } catch (error) { complain(error); }
 }
 
+const isFiltered = () => ["search", "kind", "by-outcome", "by-model"].some((id) => $(id).value.trim());
+
+const TONES = { completed: "good", failed: "bad", cancelled: "wait", exhausted: "wait" };
 function sessionLink(entry) {
-  const ended = entry.outcome || "";
-  const link = h("a", { href: "#" + encodeURIComponent(entry.session), title: `${entry.records} records` },
+  const facts = [showCost(entry.cost_usd, entry.calls, entry.unpriced), entry.turns ? plural(entry.turns, "turn") : entry.calls ? plural(entry.calls, "call") : ""];
+  const link = h("a", { href: "#" + encodeURIComponent(entry.session), title: plural(entry.records, "record") },
     h("span", { class: "title" }, entry.goal || entry.session),
-    h("span", { class: "under" }, h("span", {}, [entry.goal ? entry.session : "", ended].filter(Boolean).join(" · ")), h("span", {}, day(entry.updated))));
+    h("span", { class: "under" }, h("span", { class: `state ${TONES[entry.outcome] || ""}` }, entry.outcome || "not finished"),
+      h("span", {}, facts.filter(Boolean).join(" · ")), h("span", { class: "when" }, entry.kind)),
+    h("span", { class: "under" }, h("span", {}, entry.model || entry.session), h("span", { class: "when" }, day(entry.updated))),
+    entry.matches ? h("span", { class: "excerpt" }, `${plural(entry.matches, "match").replace("matchs", "matches")}: ${entry.excerpt}`) : null);
   link.dataset.session = entry.session;
   return link;
 }
@@ -97,26 +119,32 @@ function markCurrent() {
 // --- one session -------------------------------------------------------------------------------
 
 async function openSession() {
-  let session = "";
-  try { session = decodeURIComponent(location.hash.slice(1)); } catch { session = location.hash.slice(1); }
+  let session = DATA ? DATA.session : "";
+  if (!DATA) try { session = decodeURIComponent(location.hash.slice(1)); } catch { session = location.hash.slice(1); }
   clearTimeout(state.timer);
   const token = ++state.token;
-  Object.assign(state, { session: session || null, last: 0, proposals: new Map(), calls: new Map(), asked: new Map(), finished: false });
+  Object.assign(state, { session: session || null, last: 0, proposals: new Map(), calls: new Map(), asked: new Map(), finished: false,
+    odd: 0, matches: [], match: -1 });
   $("timeline").replaceChildren();
   $("totals").replaceChildren();
-  for (const id of ["outcome", "chain"]) { $(id).textContent = ""; $(id).className = "chip"; }
+  for (const id of ["outcome", "chain", "live"]) { $(id).textContent = ""; $(id).className = "chip"; }
   $("session").hidden = !session;
   $("empty").hidden = Boolean(session);
   $("more").hidden = true;
+  $("nothing").hidden = true;
   complain(null);
   markCurrent();
   if (!session) return;
   $("name").textContent = visible(session);
   $("goal").textContent = visible(session);
   document.title = `${visible(session)} · trace`;
+  if (!DATA) $("save").href = `api/export?${new URLSearchParams({ session })}`;
   try {
     await readOn(token);
     await Promise.all([showTotals(token), checkChain(token)]);
+    const query = $("search").value.trim();
+    if (query.length > 2 && !$("find").value) $("find").value = query;
+    if ($("find").value) await findInSession(false);
   } catch (error) { if (token === state.token) complain(error); }
 }
 
@@ -124,17 +152,22 @@ async function readOn(token) {
   const found = await ask("steps", { session: state.session, after: state.last, limit: PAGE });
   if (token !== state.token) return 0;
   if (!found.steps.length && !state.last) throw new Error(`the log has no session ${state.session}`);
+  const main = $("main");
+  const atEnd = state.last > 0 && main.scrollHeight - main.scrollTop - main.clientHeight < 80;
   for (const step of found.steps) place(step);
   state.last = found.last;
   $("more").hidden = found.steps.length < PAGE;
-  applyFilter();
-  if (found.steps.length < PAGE && !state.finished) follow(token);
+  if (found.steps.length) { showFilters(); applyFilter(); layBars(); showQuestions(); }
+  if (atEnd && found.steps.length && $("more").hidden) main.scrollTop = main.scrollHeight;
+  if (found.steps.length < PAGE) follow(token);
   return found.steps.length;
 }
 
-// A session under way is followed: the log's readers never hold its writer up.
+// A session under way is followed: reading never holds its writer up.
 function follow(token) {
+  if (DATA) return;
   clearTimeout(state.timer);
+  $("live").textContent = state.finished ? "" : "Live: new records appear here";
   state.timer = setTimeout(async () => {
     if (token !== state.token) return;
     if (document.hidden) return follow(token);
@@ -142,16 +175,15 @@ function follow(token) {
       // A chain that takes long to check is not checked again at every step of a session under way.
       if (await readOn(token)) await Promise.all([showTotals(token), state.slow && !state.finished ? null : checkChain(token)]);
     } catch (error) { complain(error); follow(token); }
-  }, 2000);
+  }, state.finished ? REFRESH : FOLLOW);
 }
 
 async function showTotals(token) {
   const totals = await ask("totals", { session: state.session });
   if (token !== state.token) return;
   if (totals.goal) { $("goal").textContent = visible(totals.goal); document.title = `${visible(totals.goal).slice(0, 80)} · trace`; }
-  const tones = { completed: "good", failed: "bad", cancelled: "wait", exhausted: "wait" };
   $("outcome").textContent = totals.outcome || "not finished";
-  $("outcome").className = `chip ${tones[totals.outcome] || ""}`;
+  $("outcome").className = `chip ${TONES[totals.outcome] || ""}`;
   const known = totals.calls > (totals.unpriced || 0);
   const cost = known ? money(totals.cost_usd || 0) : totals.calls ? "unknown" : "—";
   const rows = [
@@ -160,239 +192,125 @@ async function showTotals(token) {
     ["Tokens in", number(totals.input_tokens), totals.cached_input_tokens ? `${number(totals.cached_input_tokens)} cached` : ""],
     ["Tokens out", number(totals.output_tokens)],
     ["Cost", cost, known && totals.unpriced ? `+ ${number(totals.unpriced)} unknown` : ""],
-    ["Tools", number(totals.proposed), `${number(totals.allowed)} allowed, ${number(totals.denied)} denied, ${number(totals.ran)} ran`],
+    ["Tool calls", number(totals.proposed), `${number(totals.allowed)} allowed, ${number(totals.denied)} denied, ${number(totals.ran)} ran`],
   ];
   $("totals").replaceChildren(...rows.map(([name, value, more]) =>
     h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
 }
 
 async function checkChain(token) {
-  $("chain").textContent = "checking the chain…";
+  $("chain").textContent = "Checking the chain…";
   $("chain").className = "chip wait";
   const began = performance.now();
   const chain = await ask("chain", { session: state.session });
   if (token !== state.token) return;
   state.slow = performance.now() - began > 1500;
   const found = chain.break;
-  $("chain").textContent = chain.ok ? `chain whole, ${number(chain.records)} records`
-    : visible(`chain broken at record ${found.seq}: ${found.problem}: ${found.detail}`);
+  $("chain").textContent = chain.ok ? `Chain verified, ${plural(chain.records, "record")}${DATA ? " at export" : ""}`
+    : visible(`Chain broken at record ${found.seq}: ${found.problem}: ${found.detail}`);
   $("chain").className = `chip ${chain.ok ? "good" : "bad"}`;
-}
-
-// --- the timeline ------------------------------------------------------------------------------
-
-function place(step) {
-  if (step.type === "session.finished") state.finished = true;
-  else if (step.type === "session.resumed") state.finished = false;
-  const data = step.data || {};
-  if (step.type === "turn.started") return add(turnItem(step, data));
-  if (step.intent) return placeInProposal(step, data);
-  if (step.type === "message.recorded") return placeMessage(step, data);
-  if (step.type.startsWith("llm.call_")) return placeCall(step, data);
-  add(lineItem(step, "other"));
-}
-
-function add(item) { $("timeline").append(item); }
-
-function item(step, kind, ...children) {
-  const odd = step.notes && step.notes.length;
-  const element = h("li", { class: `${kind} ${step.actor}${odd ? " odd" : ""}`, tabindex: "0" }, children,
-    (step.notes || []).map((note) => h("p", { class: "note" }, note)));
-  element.dataset.kind = kind;
-  element.dataset.seq = step.seq;
-  return element;
-}
-
-function rawButton(step) {
-  return h("button", { class: "raw", type: "button", title: "The record as stored", "aria-label": `Record ${step.seq} as stored`,
-    on: () => showRecord(step.seq) }, `#${step.seq}`);
-}
-
-function lineItem(step, kind, words, extra) {
-  const minor = kind === "other" || kind === "told";
-  const failed = step.type === "llm.call_failed" || step.type === "budget.exceeded";
-  const element = item(step, kind, h("div", { class: "line" },
-    h("span", { class: "words" }, words || step.title), extra || null, h("time", { datetime: step.at }, clock(step.at)), rawButton(step)));
-  if (minor) element.classList.add("minor");
-  if (failed) element.classList.add("failed");
-  return element;
-}
-
-function turnItem(step, data) {
-  const model = [data.provider, data.model].filter(Boolean).join(":");
-  const element = item(step, "turn", h("div", { class: "line" },
-    h("h2", { class: "words" }, `Turn ${data.number}`, model ? h("span", { class: "mono" }, model) : null),
-    h("time", { datetime: step.at }, clock(step.at)), rawButton(step)));
-  element.removeAttribute("tabindex");
-  return element;
-}
-
-// Proposals are on record as they come, and the message they were part of once it is whole. What was
-// said is read first; the numbers keep the order of the records.
-function placeMessage(step, data) {
-  const made = messageItem(step, data);
-  const asked = data.message?.role === "assistant" && data.request_id ? state.asked.get(data.request_id) : null;
-  if (asked && asked.isConnected) asked.after(made); else add(made);
-}
-
-function messageItem(step, data) {
-  const message = data.message || {};
-  if (message.role === "tool") {
-    const told = lineItem(step, "told", h("details", {}, h("summary", {}, "told the model the result"), h("div", { class: "said" }, said(message.content))));
-    return told;
-  }
-  const blocks = Array.isArray(message.content) ? message.content : [{ type: "text", text: String(message.content ?? "") }];
-  const body = blocks.map(block).filter(Boolean);
-  for (const loss of data.warnings || []) body.push(h("p", { class: "note" }, `lost in translation: ${loss.code} at ${loss.path}: ${loss.detail || ""}`));
-  if (!body.some((each) => each.tagName !== "P") && blocks.every((each) => each.type === "tool_call")) {
-    return lineItem(step, "message", blocks.map((each) => `→ ${each.name}`).join("  "));
-  }
-  const who = message.role === "assistant" ? [data.provider, data.model].filter(Boolean).join(":") || "assistant" : message.role;
-  const aside = data.in_context === false ? " (kept as evidence, not shown to the model again)" : "";
-  return item(step, "message", h("div", { class: "card" },
-    h("div", { class: "line" }, h("span", { class: "words who" }, who + aside), h("time", { datetime: step.at }, clock(step.at)), rawButton(step)), body));
-}
-
-function block(each) {
-  if (each.type === "text") return each.text ? h("div", { class: "said" }, each.text) : null;
-  if (each.type === "thinking") return h("details", {}, h("summary", {}, "thinking"), h("div", { class: "said" }, each.text || "(nothing to read)"));
-  if (each.type === "tool_call") return h("p", { class: "who" }, "→ ", h("code", {}, each.name));
-  return h("details", {}, h("summary", {}, String(each.type)), h("pre", {}, json(each)));
-}
-
-function said(content) {
-  if (typeof content === "string") return content;
-  if (!Array.isArray(content)) return json(content ?? "");
-  return content.map((each) => (each.type === "text" ? each.text : `[${each.type}]`)).join("\n");
-}
-
-// One line per call: it begins as asked, and becomes what came of it.
-function placeCall(step, data) {
-  const key = `${data.request_id} ${data.attempt || 0}`;
-  const before = data.request_id ? state.calls.get(key) : null;
-  const made = lineItem(step, "call", callWords(step, data), data.request_id ? h("span", { class: "tools" },
-    h("button", { class: "raw", type: "button", title: "What was asked and what came back", on: () => showExchange(data.request_id) }, "exchange")) : null);
-  if (data.request_id) state.asked.set(data.request_id, made);
-  if (step.type === "llm.call_started") { if (data.request_id) state.calls.set(key, made); return add(made); }
-  state.calls.delete(key);
-  if (before && before.isConnected) before.replaceWith(made); else add(made);
-}
-
-function callWords(step, data) {
-  if (step.type !== "llm.call_completed") return step.title;
-  const cached = data.cached_input_tokens ? ` (${number(data.cached_input_tokens)} cached)` : "";
-  const count = (value) => (value === undefined || value === null ? "?" : number(value));
-  return [`${data.provider}:${data.model}`, `${count(data.input_tokens)} in${cached}`, `${count(data.output_tokens)} out`,
-    duration(data.latency_ms), data.cost_usd === undefined ? "price unknown" : money(data.cost_usd), data.stop_reason].join("  ·  ");
-}
-
-// --- a proposal and what became of it ----------------------------------------------------------
-
-const STAGES = ["Intent", "Decision", "Execution", "Observation"];
-const MEANS = { // the stage a record belongs to, what it says of it, and the chip
-  "tool_intent.proposed": [0, "done", "proposed", "wait"],
-  "tool_intent.validated": [0, "done", null, null],
-  "tool_intent.rejected": [0, "stopped", "rejected", "bad"],
-  "tool_intent.closed": [3, "stopped", "closed", "wait"],
-  "permission.requested": [1, "now", "waiting for a decision", "wait"],
-  "permission.granted": [1, "done", "allowed", "wait"],
-  "permission.denied": [1, "stopped", "denied", "bad"],
-  "tool.started": [2, "now", "running", "wait"],
-  "tool.observed": [3, "done", "observed", "good"],
-  "tool.failed": [2, "stopped", "failed", "bad"],
-};
-
-function placeInProposal(step, data) {
-  let proposal = state.proposals.get(step.intent);
-  if (!proposal) {
-    proposal = makeProposal(step, data);
-    state.proposals.set(step.intent, proposal);
-    add(proposal.item);
-  }
-  const [stage, how, word, tone] = MEANS[step.type] || [0, "done", null, null];
-  proposal.stages[stage].className = how;
-  if (step.type === "tool.observed") proposal.stages[2].className = "done";
-  if (step.type === "tool_intent.closed" && proposal.stages[2].className === "now") proposal.stages[2].className = "stopped";
-  if (word) {
-    const error = step.type === "tool.observed" && data.is_error;
-    proposal.chip.textContent = error ? "observed an error" : word;
-    proposal.chip.className = `chip ${error ? "bad" : tone}`;
-  }
-  if (step.type === "tool_intent.proposed") proposal.input = json(data.input);
-  proposal.parts.append(part(step, data, proposal));
-  for (const note of step.notes || []) { proposal.item.classList.add("odd"); proposal.item.append(h("p", { class: "note" }, note)); }
-}
-
-function makeProposal(step, data) {
-  const chip = h("span", { class: "chip" });
-  const stages = STAGES.map((name) => h("li", {}, name));
-  const parts = h("div", { class: "parts" });
-  const element = item({ ...step, notes: [] }, "proposal-item", h("section", { class: "proposal", "aria-label": `Proposal ${data.tool_name || step.intent}` },
-    h("header", {}, h("strong", {}, data.tool_name || step.intent), h("time", { class: "who", datetime: step.at }, clock(step.at)), chip),
-    h("ol", { class: "stages" }, stages), parts));
-  return { item: element, chip, stages, parts, input: null };
-}
-
-function part(step, data, proposal) {
-  const [what, ...body] = describePart(step, data, proposal);
-  return h("div", {}, h("span", { class: "what" }, what), h("div", {}, body), rawButton(step));
-}
-
-function describePart(step, data, proposal) {
-  const by = `by ${data.by}${data.rule ? `, rule ${data.rule}` : ""}${data.scope && data.scope !== "once" ? `, for ${data.scope}` : ""}`;
-  const reason = data.reason ? h("div", { class: "said" }, data.reason) : null;
-  switch (step.type) {
-    case "tool_intent.proposed": return ["Proposed", pairs(data.input)];
-    case "tool_intent.validated": return ["Checked", `effect: ${data.side_effect}${(data.paths || []).length ? `, on ${data.paths.join(", ")}` : ""}`];
-    case "tool_intent.rejected": return ["Rejected", `${data.problem}: ${data.detail || ""}`];
-    case "tool_intent.closed": return ["Closed", data.reason];
-    case "permission.requested": return ["Asked", data.reason || "somebody has to decide"];
-    case "permission.granted": return ["Allowed", by, reason];
-    case "permission.denied": return ["Denied", by, reason];
-    case "tool.started": {
-      const same = json(data.input) === proposal.input;
-      const how = data.context && Object.keys(data.context).length ? h("details", {}, h("summary", {}, "how"), h("pre", {}, json(data.context))) : null;
-      return ["Ran", same ? "with the input proposed" : pairs(data.input), how];
-    }
-    case "tool.observed": {
-      const facts = [data.exit_code !== undefined ? `exit ${data.exit_code}` : "", data.is_error ? "error" : "", data.truncated ? "truncated" : "",
-        data.duration_ms !== undefined ? duration(data.duration_ms) : ""].filter(Boolean).join(", ");
-      return ["Observed", facts ? h("div", { class: "who" }, facts) : null, h("pre", {}, said(data.content))];
-    }
-    case "tool.failed": return ["Failed", `${data.kind}: ${data.message}`];
-    default: return [step.type, step.title];
-  }
-}
-
-function pairs(input) {
-  const entries = Object.entries(input || {});
-  if (!entries.length) return h("span", { class: "who" }, "no arguments");
-  return h("dl", { class: "pairs" }, entries.flatMap(([name, value]) =>
-    [h("dt", {}, name), h("dd", {}, h("pre", {}, typeof value === "string" ? value : json(value)))]));
 }
 
 // --- filters -----------------------------------------------------------------------------------
 
-const FILTERS = { all: "Everything", tools: "Tools", calls: "Model calls", messages: "Messages", odd: "What does not follow" };
+const FILTERS = { all: "All", tools: "Tools", calls: "Model calls", messages: "Messages", odd: "Evidence problems" };
 function showFilters() {
-  $("filters").replaceChildren(...Object.entries(FILTERS).map(([name, words]) =>
-    h("button", { type: "button", "aria-pressed": String(state.filter === name), on: () => { state.filter = name; showFilters(); applyFilter(); } }, words)));
+  const focused = $("filters").contains(document.activeElement) ? document.activeElement.dataset.name : null;
+  $("filters").replaceChildren(...Object.entries(FILTERS).map(([name, words]) => {
+    const button = h("button", { type: "button", "aria-pressed": String(state.filter === name), on: () => choose(name) },
+      name === "odd" && state.odd ? `${words} (${number(state.odd)})` : words);
+    button.dataset.name = name;
+    return button;
+  }));
+  if (focused) $("filters").querySelector(`[data-name="${focused}"]`)?.focus();
+}
+
+async function choose(name) {
+  state.filter = name;
+  showFilters();
+  applyFilter();
+  // "No problems" is true of the complete session alone.
+  if (name === "odd") try { await readUntil(Infinity); } catch (error) { complain(error); }
+}
+
+async function readUntil(seq) {
+  const token = state.token;
+  while (!$("more").hidden && state.last < seq && token === state.token) await readOn(token);
 }
 
 function applyFilter() {
   const wanted = { tools: "proposal-item", calls: "call", messages: "message" }[state.filter];
+  let shown = 0;
   for (const each of $("timeline").children) {
     const kind = each.dataset.kind;
     each.hidden = state.filter === "odd" ? !each.classList.contains("odd") : Boolean(wanted) && kind !== wanted && kind !== "turn";
+    if (!each.hidden && (kind !== "turn" || state.filter === "odd")) shown += 1;
   }
+  if (!shown) for (const each of $("timeline").children) if (state.filter !== "all") each.hidden = true;
+  $("nothing").hidden = shown > 0 || !state.last;
+  $("nothing").textContent = state.filter === "odd" ? "No evidence problems: every step follows from the records before it."
+    : "This session has nothing of this kind.";
 }
+
+// --- finding in the session --------------------------------------------------------------------
+
+async function findInSession(jump) {
+  const query = $("find").value.trim();
+  const token = state.token;
+  const found = query ? await ask("find", { session: state.session, query }) : { matches: [] };
+  if (token !== state.token) return;
+  Object.assign(state, { matches: found.matches, match: -1 });
+  for (const id of ["find-previous", "find-next"]) $(id).hidden = found.matches.length < 1;
+  $("found").textContent = query ? plural(found.matches.length, "match").replace("matchs", "matches") : "";
+  highlight(query);
+  if (jump && found.matches.length) await showMatch(0);
+}
+
+async function showMatch(at) {
+  const { seq } = state.matches[at];
+  state.match = at;
+  $("found").textContent = `${number(at + 1)} of ${number(state.matches.length)}`;
+  await readUntil(seq);
+  const place = $("timeline").querySelector(`[data-record="${seq}"]`)?.closest("#timeline > li") || $("timeline").querySelector(`[data-seq="${seq}"]`);
+  if (!place) return;
+  place.hidden = false;
+  const query = $("find").value.trim().toLowerCase();
+  for (const each of place.querySelectorAll("details")) if (each.textContent.toLowerCase().includes(query)) each.open = true;
+  for (const each of $("timeline").querySelectorAll(".hit")) each.classList.remove("hit");
+  place.classList.add("hit");
+  place.scrollIntoView({ block: "center" });
+  highlight($("find").value.trim());
+}
+
+// The highlight is drawn by the browser over the text; the elements stay as they are.
+const LONGEST_MARKED = 2000; // places
+function highlight(query) {
+  if (!globalThis.CSS?.highlights) return;
+  CSS.highlights.delete("found");
+  if (!query) return;
+  const ranges = [], wanted = query.toLowerCase();
+  const walker = document.createTreeWalker($("timeline"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode() && ranges.length < LONGEST_MARKED) {
+    const text = walker.currentNode.data.toLowerCase();
+    for (let at = text.indexOf(wanted); at >= 0 && text.length === walker.currentNode.data.length; at = text.indexOf(wanted, at + wanted.length)) {
+      const range = new Range();
+      range.setStart(walker.currentNode, at);
+      range.setEnd(walker.currentNode, at + wanted.length);
+      ranges.push(range);
+    }
+  }
+  CSS.highlights.set("found", new Highlight(...ranges));
+}
+
+const step = (by) => { if (state.matches.length) showMatch((state.match + by + state.matches.length) % state.matches.length).catch(complain); };
 
 // --- the window --------------------------------------------------------------------------------
 
 function openWindow(title, facts, text, cut, ...foot) {
   $("window-title").textContent = visible(title);
   $("window-facts").textContent = visible(facts);
-  $("window-text").textContent = visible(text) + (cut ? `\n… (${number(cut)} characters more)` : "");
+  const whole = text + (cut ? `\n… (${number(cut)} characters more)` : "");
+  $("window-text").replaceChildren(facts ? showJson(whole) : h("pre", {}, whole));
   $("window-foot").replaceChildren(...foot);
   if (!$("window").open) $("window").showModal();
   $("window-text").scrollTop = 0;
@@ -402,16 +320,16 @@ function openWindow(title, facts, text, cut, ...foot) {
 async function showRecord(seq) {
   try {
     const found = await ask("record", { session: state.session, seq });
-    const whole = h("a", { href: `api/raw?${new URLSearchParams({ session: state.session, seq })}`, download: `record-${seq}.json` },
-      `Save the whole record (${number(found.bytes)} bytes)`);
-    openWindow(`Record ${seq}: ${found.type}`, `hash ${found.hash}, after ${found.previous}`, found.text, found.cut, whole);
+    const whole = h("a", { class: "button", href: `api/raw?${new URLSearchParams({ session: state.session, seq })}`, download: `record-${seq}.json` },
+      `Save the complete record (${number(found.bytes)} bytes)`);
+    openWindow(`Record ${seq}: ${found.type}`, `hash ${found.hash}, after ${found.previous}`, found.text, found.cut, ...(DATA ? [] : [whole]));
   } catch (error) { complain(error); }
 }
 
 async function showExchange(request) {
   try {
     const found = await ask("exchange", { session: state.session, request });
-    openWindow(`Exchange ${request}`, "What was asked and what came back, from the records of this session", found.text, found.cut);
+    openWindow(`Exchange ${request}`, "The request and the reply, from the records of this session", found.text, found.cut);
   } catch (error) { complain(error); }
 }
 
@@ -426,16 +344,21 @@ function move(by) {
   next.scrollIntoView({ block: "nearest" });
 }
 
+const current = () => document.activeElement?.closest("#timeline > li");
 const KEYS = {
-  j: () => move(1), k: () => move(-1), "/": () => $("search").focus(), t: () => switchTheme(),
-  r: () => document.activeElement?.closest("#timeline > li")?.querySelector(".raw[aria-label]")?.click(),
-  e: () => [...(document.activeElement?.closest("#timeline > li")?.querySelectorAll(".raw") || [])].find((each) => !each.hasAttribute("aria-label"))?.click(),
-  "?": () => openWindow("Keys", "", "j, k     next and previous step\nr        the record as stored\ne        the exchange of a model call\n/        find a session\nt        light or dark\nEsc      close this"),
+  j: () => move(1), k: () => move(-1), "/": () => $("search").focus(), f: () => $("find").focus(), t: () => switchTheme(),
+  n: () => step(1), p: () => step(-1),
+  o: () => { const card = current()?.querySelector("details"); if (card) card.open = !card.open; },
+  r: () => current()?.querySelector(".raw[aria-label]")?.click(),
+  e: () => [...(current()?.querySelectorAll(".raw") || [])].find((each) => !each.hasAttribute("aria-label"))?.click(),
+  "?": () => openWindow("Keys", "", ["j, k     next and previous step", "o        open or fold a card", "r        the record as stored",
+    "e        the exchange of a model call", "f        find in this session", "n, p     next and previous match", "/        search all sessions",
+    "t        light or dark", "Esc      close this"].join("\n")),
 };
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("window").open) return;
-  if (event.target.closest?.("input")) { if (event.key === "Escape") event.target.blur(); return; }
+  if (event.target.closest?.("input, textarea, select")) { if (event.key === "Escape") event.target.blur(); return; }
   const act = KEYS[event.key];
   if (act) { event.preventDefault(); act(); }
 });
@@ -454,9 +377,19 @@ $("window").addEventListener("click", (event) => { if (event.target === $("windo
 $("more").addEventListener("click", () => readOn(state.token).catch(complain));
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("timeline").focus(); });
 let typing = 0;
-$("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => listSessions(), 150); });
+const soon = (act) => { clearTimeout(typing); typing = setTimeout(act, 150); };
+for (const id of ["search", "by-model"]) $(id).addEventListener("input", () => soon(() => listSessions()));
+for (const id of ["sort", "kind", "by-outcome"]) $(id).addEventListener("change", () => listSessions());
+$("find").addEventListener("input", () => soon(() => findInSession(true).catch(complain)));
+$("find").addEventListener("keydown", (event) => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); });
+$("search").addEventListener("keydown", (event) => { if (event.key === "Enter") $("sessions").querySelector("a")?.click(); });
+$("find-next").addEventListener("click", () => step(1));
+$("find-previous").addEventListener("click", () => step(-1));
 addEventListener("hashchange", openSession);
-addEventListener("focus", () => { if (listed <= 100) listSessions(); }); // there may be new ones
+document.body.classList.toggle("single", Boolean(DATA));
+$("save").hidden = Boolean(DATA);
+if (!DATA) setInterval(() => { if (!document.hidden) listSessions(false, true); }, REFRESH);
 showFilters();
 listSessions();
 openSession();
+readQuestions();

@@ -1,0 +1,75 @@
+"""Sessions of a log in a line each: kind, model, goal, outcome, turns and cost; and where they have a text."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from msgspec import Struct
+
+from ..log import (
+    EventLog,
+    LogRecord,
+    ModelSwapped,
+    SessionEntry,
+    SessionFinished,
+    SessionStarted,
+    find_texts,
+    read_uses,
+)
+from ..prices import EXACT
+from .summary import shorten
+
+
+class Summary(Struct):
+    """What a list shows of a session. A cost that is not known is ``None``; ``unpriced`` counts such calls."""
+
+    kind: str | None = None
+    model: str | None = None
+    goal: str | None = None
+    outcome: str | None = None
+    turns: int = 0
+    calls: int = 0
+    cost_usd: Decimal | None = None
+    unpriced: int = 0
+
+
+def summarize(log: EventLog, entry: SessionEntry) -> Summary:
+    """Return the line of a session, from its first and last record and the records of its turns and calls."""
+    found = Summary()
+    first = next(log.read(entry.session)).payload
+    if isinstance(first, SessionStarted):
+        found.kind, found.goal, found.model = first.kind, first.goal, _name_model(first.provider, first.model)
+    last = next(log.read(entry.session, entry.records - 1)).payload
+    if isinstance(last, SessionFinished):
+        found.outcome = last.outcome
+    for record in log.find("model.swapped", "turn.started", session=entry.session):
+        if isinstance(record.payload, ModelSwapped):
+            found.model = record.payload.to
+        else:
+            found.turns += 1
+    models: dict[str, None] = {}
+    for use in read_uses(log, entry.session):
+        found.calls += 1
+        models[use.model] = None
+        if not isinstance(use.old, Decimal):
+            found.unpriced += 1
+        else:
+            found.cost_usd = EXACT.add(found.cost_usd or Decimal(0), use.old)
+    if found.model is None and models:  # a gateway's session has the models of its calls
+        found.model = next(iter(models)) if len(models) == 1 else f"{len(models)} models"
+    return found
+
+
+def _name_model(provider: str | None, model: str | None) -> str | None:
+    return f"{provider}:{model}" if provider and model else model
+
+
+def find_excerpt(record: LogRecord, text: str, width: int = 70) -> str:
+    """Return the part of a record around the first place that has a text."""
+    for value in find_texts(record.data):
+        at = value.casefold().find(text.casefold())
+        if at >= 0:
+            begin = max(0, at - width // 3)
+            line = shorten(value[begin : begin + width], width)
+            return f"{'…' if begin else ''}{line}{'…' if begin + width < len(value) else ''}"
+    return ""

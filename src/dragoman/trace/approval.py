@@ -1,0 +1,54 @@
+"""Decisions that are made on the page: the open questions, and answers to them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from ..log import EventLog
+from ..permission import Decision
+from ..session import answer_question, find_questions
+
+
+class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an answer: which question, and what was decided."""
+
+    session: str
+    intent: str
+    allowed: bool
+    reason: str = ""
+    scope: Literal["once", "session", "path", "prefix"] = "once"
+    prefix: str | None = None
+    input: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.allowed and (self.input is not None or self.scope != "once"):
+            raise ValueError("a denial takes neither an input nor a scope")
+        if self.prefix is not None and self.scope != "prefix":
+            raise ValueError("prefix: needs the scope prefix")
+
+
+class Approvals:
+    """Answers questions of a log in the name of a person. ``token`` must come with every answer."""
+
+    def __init__(self, log: EventLog, by: str) -> None:
+        self._log = log
+        self._by = by
+        self.token = secrets.token_urlsafe(24)
+
+    def list_questions(self) -> list[dict[str, Any]]:
+        """Return the open questions, each with its complete input: who decides must see everything."""
+        found: list[dict[str, Any]] = msgspec.to_builtins(find_questions(self._log))
+        return found
+
+    def answer(self, body: bytes) -> dict[str, Any]:
+        """Record an answer; ``SessionError`` if the question is not open."""
+        answer = msgspec.json.decode(body, type=Answer)
+        decision = Decision(
+            answer.allowed, self._by, answer.reason, scope=answer.scope, prefix=answer.prefix, input=answer.input
+        )
+        record = answer_question(self._log, answer.session, answer.intent, decision)
+        return {"intent": answer.intent, "allowed": answer.allowed, "by": self._by, "seq": record.seq}

@@ -1,0 +1,167 @@
+"use strict";
+// Turns texts of a log into elements. Every text is set as text: there is no innerHTML here, and the page's
+// policy (trusted types) would refuse it. Markdown becomes elements that this file names, never markup of the text.
+
+function h(tag, facts, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(facts || {})) {
+    if (name === "on") element.addEventListener("click", value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : visible(String(child)));
+  }
+  return element;
+}
+
+// Control characters, and those that turn the direction of writing, are shown as their codes.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+function visible(text) {
+  return text.replace(HIDDEN, (letter) => "\\u" + letter.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
+const json = (value) => JSON.stringify(value, null, 2);
+
+// --- copying -----------------------------------------------------------------------------------
+
+// What is copied is what is shown: a control character in a command is copied as its code.
+function copyable(element, text) {
+  const button = h("button", { class: "copy", type: "button", "aria-label": "Copy this text", on: async () => {
+    try { await navigator.clipboard.writeText(visible(text)); button.textContent = "Copied"; }
+    catch { getSelection().selectAllChildren(element); button.textContent = "Selected"; }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  } }, "Copy");
+  return h("div", { class: "copyable" }, element, button);
+}
+
+// --- JSON, diffs, plain text -------------------------------------------------------------------
+
+const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
+function colourJson(text) {
+  const parts = [];
+  let last = 0;
+  for (const found of text.matchAll(TOKENS)) {
+    parts.push(text.slice(last, found.index));
+    const kind = found[1] ? (found[2] ? "key" : "string") : found[3] ? "word" : "number";
+    parts.push(h("span", { class: `j-${kind}` }, found[1] || found[0]), found[2] || "");
+    last = found.index + found[0].length;
+  }
+  return h("pre", { class: "json", tabindex: "0" }, parts, text.slice(last));
+}
+
+const LONGEST_COLOURED = 100_000; // characters: an element for every token of more would make the page slow
+const showJson = (value) => {
+  const text = typeof value === "string" ? value : json(value);
+  return copyable(text.length > LONGEST_COLOURED ? h("pre", { tabindex: "0" }, text) : colourJson(text), text);
+};
+
+function looksLikeDiff(text) {
+  return /^(diff --git |--- .*\n\+\+\+ |@@ -\d+(,\d+)? \+\d+)/m.test(text) && /^[-+]/m.test(text);
+}
+
+function lineKind(line) {
+  if (line.startsWith("@@")) return "place";
+  if (line.startsWith("+++") || line.startsWith("---") || line.startsWith("diff ")) return "file";
+  return { "+": "added", "-": "removed" }[line[0]] || "same";
+}
+
+function showDiff(text) {
+  const lines = text.split("\n").map((line) => h("span", { class: `d-${lineKind(line)}` }, line + "\n"));
+  return copyable(h("pre", { class: "diff", tabindex: "0" }, lines), text);
+}
+
+function showChange(before, after) {
+  const lines = [...before.split("\n").map((line) => "-" + line), ...after.split("\n").map((line) => "+" + line)];
+  return showDiff(lines.join("\n"));
+}
+
+// A text as what it is: JSON, a diff, or lines.
+function showText(text) {
+  if (text.length <= LONGEST_COLOURED) {
+    if (/^\s*[[{]/.test(text)) {
+      try { return showJson(json(JSON.parse(text))); } catch { /* it only begins like JSON */ }
+    }
+    if (looksLikeDiff(text)) return showDiff(text);
+  }
+  return copyable(h("pre", { tabindex: "0" }, text), text);
+}
+
+// --- Markdown ----------------------------------------------------------------------------------
+
+// Links are not followed from here: the address is shown, and can be copied. Images are never fetched.
+const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*(\S(?:[\s\S]*?\S)?)\*\*|\*(\S(?:[^*]*?\S)?)\*|(!?)\[([^\]\n]*)\]\(([^)\s]+)[^)\n]*\)/g;
+function inline(text) {
+  const parts = [];
+  let last = 0;
+  for (const found of text.matchAll(INLINE)) {
+    parts.push(text.slice(last, found.index));
+    if (found[1]) parts.push(h("code", {}, found[2]));
+    else if (found[3]) parts.push(h("strong", {}, found[3]));
+    else if (found[4]) parts.push(h("em", {}, found[4]));
+    else parts.push(h("span", { class: "link" }, found[5] ? `[image: ${found[6]}]` : found[6], " ", h("code", {}, found[7])));
+    last = found.index + found[0].length;
+  }
+  return [...parts, text.slice(last)];
+}
+
+const BLOCKS = [ // what a line begins, and the lines that belong to it
+  [/^\s*(```+|~~~+)\s*(\S*)/, readFence],
+  [/^(#{1,6})\s+(.*)$/, (lines, found) => h("p", { class: `heading h${found[1].length}` }, inline(found[2]))],
+  [/^\s*(?:-{3,}|\*{3,}|_{3,})\s*$/, () => h("hr")],
+  [/^\s*>/, (lines, found, line) => h("blockquote", {}, markdown([line, ...takeWhile(lines, /^\s*>/)].map((each) => each.replace(/^\s*> ?/, "")).join("\n"), true))],
+  [/^\s*(?:[-*+]|\d{1,9}[.)])\s+/, readList],
+  [/^\s*\|.*\|\s*$/, readTable],
+];
+
+function takeWhile(lines, pattern) {
+  const taken = [];
+  while (lines.length && pattern.test(lines[0])) taken.push(lines.shift());
+  return taken;
+}
+
+function readFence(lines, found) {
+  const body = [];
+  while (lines.length && !lines[0].trim().startsWith(found[1])) body.push(lines.shift());
+  lines.shift();
+  const text = body.join("\n");
+  if (/^(diff|patch)$/i.test(found[2])) return showDiff(text);
+  return /^json$/i.test(found[2]) ? showText(text) : copyable(h("pre", { class: "code", tabindex: "0" }, text), text);
+}
+
+function readList(lines, found, line) {
+  const numbered = /^\s*\d/.test(line);
+  const items = [line, ...takeWhile(lines, /^\s*(?:[-*+]|\d{1,9}[.)])\s+|^\s{2,}\S/)];
+  const list = h(numbered ? "ol" : "ul");
+  for (const each of items) {
+    const start = each.match(/^(\s*)(?:[-*+]|\d{1,9}[.)])\s+(.*)$/);
+    if (start || !list.lastChild) list.append(h("li", start && start[1].length > 1 ? { class: "deeper" } : {}, inline(start ? start[2] : each)));
+    else list.lastChild.append(...h("span", {}, "\n", inline(each.trim())).childNodes);
+  }
+  return list;
+}
+
+function readTable(lines, found, line) {
+  const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+  const rows = [line, ...takeWhile(lines, /^\s*\|.*\|\s*$/)];
+  if (rows.length < 2 || !/^[\s|:-]+$/.test(rows[1])) return h("p", {}, inline(rows.join("\n")));
+  const head = h("thead", {}, h("tr", {}, cells(rows[0]).map((cell) => h("th", { scope: "col" }, inline(cell) ))));
+  const body = h("tbody", {}, rows.slice(2).map((row) => h("tr", {}, cells(row).map((cell) => h("td", {}, inline(cell))))));
+  return h("div", { class: "table", tabindex: "0" }, h("table", {}, head, body));
+}
+
+function markdown(text, nested) {
+  const root = h("div", { class: "markdown" });
+  const lines = text.split("\n");
+  let paragraph = [];
+  const end = () => { if (paragraph.length) root.append(h("p", {}, inline(paragraph.join("\n")))); paragraph = []; };
+  while (lines.length) {
+    const line = lines.shift();
+    const [pattern, read] = BLOCKS.find(([each, make]) => each.test(line) && !(nested && /^\s*>/.test(line))) || [];
+    if (!pattern && line.trim()) { paragraph.push(line); continue; }
+    end();
+    if (pattern) root.append(read(lines, line.match(pattern), line));
+  }
+  end();
+  return root;
+}
