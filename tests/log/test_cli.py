@@ -61,7 +61,7 @@ def test_show(path: Path) -> None:
     shown = run("show", "fix", "--log", str(path)).stdout.splitlines()
     assert len(shown) == len(STORY)
     denied = next(line for line in shown if "permission.denied" in line)
-    assert denied.endswith("bash denied by policy (rule bash: rm *): removes files")
+    assert denied.endswith("denied bash, by rule: bash: rm *: removes files")
     stored = run("show", "fix", "--log", str(path), "--json").stdout.splitlines()
     with SqliteLog(path, readonly=True) as log:
         assert [line.encode() for line in stored] == [record.line for record in log.read("fix")]

@@ -35,8 +35,8 @@ def test_step_by_step(path: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = [line for line in result.stdout.splitlines() if line.strip()]
     assert len(lines) == len(STORY) + 1
-    assert 'proposed bash({"command":"rm -rf /"})' in result.stdout
-    assert "edit_file allowed by user: looks right" in result.stdout
+    assert "proposed bash rm -rf /" in result.stdout
+    assert "allowed edit_file, by user: looks right" in result.stdout
     assert lines[-1] == (
         "4 turns, 4 calls answered, 1 failed, 5600 tokens in, 205 out, $0.008295 and 1 call of unknown cost; "
         "3 proposed, 2 allowed, 1 denied, 2 ran. The chain is whole."

@@ -213,10 +213,10 @@ def test_what_had_begun_to_run_is_not_said_to_have_been_closed_without_running()
     tell(log, "begun", begun)
     tell(log, "look", LEFT_OPEN)
     assert list(to_steps(log.read("begun")))[-1].title == (
-        "bash closed after it had begun to run, and what it did is not known: the session was killed"
+        "closed bash after it had begun to run, and what it did is not known: the session was killed"
     )
-    assert list(to_steps(log.read("look")))[-1].title == "bash closed without running: the session was killed"
+    assert list(to_steps(log.read("look")))[-1].title == "closed bash without running: the session was killed"
     alone = log.append_sync("x", ToolIntentClosed("tu_1", "killed", "bash"))
-    assert describe(alone) == "bash closed: killed"
+    assert describe(alone) == "closed bash: killed"
     told = log.append_sync("x", ToolIntentClosed("tu_1", "killed", "bash", True))
     assert "begun to run" in describe(told)

@@ -54,8 +54,8 @@ def test_the_story_is_read_in_order_with_each_step_at_its_proposal(log: EventLog
     ]
     assert [step.type for step in steps if step.intent == "tu_2"] == ["tool_intent.proposed", "permission.denied"]
     assert [step.notes for step in steps if step.notes] == []
-    assert steps[0].title == f"session began: {GOAL} (anthropic:claude-sonnet-4-6)"
-    assert steps[-1].title == "session completed after 4 turns"
+    assert steps[0].title == f"session anthropic:claude-sonnet-4-6 with bash, edit_file: {GOAL}"
+    assert steps[-1].title == "finished completed after 4 turns"
     assert [step.seq for step in read_steps(log, "fix", after=30)] == list(range(31, len(STORY) + 1))
 
 

@@ -79,7 +79,7 @@ async def test_an_edit_keeps_what_was_proposed_and_what_ran() -> None:
         '[The user changed the input of this call; it ran with {"command":"pytest -q"}]\nran pytest -q'
     )
     title = next(step.title for step in to_steps(records) if step.type == "permission.granted")
-    assert title == 'bash allowed by ann with another input, {"command":"pytest -q"}: faster'
+    assert title == 'allowed bash, by ann, with {"command":"pytest -q"}: faster'
 
 
 @pytest.mark.parametrize(

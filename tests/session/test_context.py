@@ -139,7 +139,7 @@ async def test_replay_shows_what_is_sent_and_what_is_kept() -> None:
     records = list(log.read(session.id))
     [first, *_] = [record for record in records if record.type == "context.projected"]
     left = len(of(records, "context.projected")[0].left_out)
-    assert f"context shortened by DropOldToolResults: {left} messages left out" in describe(first)
+    assert f"context DropOldToolResults: {left} messages left out" in describe(first)
     assert not [step.notes for step in to_steps(records) if step.notes]
     # State, and so what a resumed session sends, follows from the records.
     state = reduce_records(records)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -27,7 +25,7 @@ from ..log import (
     ToolObserved,
     ToolStarted,
 )
-from ..replay import make_printable, shorten
+from ..replay import make_headline, make_printable, shorten
 from ..session import Outcome
 from ..tools import Sandbox
 from .console import console, legible
@@ -35,16 +33,6 @@ from .screen import MarkdownScreen
 
 _SHOWN_LINES = 12  # of what came back; the log has all of it
 _WIDE = 110
-
-
-def describe_action(name: str, arguments: dict[str, Any]) -> str:
-    """An action in one line: the command, the path, or the arguments."""
-    if set(arguments) == {"command"}:
-        return f"{name} {arguments['command']}"
-    if "path" in arguments:
-        rest = {key: value for key, value in arguments.items() if key not in ("path", "old", "new")}
-        return f"{name} {arguments['path']}" + (f" {json.dumps(rest, ensure_ascii=False)}" if rest else "")
-    return f"{name} {json.dumps(arguments, ensure_ascii=False)}" if arguments else name
 
 
 class AgentView:
@@ -77,10 +65,9 @@ class AgentView:
             click.echo(record.line.decode())
             return
         payload = record.payload
-        show = _LINES.get(type(payload))
-        if show is not None:
-            word, colour, text = show(payload)
-            self.say(word, text, colour)
+        headline = make_headline(payload) if type(payload) in _COLOURS else None
+        if headline is not None:
+            self.say(headline.label, headline.text, _find_colour(payload))
         if isinstance(payload, ToolObserved):
             self._show_content(payload)
         elif isinstance(payload, MessageRecorded):
@@ -152,56 +139,28 @@ class AgentView:
 
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-_Line = tuple[str, str | None, str]
 
-
-def _observed(it: ToolObserved) -> _Line:
-    size = len(it.content) if isinstance(it.content, str) else 0
-    facts = ["an error"] if it.is_error and it.exit_code is None else []
-    facts += [f"exit code {it.exit_code}"] if it.exit_code is not None else []
-    facts += [f"{size} characters" if isinstance(it.content, str) else f"{len(it.content)} blocks"]
-    facts += [f"{it.duration_ms / 1000:.1f} s"] if it.duration_ms is not None else []
-    facts += ["cut to its limit"] if it.truncated else []
-    return "result", "yellow" if it.is_error else "green", f"{it.tool_name}: {', '.join(facts)}"
-
-
-def _by(it: PermissionGranted | PermissionDenied) -> str:
-    who = f"rule: {it.rule}" if it.by == "policy" and it.rule else it.by
-    given = it.input if isinstance(it, PermissionGranted) else None
-    edited = f", with {json.dumps(given, ensure_ascii=False)}" if given is not None else ""
-    return f"{it.tool_name}, by {who}{edited}" + (f": {it.reason}" if it.reason else "")
-
-
-def _resumed(it: SessionResumed) -> _Line:
-    changed = f"; changed since then: {', '.join(it.changed_tools)}" if it.changed_tools else ""
-    return "resumed", "yellow" if changed else None, f"{it.reason or ''}{changed}"
-
-
-def _started(it: ToolStarted) -> _Line:
-    sandbox = it.context.get("sandbox")
-    where = f" (sandbox: {sandbox})" if sandbox else ""
-    return "running", None, f"{describe_action(it.tool_name, it.input)}{where}"
-
-
-def _projected(it: ContextProjected) -> _Line:
-    count = f"{len(it.left_out)} message{'s' * (len(it.left_out) != 1)}"
-    return "context", "yellow", f"{it.rule}: {count} left out, {it.tokens_before} to {it.tokens_after} tokens"
-
-
-_LINES: dict[type, Callable[[Any], _Line]] = {
-    SessionStarted: lambda it: ("session", None, f"{it.provider}:{it.model} with {', '.join(it.tools)}"),
-    SessionResumed: _resumed,
-    ToolIntent: lambda it: ("proposed", "cyan", describe_action(it.tool_name, it.input)),
-    ToolIntentRejected: lambda it: ("rejected", "red", f"{it.tool_name}: {it.detail}"),
-    ToolIntentClosed: lambda it: ("closed", "red", f"{it.tool_name or it.intent_id}: {it.reason}"),
-    PermissionGranted: lambda it: ("allowed", "green", _by(it)),
-    PermissionDenied: lambda it: ("denied", "red", _by(it)),
-    ToolStarted: _started,
-    ToolObserved: _observed,
-    ToolFailed: lambda it: ("failed", "red", f"{it.tool_name}: {it.kind}: {it.message}"),
-    CallFailed: lambda it: ("error", "red", it.error_message_redacted),
-    RoutingSwitched: lambda it: ("routing", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
-    ContextProjected: _projected,
-    ModelSwapped: lambda it: ("model", "yellow", f"{it.from_} to {it.to}: {it.reason}"),
-    BudgetExceeded: lambda it: ("budget", "red", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}"),
+# The records that are shown while a session runs, and the colour of their labels; a replay shows all of them.
+_COLOURS: dict[type, str | None] = {
+    SessionStarted: None,
+    SessionResumed: None,
+    ToolIntent: "cyan",
+    ToolIntentRejected: "red",
+    ToolIntentClosed: "red",
+    PermissionGranted: "green",
+    PermissionDenied: "red",
+    ToolStarted: None,
+    ToolObserved: "green",
+    ToolFailed: "red",
+    CallFailed: "red",
+    RoutingSwitched: "yellow",
+    ContextProjected: "yellow",
+    ModelSwapped: "yellow",
+    BudgetExceeded: "red",
 }
+
+
+def _find_colour(payload: Any) -> str | None:
+    if isinstance(payload, SessionResumed) and payload.changed_tools:
+        return "yellow"
+    return "yellow" if isinstance(payload, ToolObserved) and payload.is_error else _COLOURS[type(payload)]

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from ..permission import Approver, Decision, Proposal, Verdict, find_prefix
-from .agent_view import AgentView, describe_action
+from ..replay import describe_action
+from .agent_view import AgentView
 
 _COMPARED = 2_000  # lines
 

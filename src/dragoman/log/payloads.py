@@ -192,7 +192,7 @@ class ContextSummarised(Struct, frozen=True, omit_defaults=True):
 class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
     """A limit of the session was reached."""
 
-    budget: Literal["turns", "calls", "tokens", "cost", "time"]
+    budget: Literal["turns", "tokens", "cost", "time"]
     limit: Decimal
     used: Decimal
     unit: str | None = None
@@ -269,7 +269,7 @@ class PermissionGranted(Struct, frozen=True, omit_defaults=True):
     by: str
     rule: str | None = None
     reason: str = ""
-    scope: Literal["once", "session", "path", "prefix", "always"] = "once"
+    scope: Literal["once", "session", "path", "prefix"] = "once"
     prefix: str | None = None
     input: dict[str, Any] | None = None
 

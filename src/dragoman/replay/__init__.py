@@ -8,12 +8,13 @@ from .provider import ReplayMismatch, ReplayProvider
 from .recorded import recorded_tools
 from .sessions import Summary, find_excerpt, summarize
 from .steps import Evidence, ReplayStep, Totals, count_totals, read_steps, to_steps
-from .summary import describe, make_printable, shorten
+from .summary import Headline, describe, describe_action, make_headline, make_printable, shorten
 
 __all__ = [
     "Change",
     "Difference",
     "Evidence",
+    "Headline",
     "ReplayMismatch",
     "ReplayProvider",
     "ReplayStep",
@@ -22,8 +23,10 @@ __all__ = [
     "compare_runs",
     "count_totals",
     "describe",
+    "describe_action",
     "find_differences",
     "find_excerpt",
+    "make_headline",
     "make_printable",
     "read_steps",
     "recorded_tools",

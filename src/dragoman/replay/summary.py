@@ -1,9 +1,9 @@
-"""One line about one record, for people."""
+"""One line about one record, for people: the same in a replay, the trace viewer, the log and a running agent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -44,27 +44,60 @@ from ..messages import Assistant, Text
 _LONGEST = 160
 
 
+class Headline(NamedTuple):
+    """What a record is about, in one word, and the rest of its line."""
+
+    label: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.text}" if self.text else self.label
+
+
 def describe(record: LogRecord, *, started: bool | None = None) -> str:
     """Return a record in one line; of an unknown type, what it holds.
 
-    ``started`` is whether the intent of the record had begun to run, for records that do not say so themselves.
+    ``started`` is whether the intent of the record had begun to run, for records without that field.
     """
     payload = record.payload
     if isinstance(payload, ToolIntentClosed) and payload.started is None:
         payload = replace(payload, started=started)
-    words = _WORDS.get(type(payload))
-    return shorten(words(payload) if words is not None else _write(payload))
+    headline = make_headline(payload)
+    return shorten(_write(payload) if headline is None else _join(str(headline), _find_content(payload), by=": "))
+
+
+def make_headline(payload: Any) -> Headline | None:
+    """Return the label and the text of a record, without a goal or a result; ``None`` for an unknown type."""
+    words = _HEADLINES.get(type(payload))
+    return words(payload) if words is not None else None
+
+
+def _find_content(payload: Any) -> str | None:
+    """Return what a person at the terminal sees anyway while a session runs: its goal, and the results of tools."""
+    if isinstance(payload, SessionStarted):
+        return payload.goal
+    return _text(payload.content) if isinstance(payload, ToolObserved) else None
+
+
+def describe_action(name: str, arguments: dict[str, Any]) -> str:
+    """Return an action in one line: the command, the path, or the arguments."""
+    if set(arguments) == {"command"}:
+        return f"{name} {_cut(str(arguments['command']))}"
+    if "path" in arguments:
+        rest = {key: value for key, value in arguments.items() if key not in ("path", "old", "new")}
+        return _join(f"{name} {_cut(str(arguments['path']))}", _write(rest) if rest else None, by=" ")
+    return f"{name} {_write(arguments)}" if arguments else name
 
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
-    """One line of printable text, cut where it gets too long and saying so."""
+    """Return one line of printable text, with a mark where it was cut."""
     # Only as much as can be shown is looked at: a record may hold megabytes.
     line = make_printable(" ".join(text[: 8 * longest].split()))
     return line if len(line) <= longest and len(text) <= 8 * longest else line[: longest - 1] + "…"
 
 
 def make_printable(text: str) -> str:
-    """The text with a sign for every character that is no letter or mark.
+    """Return the text with a sign for every character that is no letter or mark.
 
     Control characters in a record could otherwise move a terminal's cursor, recolour what stands
     around them, or turn the direction of writing.
@@ -75,171 +108,188 @@ def make_printable(text: str) -> str:
 
 
 def _write(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return _cut(msgspec.json.encode(value).decode())
+
+
+def _cut(text: str) -> str:
+    return text[: 16 * _LONGEST]
 
 
 def _join(*parts: str | None, by: str = ", ") -> str:
     return by.join([part for part in parts if part])
 
 
-def _started(it: SessionStarted) -> str:
-    model = _join(it.provider, it.model, by=":")
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+# --- sessions and turns -----------------------------------------------------------------------------
+
+
+def _started(it: SessionStarted) -> Headline:
+    tools = f"with {', '.join(it.tools)}" if it.tools else None
     place = it.forked_from
     forked = f"forked from {place.session} after record {place.seq}" if place is not None else None
-    words = f"session began: {it.goal}" if it.goal else "session began"
-    return _join(_join(words, f"({model})" if model else None, by=" "), forked)
+    return Headline("session", _join(_join(it.provider, it.model, by=":"), tools, forked, by=" "))
 
 
-def _resumed(it: SessionResumed) -> str:
+def _resumed(it: SessionResumed) -> Headline:
     count = len(it.open_intents)
     changed = f"changed tools: {', '.join(it.changed_tools)}" if it.changed_tools else None
-    opened = f"{count} intents open" if count else None
+    opened = f"{_number(count, 'intent')} open" if count else None
     again = f"going back to record {it.at}" if it.at is not None else None
-    return _join(f"session resumed after record {it.after}", again, opened, it.reason, changed)
+    return Headline("resumed", _join(f"after record {it.after}", again, opened, it.reason, changed))
 
 
-def _finished(it: SessionFinished) -> str:
-    turns = f"after {it.turns} turn{'s' * (it.turns != 1)}" if it.turns is not None else None
-    return _join(_join(f"session {it.outcome}", turns, by=" "), it.detail, by=": ")
+def _finished(it: SessionFinished) -> Headline:
+    turns = f"after {_number(it.turns, 'turn')}" if it.turns is not None else None
+    return Headline("finished", _join(_join(it.outcome, turns, by=" "), it.detail, by=": "))
 
 
-def _turn(it: TurnStarted) -> str:
+def _turn(it: TurnStarted) -> Headline:
     model = _join(it.provider, it.model, by=":")
-    return _join(f"turn {it.number}", f"({model})" if model else None, by=" ")
+    return Headline("turn", _join(str(it.number), f"({model})" if model else None, by=" "))
 
 
-def _message(it: MessageRecorded) -> str:
+def _message(it: MessageRecorded) -> Headline:
     message = it.message
     speaker = type(message).__name__.lower().replace("toolresult", "tool result")
     if isinstance(message, Assistant):
         calls = [f"→ {call.name}" for call in message.tool_calls]
-        said = _join(message.text[: 8 * _LONGEST], *calls, by=" ")
+        content = _join(_cut(message.text), *calls, by=" ")
     else:
-        said = _text(message.content)
+        content = _text(message.content)
     losses = f"[{len(it.warnings)} lost in translation] " if it.warnings else ""
-    return f"{speaker}: {losses}{said}"
+    return Headline(f"{speaker}:", f"{losses}{content}")
 
 
 def _text(content: Any) -> str:
     if isinstance(content, str):
-        return content[: 8 * _LONGEST]
-    return " ".join(
-        [block.text[: 8 * _LONGEST] if isinstance(block, Text) else f"[{type(block).__name__}]" for block in content]
-    )
+        return _cut(content)
+    return " ".join([_cut(block.text) if isinstance(block, Text) else f"[{type(block).__name__}]" for block in content])
 
 
-def _asked(it: CallStarted) -> str:
+def _projected(it: ContextProjected) -> Headline:
+    why = " because the model refused it" if it.reason == "overflow" else ""
+    count = _number(len(it.left_out), "message")
+    return Headline("context", f"{it.rule}: {count} left out{why}, {it.tokens_before} to {it.tokens_after} tokens")
+
+
+# --- calls ------------------------------------------------------------------------------------------
+
+
+def _called(it: CallStarted) -> Headline:
     about = f"about {it.estimated_input_tokens} tokens" if it.estimated_input_tokens is not None else None
     reason = f" ({it.retry_reason})" if it.retry_reason else ""
     again = f"attempt {it.attempt + 1}{reason}" if it.attempt else None
-    return _join(f"asked {it.provider}:{it.model}", about, again)
+    return Headline("call", _join(f"{it.provider}:{it.model}", about, again))
 
 
-def _answered(it: CallCompleted) -> str:
+def _answered(it: CallCompleted) -> Headline:
     cached = f" ({it.cached_input_tokens} cached)" if it.cached_input_tokens else ""
-    return _join(
-        f"{it.provider}:{it.model} answered",
+    facts = _join(
         f"{_count(it.input_tokens)}{cached} in",
         f"{_count(it.output_tokens)} out" + (" (estimated)" if it.estimated else ""),
         f"{it.latency_ms / 1000:.2f} s",
         f"${it.cost_usd}" if it.cost_usd is not None else "price unknown",
         it.stop_reason,
     )
+    return Headline("reply", f"{it.provider}:{it.model}, {facts}")
 
 
 def _count(tokens: int | None) -> str:
     return "?" if tokens is None else str(tokens)
 
 
-def _call_failed(it: CallFailed) -> str:
+def _call_failed(it: CallFailed) -> Headline:
     status = f" {it.status}" if it.status is not None else ""
-    return f"{it.provider}:{it.model} failed: {it.error_class}{status}: {it.error_message_redacted}"
+    return Headline("error", f"{it.provider}:{it.model}: {it.error_class}{status}: {it.error_message_redacted}")
 
 
-def _proposed(it: ToolIntent) -> str:
-    return f"proposed {it.tool_name}({_write(it.input)[: 8 * _LONGEST]})"
+# --- tools ------------------------------------------------------------------------------------------
 
-
-def _closed(it: ToolIntentClosed) -> str:
-    how = {True: "closed after it had begun to run, and what it did is not known", False: "closed without running"}
-    return f"{it.tool_name or it.intent_id} {'closed' if it.started is None else how[it.started]}: {it.reason}"
-
-
-def _projected(it: ContextProjected) -> str:
-    count = len(it.left_out)
-    why = " because the model refused it" if it.reason == "overflow" else ""
-    return (
-        f"context shortened by {it.rule}{why}: {count} message{'s' * (count != 1)} left out, "
-        f"about {it.tokens_before} tokens before, {it.tokens_after} after"
-    )
-
-
+_ENDS = {True: " after it had begun to run, and what it did is not known", False: " without running", None: ""}
 _SCOPES = {
     "session": " for the session",
     "path": " for these paths in the session",
     "prefix": " for commands in the session that begin with",
-    "always": " for good",
 }
 
 
-def _decided(word: str) -> Callable[[PermissionGranted | PermissionDenied], str]:
-    def say(it: PermissionGranted | PermissionDenied) -> str:
-        much = _SCOPES.get(getattr(it, "scope", "once"), "")
-        if isinstance(it, PermissionGranted) and it.prefix:
-            much += f" {it.prefix!r}"
-        if isinstance(it, PermissionGranted) and it.input is not None:
-            much += f" with another input, {_write(it.input)[: 4 * _LONGEST]}"
-        return _join(
-            f"{it.tool_name} {word} by {it.by}{much}" + (f" (rule {it.rule})" if it.rule else ""), it.reason, by=": "
-        )
-
-    return say
+def _closed(it: ToolIntentClosed) -> Headline:
+    return Headline("closed", f"{it.tool_name or it.intent_id}{_ENDS[it.started]}: {it.reason}")
 
 
-def _observed(it: ToolObserved) -> str:
-    said = _text(it.content)
+def _granted(it: PermissionGranted) -> Headline:
+    beyond = _SCOPES.get(it.scope, "") + (f" {it.prefix!r}" if it.prefix else "")
+    edited = f", with {_write(it.input)}" if it.input is not None else ""
+    return Headline("allowed", _join(f"{it.tool_name}, by {_find_source(it)}{beyond}{edited}", it.reason, by=": "))
+
+
+def _denied(it: PermissionDenied) -> Headline:
+    return Headline("denied", _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": "))
+
+
+def _find_source(it: PermissionGranted | PermissionDenied) -> str:
+    if it.rule is None:
+        return it.by
+    return f"rule: {it.rule}" if it.by == "policy" else f"{it.by} (rule {it.rule})"
+
+
+def _running(it: ToolStarted) -> Headline:
+    sandbox = it.context.get("sandbox")
+    return Headline("running", describe_action(it.tool_name, it.input) + (f" (sandbox: {sandbox})" if sandbox else ""))
+
+
+def _observed(it: ToolObserved) -> Headline:
+    is_text = isinstance(it.content, str)
     facts = _join(
-        f"exit {it.exit_code}" if it.exit_code is not None else None,
-        "error" if it.is_error else None,
-        "truncated" if it.truncated else None,
-        f"{it.duration_ms:.0f} ms" if it.duration_ms is not None else None,
+        "an error" if it.is_error and it.exit_code is None else None,
+        f"exit code {it.exit_code}" if it.exit_code is not None else None,
+        f"{len(it.content)} {'characters' if is_text else 'blocks'}",
+        f"{it.duration_ms / 1000:.1f} s" if it.duration_ms is not None else None,
+        "cut to its limit" if it.truncated else None,
     )
-    return _join(f"{it.tool_name} gave back", f"({facts})" if facts else None, by=" ") + f": {said}"
+    return Headline("result", f"{it.tool_name}: {facts}")
 
 
-_WORDS: dict[type, Callable[[Any], str]] = {
+_HEADLINES: dict[type, Callable[[Any], Headline]] = {
     SessionStarted: _started,
     SessionResumed: _resumed,
     SessionFinished: _finished,
     TurnStarted: _turn,
     MessageRecorded: _message,
     ContextProjected: _projected,
-    ContextSummarised: lambda it: (
-        f"{it.provider}:{it.model} summarised records {it.first} to {it.last} ({it.messages} messages): {it.text}"
+    ContextSummarised: lambda it: Headline(
+        "summary", f"{it.provider}:{it.model}, records {it.first} to {it.last} ({it.messages} messages): {it.text}"
     ),
-    ModelSwapped: lambda it: f"model swapped from {it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)",
-    BudgetExceeded: lambda it: f"budget of {it.budget} exceeded: {it.used} of {it.limit} {it.unit or ''}".rstrip(),
-    CallStarted: _asked,
+    ModelSwapped: lambda it: Headline("model", f"{it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)"),
+    BudgetExceeded: lambda it: Headline("budget", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}".rstrip()),
+    CallStarted: _called,
     CallCompleted: _answered,
     CallFailed: _call_failed,
-    LlmExchangeKept: lambda it: (
-        f"{it.provider}'s own reply {f'is not kept: {it.problem}' if it.problem else 'is kept'}"
+    LlmExchangeKept: lambda it: Headline(
+        "raw", f"{it.provider}:{it.model}, " + (f"not kept: {it.problem}" if it.problem else "the reply is kept")
     ),
-    RoutingSwitched: lambda it: f"went from {it.from_} to {it.to}: {it.reason}",
-    ProviderUnavailable: lambda it: f"{it.provider} is not asked for a while: {it.trigger_reason}",
-    ProviderRecovered: lambda it: f"{it.provider} is asked again after {it.downtime_seconds:.0f} s",
-    ToolIntent: _proposed,
-    ToolIntentValidated: lambda it: f"{it.tool_name} checked: {_join(it.side_effect, *it.paths)}",
-    ToolIntentRejected: lambda it: _join(f"{it.tool_name} rejected: {it.problem}", it.detail, by=": "),
+    RoutingSwitched: lambda it: Headline("routing", f"{it.from_} to {it.to}: {it.reason}"),
+    ProviderUnavailable: lambda it: Headline("routing", f"{it.provider} gets no calls now: {it.trigger_reason}"),
+    ProviderRecovered: lambda it: Headline(
+        "routing", f"{it.provider} gets calls again after {it.downtime_seconds:.0f} s"
+    ),
+    ToolIntent: lambda it: Headline("proposed", describe_action(it.tool_name, it.input)),
+    ToolIntentValidated: lambda it: Headline("checked", f"{it.tool_name}: {_join(it.side_effect, *it.paths)}"),
+    ToolIntentRejected: lambda it: Headline("rejected", _join(f"{it.tool_name}: {it.problem}", it.detail, by=": ")),
     ToolIntentClosed: _closed,
-    PermissionRequested: lambda it: _join(f"asked whether {it.tool_name} may run", it.reason, by=": "),
-    PermissionGranted: _decided("allowed"),
-    PermissionDenied: _decided("denied"),
-    PermissionAnswered: lambda it: _join(
-        f"{it.by} {'allowed' if it.allowed else 'denied'} {it.intent_id}", it.reason, by=": "
+    PermissionRequested: lambda it: Headline("question", _join(f"may {it.tool_name} run", it.reason, by=": ")),
+    PermissionGranted: _granted,
+    PermissionDenied: lambda it: Headline(
+        "denied", _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": ")
     ),
-    ToolStarted: lambda it: f"{it.tool_name} began to run with {_write(it.input)[: 8 * _LONGEST]}",
+    PermissionAnswered: lambda it: Headline(
+        "answer", _join(f"{it.by} {'allowed' if it.allowed else 'denied'} {it.intent_id}", it.reason, by=": ")
+    ),
+    ToolStarted: _running,
     ToolObserved: _observed,
-    ToolFailed: lambda it: f"{it.tool_name} could not run to an end: {it.kind}: {it.message}",
-    LogPruned: lambda it: f"retention removed session {it.session}: {it.records} records",
+    ToolFailed: lambda it: Headline("failed", f"{it.tool_name}: {it.kind}: {it.message}"),
+    LogPruned: lambda it: Headline("pruned", f"session {it.session}: {it.records} records"),
 }

@@ -142,6 +142,7 @@ def record_failed(
         retry_count=attempt,
         error_class=error_class,
         error_message_redacted=redact(str(message)[:2000]),
+        category=error.category if isinstance(error, ProviderError) else None,
         status=status,
         latency_ms=round(latency, 3) if latency is not None else None,
     )

@@ -1,0 +1,371 @@
+"""Every field of every record is written by something: the schemas are compared with a corpus of runs.
+
+A field that no run sets has no writer. Each run of the corpus is a scripted one, through the real session, gateway,
+observer or command, into a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec.structs import FieldInfo, replace
+
+import dragoman
+from dragoman import Budget, Policy, Rule, RuntimeConfig, Session, Summarise, Usage, connect_embedder
+from dragoman.calls import Inbound
+from dragoman.errors import AuthenticationError, OverloadedError, ProviderError, RateLimitError
+from dragoman.events import AssembledFrom, IntentSource, Raw
+from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.log import CATALOGUE, EventLog, ForkedFrom, LeftOut, LogConflictError, MemoryLog, Routing
+from dragoman.messages import LossWarning
+from dragoman.middleware import Cache, Fallback, Observe, Retry
+from dragoman.permission import Decision
+from dragoman.prices import Match, PriceRow
+from dragoman.session import RemoteApprover, answer_question, find_questions
+from dragoman.sim import SimulatedEmbedder, SimulatedReranker
+from dragoman.tools import FunctionTool, Observation, tool
+from dragoman.transport import FixtureTransport
+
+from ..attacks.gateway_app import post
+from ..listed import Clock, Listed, broken, reply, speak
+from .playing import call, propose, text
+from .test_context import read_page, reader
+
+ALL = Policy([Rule("allow", name="all", reason="a test")])
+ASK = Policy([Rule("ask", name="ask", reason="it writes")])
+SONNET = "claude-sonnet-4-6"
+PARTS: tuple[type[msgspec.Struct], ...] = (
+    AssembledFrom,
+    ForkedFrom,
+    Inbound,
+    IntentSource,
+    LeftOut,
+    LossWarning,
+    Routing,
+)  # values inside records
+EVERY = Usage(
+    100, 50, 10, cache_creation_input_tokens=5, reasoning_tokens=7, total_tokens=150, stated_cost_usd=Decimal("0.01")
+)
+Run = Callable[[EventLog, list[Any]], Awaitable[None]]
+
+
+def list_fields() -> Iterator[tuple[type, FieldInfo]]:
+    """Yield every field of the classes that are stored as records, and of those that are parts of them."""
+    structs: list[type[msgspec.Struct]] = [entry.payload for entry in CATALOGUE.values()]
+    for struct in (*structs, *PARTS):
+        for field in msgspec.structs.fields(struct):
+            is_constant = get_origin(field.type) is Literal and len(get_args(field.type)) == 1
+            if not is_constant:
+                yield struct, field
+
+
+def find_written(value: Any, found: set[tuple[type, str]]) -> None:
+    """Add the fields of a record, and of its parts, that have another value than their default."""
+    if isinstance(value, tuple):
+        for each in value:
+            find_written(each, found)
+        return
+    if not isinstance(value, msgspec.Struct):
+        return
+    for field in msgspec.structs.fields(type(value)):
+        written = getattr(value, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if written != default and (not field.required or written not in ("", (), {}, None)):
+            found.add((type(value), field.name))
+        if isinstance(written, (*PARTS, tuple)):
+            find_written(written, found)
+
+
+# --- tools and models -------------------------------------------------------------------------------
+
+
+@tool(side_effect="execute")
+def bash(command: str) -> Observation:
+    """Run a command."""
+    return Observation("no\n" * 30_000, is_error=True, exit_code=1, details={"stdout_bytes": 90_000})
+
+
+def write_file(path: str) -> str:
+    """Write."""
+    return "written"
+
+
+WRITE = FunctionTool(write_file, side_effect="write", locate=lambda given: (str(given["path"]),))
+
+
+@tool(side_effect="read", timeout=0.01)
+async def wait() -> str:
+    """Wait."""
+    await asyncio.sleep(60)
+    return "never"
+
+
+def sonnet(*answers: Any, **facts: Any) -> Listed:
+    return Listed(*answers, name="anthropic", model=SONNET, **facts)
+
+
+def over_wire(*replies: tuple[int, dict[str, str], bytes]) -> Any:
+    transport = FixtureTransport(*[(status, headers, [body]) for status, headers, body in replies])
+    return dragoman.connect(
+        "m", wire="anthropic", base_url="http://127.0.0.1:9/v1", name="p", transport=transport, priced_as="free"
+    )
+
+
+def cut(request: Any) -> list[Any]:
+    """Answer, report the usage, and fail."""
+    error = dragoman.StreamInterruptedError("cut", status=500, headers=HEADERS)
+    return [*speak(text("Done."), usage=EVERY)(request), error]
+
+
+HEADERS = {"request-id": "req_1", "anthropic-ratelimit-requests-remaining": "9", "retry-after": "0"}
+
+
+def body(words: str, stop: str = "end_turn") -> bytes:
+    return json.dumps(
+        {
+            "id": "x", "type": "message", "role": "assistant", "model": "m-2026", "stop_reason": stop,
+            "content": [{"type": "text", "text": words}], "usage": {"input_tokens": 5, "output_tokens": 2},
+        }
+    ).encode()  # fmt: skip
+
+
+# --- the corpus -------------------------------------------------------------------------------------
+
+
+async def use_tools(log: EventLog, seen: list[Any]) -> None:
+    """Thinking, results of every kind, rejected calls, a swap with losses, a structured answer at the end."""
+    script = [
+        speak(lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY),
+        propose(call("fly", high=True)),
+        propose(call("bash", wrong=1)),
+        propose(call("wait"), call("write_file", call_id="2", path="a.txt")),
+        reply("Done.", usage=Usage(1, 1)),
+    ]
+    settings: dict[str, Any] = {"system": "Be brief.", "metadata": {"team": "red"}, "session_id": "tools"}
+    session = Session(sonnet(*script), [bash, wait, WRITE], ALL, log, config=RuntimeConfig(max_tokens=9), **settings)
+    await session.run("Go.")
+    await session.swap(over_wire((200, HEADERS, body("More."))), "cheaper")
+    await session.run("Go on.")  # without the thinking of the other model
+
+
+async def approve(log: EventLog, seen: list[Any]) -> None:
+    """Approvals with an edit, a prefix and a reason; a denial; answers of another process."""
+    answers = [
+        Decision(True, "ann", "faster", input={"command": "ls"}),
+        Decision(True, "ann", scope="prefix", prefix="git log"),
+        Decision(False, "ann", "not now"),
+    ]
+    calls = [propose(call("bash", call_id=f"c{at}", command=f"git log {at}; x")) for at in range(3)]
+    session = Session(Listed(*calls, "Done."), [bash], ASK, log, approve=lambda *_: answers.pop(0))
+    await session.run("Go.")
+    denying = Policy([Rule("deny", name="no", reason="never")])
+    await Session(Listed(calls[0], "Done."), [bash], denying, log).run("Go.")
+    remote = Session(Listed(*calls[:2], "Done."), [bash], ASK, log, approve=RemoteApprover(log, interval=0.001))
+    running = asyncio.create_task(remote.run("Go."))
+    for decision in (
+        Decision(True, "bob", "fine", scope="prefix", prefix="git log", input={"command": "ls"}),
+        Decision(False, "bob", "not now"),
+    ):
+        asked = await until_asked(log, remote.id)
+        answer_question(log, remote.id, asked, decision)
+        while asked in [each.intent_id for each in find_questions(log, remote.id)]:
+            await asyncio.sleep(0.001)
+    await running
+
+
+async def until_asked(log: EventLog, session: str) -> str:
+    async with asyncio.timeout(60):
+        while not (found := find_questions(log, session)):
+            await asyncio.sleep(0.001)
+    return found[0].intent_id
+
+
+async def resume(log: EventLog, seen: list[Any]) -> None:
+    """A session that is killed while a tool runs, taken over with another tool, gone back in, and forked."""
+    began = asyncio.Event()
+
+    @tool(side_effect="read")
+    async def look(word: str) -> str:
+        """Look."""
+        began.set()
+        await asyncio.sleep(60)
+        return word
+
+    @tool(side_effect="read", name="look")
+    def look_again(word: str, how: str = "") -> str:
+        """Look closer."""
+        return word
+
+    first = Session(Listed(propose(call("look", word="ox"))), [look], ALL, log, session_id="killed")
+    running = asyncio.create_task(first.run("Go."))
+    await began.wait()
+    again = await Session.resume(Listed("Done."), [look_again], ALL, log, "killed", takeover=True)
+    await again.run()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError, LogConflictError):
+        await running
+    back = await Session.resume(Listed("Other."), [look_again], ALL, log, "killed", at=3)
+    await back.run("Again.")
+    forked = await Session.fork(Listed("Third."), [look_again], ALL, log, "killed", new_id="forked")
+    await forked.run("Else.")
+
+
+async def shorten(log: EventLog, seen: list[Any]) -> None:
+    """A conversation that a context policy summarises, and one whose old results are left out."""
+    writer = Observe(Listed(reply("About a fox.", usage=EVERY), name="cheap", repeat=True), seen.append)
+    for policy in (Summarise(writer, keep=1), dragoman.DropOldToolResults()):
+        await Session(reader(4, window=2_500), [read_page], ALL, log, context=policy).run("Read.")
+    await writer.close()
+
+
+async def fail(log: EventLog, seen: list[Any]) -> None:
+    """Attempts that are retried and fall back, a provider that is away and comes back, limits, an unknown price."""
+    clock = Clock()
+    limited = OverloadedError("busy", status=529, headers=HEADERS)
+    bad = Listed(AuthenticationError("no"), speak(text("Back.")), name="bad")
+    good = Retry(Listed(limited, "Done.", name="good"), sleep=clock.sleep, clock=clock)
+    session = Session(Fallback([bad, good], clock=clock), (), ALL, log)
+    await session.run("Go.")
+    clock.now += 301
+    await session.run("Go on.")
+    for answer in (broken("Hal", ProviderError("cut", status=500)), speak(text("I "), finish="content_filter")):
+        with contextlib.suppress(ProviderError):
+            await Session(sonnet(answer), (), ALL, log).run("Go.")
+    with contextlib.suppress(ProviderError):
+        await Session(Listed(cut), (), ALL, log).run("Go.")
+    with contextlib.suppress(ProviderError):
+        await Session(sonnet(dragoman.TimedOutError("late", which="first_event")), (), ALL, log).run("Go.")
+    unknown = sonnet(propose(call("bash", command="x"), usage=Usage(5)))
+    await Session(unknown, [bash], ALL, log, budget=Budget(cost_usd=1)).run("Go.")
+    await Session(Listed(propose(call("bash", command="x"))), [bash], ALL, log, budget=Budget(steps=1)).run("Go.")
+    refused = over_wire((429, HEADERS, b"{}"))
+    with contextlib.suppress(RateLimitError):
+        await Session(refused, (), ALL, log, config=RuntimeConfig(max_tokens=9)).run("Go.")
+
+
+async def keep_replies(log: EventLog, seen: list[Any]) -> None:
+    """A paused reply with the headers of its server, kept as it was sent; one that cannot be kept."""
+    paused = over_wire((200, HEADERS, body("Searching.", "pause_turn")), (200, HEADERS, body("Found.")))
+    config = RuntimeConfig(max_tokens=9)
+    await Session(paused, (), ALL, log, keep_raw=True, config=config).run("Go.")
+
+    def odd(request: Any) -> list[Any]:
+        events: list[Any] = reply("Hello.")(request)
+        return [*events[:-1], replace(events[-1], kept=Raw([b'{"text": "\\ud800"}'], json.loads))]
+
+    await Session(Listed(odd), (), ALL, log, keep_raw=True).run("Go.")
+
+
+async def prune(log: EventLog, seen: list[Any]) -> None:
+    other = MemoryLog()
+    await Session(Listed("Done."), (), ALL, other, session_id="old").run("Go.")
+    seen += other.retain(datetime.now(UTC))
+
+
+async def observe(log: EventLog, seen: list[Any]) -> None:
+    """An observer that includes content, over chat that is retried and fails, and over a cache."""
+    clock = Clock()
+    done = speak(lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY)
+    watched = Observe(sonnet(OverloadedError("busy"), done, cut, cut), seen.append, include_content=True)
+    chat = Retry(watched, sleep=clock.sleep, clock=clock, max_retries=1)
+    metadata = {"dragoman.turn": "t1", "dragoman.is_worker": "true"}
+    given: dict[str, Any] = {"session_id": "s", "metadata": metadata, "config": RuntimeConfig(seed=3)}
+    await chat.complete("Hi.", [bash.description], **given)
+    with contextlib.suppress(ProviderError):
+        async with chat.stream("Hi.", **given) as stream:
+            async for _ in stream:
+                pass
+    served = Observe(over_wire((200, HEADERS, body("Hi."))), seen.append)
+    await served.complete("Hi.", max_tokens=9)
+    with tempfile.TemporaryDirectory() as folder:
+        cached = Cache(sonnet(reply("Done.", usage=EVERY)), Path(folder) / "cache.db")
+        for _ in range(2):
+            await Session(cached, (), ALL, log).run("Go.")
+        await cached.close()
+    await watched.close()
+    await served.close()
+
+
+async def retrieve(log: EventLog, seen: list[Any]) -> None:
+    """Embedding and reranking under an observer: retried, answered, failed after a part was answered."""
+    clock = Clock()
+    given: dict[str, Any] = {"session_id": "s", "metadata": {"dragoman.turn": "t1"}}
+    price = PriceRow("sim", Match(equals=("sim",)), Decimal(1), Decimal(1), search=Decimal(2))
+    models: list[Any] = []
+    for inner in (
+        SimulatedEmbedder(OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")),
+        SimulatedReranker(OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")),
+    ):
+        inner.priced_as = price
+        watched = Observe(inner, seen.append, include_content=True)  # type: ignore[arg-type]
+        models.append(Retry(watched, sleep=clock.sleep, clock=clock, max_retries=1))
+    embedder, reranker = models
+    for _ in range(2):
+        with contextlib.suppress(OverloadedError):
+            await embedder.embed(["a", "b"], input_type="query", dimensions=4, **given)
+        with contextlib.suppress(OverloadedError):
+            await reranker.rerank("a", ["a b", "c"], top_k=1, return_documents=True, **given)
+    for model in models:
+        await model.close()
+
+
+async def serve(log: EventLog, seen: list[Any]) -> None:
+    """A gateway with a key, warnings, attempts, an error, content, and retrieval."""
+    found = {"id": "e1", "model": "m", "data": [{"index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 1}}
+    vectors = (200, HEADERS, [json.dumps(found).encode()])
+    models: dict[str, Any] = {
+        "fast": Retry(sonnet(OverloadedError("busy"), reply("Done.", usage=EVERY)), backoff=lambda attempt: 0.0),
+        "wire": over_wire((200, HEADERS, body("Done."))),
+        "down": sonnet(OverloadedError("busy", status=529)),
+        "mute": sonnet(speak(text("Done."), usage=Usage())),
+        "vectors": connect_embedder("m", base_url="http://127.0.0.1:9/v1", transport=FixtureTransport(vectors)),
+        "ranks": SimulatedReranker(None, OverloadedError("busy"), batch_size=1),
+    }
+    app = create_app(models, keys=KeyRing([Key("ann", hash_key("dg-ann"))]), log=log, log_content=True)
+    headers = {"authorization": "Bearer dg-ann"}
+    asked = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 9, "logit_bias": {"5": 1}}
+    for name in ("fast", "wire", "down", "mute"):
+        await post(app, "openai", json.dumps({**asked, "model": name}).encode(), headers=headers)
+    given = json.dumps({"model": "vectors", "input": ["a"]}).encode()
+    await post(app, "openai", given, path="/v1/embeddings", headers=headers)
+    given = json.dumps({"model": "ranks", "query": "a", "documents": ["a", "b"]}).encode()
+    await post(app, "openai", given, path="/v1/rerank", headers=headers)
+    await app.state.service.calls.close()
+
+
+CORPUS: tuple[Run, ...] = (
+    use_tools, approve, resume, shorten, fail, keep_replies, prune, observe, retrieve, serve,
+)  # fmt: skip
+
+
+async def run_corpus() -> set[tuple[type, str]]:
+    written: set[tuple[type, str]] = set()
+    with MemoryLog() as log:
+        for run in CORPUS:
+            seen: list[Any] = []
+
+            await run(log, seen)
+            for payload in seen:
+                find_written(payload, written)
+        for entry in log.sessions():
+            for record in log.read(entry.session):
+                find_written(record.payload, written)
+    return written
+
+
+async def test_every_field_is_written() -> None:
+    written = await run_corpus()
+    missing = [
+        f"{struct.__name__}.{field.name}" for struct, field in list_fields() if (struct, field.name) not in written
+    ]
+    assert not missing, "\n".join(missing)
