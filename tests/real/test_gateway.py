@@ -49,13 +49,24 @@ async def ask_both(url: str, model: str, *, structured: bool) -> None:
         assert '"ok"' in (built.choices[0].message.content or "")
 
 
+async def check_count(url: str, model: str) -> None:
+    """Compare the count of a message with the usage of its call."""
+    message: Any = {"role": "user", "content": "Where does the Rhine begin?"}
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="x") as client:
+        counted = await client.messages.count_tokens(model=model, messages=[message])
+        made = await client.messages.create(model=model, messages=[message], max_tokens=2)
+    assert counted.input_tokens == made.usage.input_tokens + (made.usage.cache_read_input_tokens or 0)
+
+
 async def test_a_real_server_behind_the_gateway(tmp_path: Path) -> None:
     server = LocalServer(write_model(tmp_path / "tiny.gguf"), alias="tiny", context=512)
     upstream = server.start()
     try:
         model = connect("tiny", base_url=upstream, api_key=server.key)
-        async with serving(create_app({"real": model})) as url:
+        counting = connect("tiny", base_url=upstream, api_key=server.key, quirks={"any_model": True})
+        async with serving(create_app({"real": model, "counting": counting})) as url:
             await ask_both(url, "real", structured=True)
+            await check_count(url, "counting")
     finally:
         server.stop()
 

@@ -34,6 +34,7 @@ from ..wire.seal import holds_sealed
 from .access import Bounds, Service
 from .accounts import account
 from .arrays import ArrayEncoder, is_sse
+from .counting import count_input, write_count
 from .evidence import LARGE, CallEnd
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
@@ -234,9 +235,10 @@ class Exchange:
         if self.key is not None and self.key.is_limited:
             await self._count(self.key, provider)
         if action == "count":
-            request = asked.request
-            count = await self._work(provider.estimate_input_tokens, request.messages, request.tools)
-            await self._reply(HttpReply(200, _JSON, msgspec.json.encode(_write_count(self.codec.wire, count))))
+            assert self.request is not None
+            count, estimated = await count_input(provider, self.request)
+            self.warnings += estimated
+            await self._reply(HttpReply(200, _JSON, write_count(self.codec.wire, count)))
         else:
             await self._answer(provider, asked)
 
@@ -502,15 +504,6 @@ _JSON = {"content-type": "application/json"}
 def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:
     bounds.check_body(body)
     return dict(read_body(body).data)
-
-
-def _write_count(wire: str, count: int) -> dict[str, Any]:
-    """Return a number of tokens as a wire writes it."""
-    if wire == "gemini":
-        return {"totalTokens": count}
-    return (
-        {"object": "response.input_tokens", "input_tokens": count} if wire == "responses" else {"input_tokens": count}
-    )
 
 
 def _shown(warnings: Sequence[LossWarning]) -> str:

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias, cast, final
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, cast, final
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -28,12 +28,14 @@ from ..prices import PricedAs, find_seller
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan
+from ..wire.counting import count_tokens
 from .auth import Auth, TokenAuth, TokenSource
 from .contract import ReplyProvider
 from .fit import NO_LOSS, fit_request
 from .reply import AssembledReply, Reply
 
 log = logging.getLogger("dragoman")
+_T = TypeVar("_T")
 
 # How long to wait for the body of an error response, in seconds.
 _ERROR_BODY_SECONDS = 10.0
@@ -112,18 +114,15 @@ class HttpProvider(ReplyProvider):
         return WireReply(self, request)
 
     async def ready(self) -> None:
-        questions = self.codec.ready()
-        try:
-            question = next(questions)
-            while True:
-                question = questions.send(await self._ask(question))
-        except StopIteration:
-            return
-        except ProviderError as error:
-            cause = error.__cause__ and without_frames(error.__cause__)
-            error = self._annotate(error).with_traceback(None)
-            error.__context__ = None
-            raise error from cause
+        await self._ask_all(self.codec.ready())
+
+    async def count_input_tokens(self, request: Request) -> int | None:
+        """Return the input tokens of a request as the server counts them; ``None`` if its wire has no such route.
+
+        A refusal is raised: a server may lack a route that its wire has.
+        """
+        codec, (fitted, _) = self.codec, self._fit(request)
+        return await self._ask_all(count_tokens(codec, codec.encode(fitted), self.model))
 
     async def close(self) -> None:
         await self._transport.close()
@@ -214,6 +213,20 @@ class HttpProvider(ReplyProvider):
         """Return the secrets to redact: some servers repeat the request headers in their errors."""
         fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
+
+    async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
+        """Ask the server one question after another; return what they come to."""
+        try:
+            question = next(questions)
+            while True:
+                question = questions.send(await self._ask(question))
+        except StopIteration as end:
+            return cast("_T", end.value)
+        except ProviderError as error:
+            cause = error.__cause__ and without_frames(error.__cause__)
+            error = self._annotate(error).with_traceback(None)
+            error.__context__ = None
+            raise error from cause
 
     async def _ask(self, question: HttpRequest) -> HttpReply:
         return await self._transport.exchange(question, await self._authorise(question), self._timeouts)

@@ -1,0 +1,45 @@
+"""How many tokens a request would be: as the model's server counts them, or an estimate, which is reported."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import ProviderError
+from ..messages import LossWarning, Request
+from ..middleware.layer import walk
+from ..provider import HttpProvider, Provider
+
+_SECONDS = 20.0
+_ESTIMATED = LossWarning("count_estimated", "input", "the model's server does not count; this is an estimate")
+
+
+async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[LossWarning, ...]]:
+    """Return the input tokens of a request, and a warning if they are estimated."""
+    for part in walk(provider):
+        if isinstance(part, HttpProvider):
+            count = await _ask(part, replace(request, model=part.model))
+            if count is not None:
+                return count, ()
+            break  # of several servers the first is asked, as a call would ask it
+    work = provider.estimate_input_tokens
+    return await asyncio.to_thread(work, request.messages, request.tools), (_ESTIMATED,)
+
+
+async def _ask(provider: HttpProvider, request: Request) -> int | None:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await provider.count_input_tokens(request)
+    except (ProviderError, TimeoutError):  # an estimate is of more use than the refusal of a question beside the call
+        return None
+
+
+def write_count(wire: str, count: int) -> bytes:
+    """Return a number of tokens as a wire writes it."""
+    if wire == "gemini":
+        return msgspec.json.encode({"totalTokens": count})
+    if wire == "responses":
+        return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": count})
+    return msgspec.json.encode({"input_tokens": count})

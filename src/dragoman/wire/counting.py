@@ -1,0 +1,95 @@
+"""Requests that let a server count the input tokens of a call, and its answers read: exact where a wire can count."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from ..errors import InvalidResponseError
+from .codec import Codec, Encoded, HttpReply, HttpRequest
+from .json import to_bytes
+from .readiness import read_success
+from .urls import root_of
+
+Questions = Generator[HttpRequest, HttpReply, int | None]
+
+# What the counting routes take of the body of a call; they refuse the rest.
+_ANTHROPIC = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
+_RESPONSES = (
+    *("model", "input", "instructions", "tools", "tool_choice", "text", "reasoning", "parallel_tool_calls"),
+    *("truncation", "previous_response_id", "conversation"),
+)
+
+
+def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
+    """Return the questions that count a call's input, one by one, and at the end the count.
+
+    The count is ``None`` if the wire has no route for it. A refusal is raised.
+    """
+    sent = encoded.http
+    body = msgspec.json.decode(sent.body)
+    if codec.wire == "anthropic" and sent.url.endswith("/messages"):
+        return (yield from _ask_once(codec, sent, "/count_tokens", _keep(body, _ANTHROPIC), "input_tokens"))
+    if codec.wire == "responses":
+        return (yield from _ask_once(codec, sent, "/input_tokens", _keep(body, _RESPONSES), "input_tokens"))
+    if codec.wire == "gemini":
+        return (yield from _ask_gemini(codec, sent, body, model))
+    if codec.wire == "openai" and getattr(getattr(codec, "quirks", None), "any_model", False):
+        return (yield from _ask_template(codec, sent, body))
+    return None
+
+
+def _keep(body: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name in names}
+
+
+def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: Any, name: str) -> Questions:
+    parts = urlsplit(sent.url)
+    url = urlunsplit((parts.scheme, parts.netloc, parts.path + path, parts.query, ""))
+    reply = yield HttpRequest("POST", url, sent.headers, to_bytes(body))
+    return _read_count(codec, reply, name)
+
+
+def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: str) -> Questions:
+    """Gemini's API takes the whole request in an envelope; the paths of Vertex AI take its parts."""
+    parts = urlsplit(sent.url)
+    path = parts.path.rpartition(":")[0] + ":countTokens"
+    kept: dict[str, Any] = _keep(body, ("contents", "systemInstruction", "tools"))
+    if "/projects/" not in path:
+        kept = {"generateContentRequest": {"model": f"models/{model}", **body}}
+    url = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+    reply = yield HttpRequest("POST", url, sent.headers, to_bytes(kept))
+    return _read_count(codec, reply, "totalTokens")
+
+
+def _ask_template(codec: Codec, sent: HttpRequest, body: Mapping[str, Any]) -> Questions:
+    """llama.cpp has no count of a conversation: its template makes the prompt, and the prompt is tokenized."""
+    if any(isinstance(message.get("content"), list) for message in body["messages"]):
+        return None  # the tokens of a picture are in no text
+    root = root_of(sent.url.removesuffix("/chat/completions"))
+    asked = _keep(body, ("messages", "tools", "chat_template_kwargs"))
+    reply = yield HttpRequest("POST", f"{root}/apply-template", sent.headers, to_bytes(asked))
+    prompt = _read_object(codec, reply).get("prompt")
+    if not isinstance(prompt, str):
+        raise InvalidResponseError("the server's template made no prompt", status=reply.status)
+    words = {"content": prompt, "add_special": True, "parse_special": True}
+    reply = yield HttpRequest("POST", f"{root}/tokenize", sent.headers, to_bytes(words))
+    tokens = _read_object(codec, reply).get("tokens")
+    if not isinstance(tokens, list):
+        raise InvalidResponseError("the server's answer holds no tokens", status=reply.status)
+    return len(tokens)
+
+
+def _read_object(codec: Codec, reply: HttpReply) -> dict[str, Any]:
+    found = read_success(codec, reply)
+    return found if isinstance(found, dict) else {}
+
+
+def _read_count(codec: Codec, reply: HttpReply, name: str) -> int:
+    count = _read_object(codec, reply).get(name)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise InvalidResponseError("the server's answer holds no count of tokens", status=reply.status)
+    return count

@@ -1,0 +1,59 @@
+"""The gateway counts tokens as the model's server does, and reports where it estimates."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dragoman.gateway.app import create_app
+from dragoman.provider import connect
+from tests.server import Connection, serve
+
+from .serving import serving
+from .upstream import BODIES, WIRES
+
+PATHS = {
+    "anthropic": ("/v1/messages/count_tokens", "input_tokens"),
+    "responses": ("/v1/responses/input_tokens", "input_tokens"),
+    "gemini": ("/v1beta/models/{model}:countTokens", "totalTokens"),
+}
+COUNTS = {
+    "/count_tokens": {"input_tokens": 41},
+    "/input_tokens": {"input_tokens": 42},
+    ":countTokens": {"totalTokens": 43},
+    "/apply-template": {"prompt": "one two"},
+    "/tokenize": {"tokens": [1, 2, 3, 4]},
+}
+WANTED = {"anthropic": 41, "responses": 42, "gemini": 43, "openai": 4}
+
+
+@pytest.mark.parametrize("can_count", [True, False])
+async def test_a_count_is_exact_or_reported_as_an_estimate(can_count: bool) -> None:
+    async def handler(connection: Connection) -> None:
+        path = connection.seen.path
+        found = [reply for end, reply in COUNTS.items() if path.endswith(end) and can_count]
+        reply = found[0] if found else {"error": {"message": "no such route"}}
+        connection.reply(200 if found else 404, json.dumps(reply).encode())
+
+    async with serve(handler) as upstream, aiohttp.ClientSession() as http:
+        models = {
+            wire: connect(
+                "m", wire=wire, base_url=upstream.url, quirks={"any_model": True} if wire == "openai" else None
+            )
+            for wire in WIRES
+        }
+        async with serving(create_app(models)) as url:
+            for client, (path, name) in PATHS.items():
+                for model in WIRES:
+                    body: dict[str, Any] = {**BODIES[client], "model": model}
+                    body = BODIES[client] if client == "gemini" else body
+                    async with http.post(url + path.format(model=model), json=body) as reply:
+                        count, warned = (await reply.json())[name], reply.headers.get("x-dragoman-warnings", "")
+                    where = (client, model, count, warned)
+                    if can_count and model in WANTED:
+                        assert (count, "count_estimated" in warned) == (WANTED[model], False), where
+                    else:
+                        assert (count > 0, "count_estimated input" in warned) == (True, True), where

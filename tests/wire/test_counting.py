@@ -1,0 +1,104 @@
+"""Questions that let a server count, and what its answers come to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidResponseError, ProviderError
+from dragoman.messages import Image, Inline, Request, RuntimeConfig, System, Text, User
+from dragoman.wire import CODECS, HttpReply, HttpRequest
+from dragoman.wire.counting import count_tokens
+
+REQUEST = Request((System("Be brief."), User("Hi")), config=RuntimeConfig(max_tokens=9, temperature=0.5), model="m")
+Replies = list[tuple[int, Any]]
+
+
+def run(
+    wire: str, base_url: str, replies: Replies, request: Request = REQUEST, **quirks: Any
+) -> tuple[int | None, list[HttpRequest]]:
+    """Return the count and the questions that were asked for it."""
+    codec: Any = CODECS[wire]("m", base_url)
+    if quirks:
+        codec = type(codec)("m", base_url, type(codec.quirks)(**quirks))
+    questions = count_tokens(codec, codec.encode(request), "m")
+    asked: list[HttpRequest] = []
+    try:
+        asked.append(next(questions))
+        for status, body in replies:
+            asked.append(questions.send(HttpReply(status, {}, json.dumps(body).encode())))
+    except StopIteration as end:
+        return end.value, asked
+    raise AssertionError("more questions than replies")
+
+
+CASES: list[tuple[str, str, str, Any, str]] = [
+    (
+        "anthropic",
+        "http://a.test",
+        "http://a.test/v1/messages/count_tokens",
+        {"input_tokens": 7},
+        "messages model system",
+    ),
+    (
+        "responses",
+        "http://a.test/v1",
+        "http://a.test/v1/responses/input_tokens",
+        {"input_tokens": 7},
+        "input instructions model",
+    ),
+    (
+        "gemini",
+        "http://a.test",
+        "http://a.test/v1beta/models/m:countTokens",
+        {"totalTokens": 7},
+        "generateContentRequest",
+    ),
+    (
+        "gemini",
+        "http://a.test/v1/projects/p/locations/l/publishers/google",
+        "http://a.test/v1/projects/p/locations/l/publishers/google/models/m:countTokens",
+        {"totalTokens": 7},
+        "contents systemInstruction",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wire", "base", "url", "reply", "fields"), CASES)
+def test_a_server_counts(wire: str, base: str, url: str, reply: Any, fields: str) -> None:
+    count, [asked] = run(wire, base, [(200, reply)])
+    assert (count, asked.url) == (7, url)
+    assert " ".join(sorted(json.loads(asked.body))) == fields
+    for wrong in ({}, [], {"input_tokens": True, "totalTokens": True}, {"input_tokens": -1, "totalTokens": -1}):
+        with pytest.raises(InvalidResponseError, match="no count"):
+            run(wire, base, [(200, wrong)])
+    with pytest.raises(ProviderError):
+        run(wire, base, [(404, {"error": {"message": "no such route"}})])
+
+
+def test_an_envelope_names_the_model() -> None:
+    _, [asked] = run("gemini", "http://a.test", [(200, {"totalTokens": 7})])
+    inner = json.loads(asked.body)["generateContentRequest"]
+    assert (inner["model"], inner["generationConfig"]["maxOutputTokens"]) == ("models/m", 9)
+
+
+def test_a_template_and_a_tokenizer_count() -> None:
+    replies: Replies = [(200, {"prompt": "<s>Hi"}), (200, {"tokens": [1, 2, 3]})]
+    count, asked = run("openai", "http://a.test/v1", replies, any_model=True)
+    assert count == 3
+    assert [question.url for question in asked] == ["http://a.test/apply-template", "http://a.test/tokenize"]
+    assert sorted(json.loads(asked[0].body)) == ["messages"]
+    assert json.loads(asked[1].body) == {"content": "<s>Hi", "add_special": True, "parse_special": True}
+    for wrong in ([(200, {})], [(200, {"prompt": "x"}), (200, {"tokens": 3})]):
+        with pytest.raises(InvalidResponseError):
+            run("openai", "http://a.test/v1", wrong, any_model=True)
+
+
+def test_what_cannot_be_counted_is_not_asked_for() -> None:
+    picture = Request((User((Text("What?"), Image(Inline("aGk="), "image/png"))),), model="m")
+    assert run("openai", "http://a.test/v1", [], picture, any_model=True) == (None, [])
+    assert run("openai", "http://a.test/v1", []) == (None, [])
+    assert run("ollama", "http://a.test", []) == (None, [])
+    assert run("anthropic", "http://a.test/v1/publishers/anthropic", [], raw_predict=True) == (None, [])
