@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,13 +17,15 @@ from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.sim import ScriptedProvider
 from tests import strategies as some
 
+from .upstream import EXHAUSTIVE
+
 KEY = "dg-key"
 APP = create_app({"fast": ScriptedProvider("Hello.")}, check_host=False)
 PLAIN = create_app({"fast": ScriptedProvider("Hello.")})
 LOCKED = create_app({"fast": ScriptedProvider("Hello.")}, keys=KeyRing([Key("ann", hash_key(KEY))]))
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 BOUNDS = settings(
-    max_examples=6,
+    max_examples=20 if EXHAUSTIVE else 3,
     phases=[Phase.generate],
     deadline=None,
     derandomize=True,
@@ -57,6 +60,18 @@ PATHS = [
     "/v1beta/models/fast:generateContent",
     "/api/chat",
     "/api/show",
+]
+BESIDE = [
+    "/v1/responses/input_tokens",
+    "/v1/messages/count_tokens",
+    "/v1beta/models/fast:countTokens",
+    "/v1/models/fast:streamGenerateContent",
+    "/v1/projects/p/locations/l/publishers/google/models/fast:generateContent",
+    "/api/generate",
+    "/api/embed",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/conversations",
 ]
 texts = st.text(max_size=8)
 roles = st.sampled_from(["user", "assistant", "system", "tool", "model", "developer", ""])
@@ -126,9 +141,18 @@ async def send(app: Any, path: str, body: bytes, headers: dict[str, str]) -> Ans
     return Answer(start["status"], found, b"".join([message["body"] for message in rest]))
 
 
-@pytest.mark.parametrize("path", PATHS)
+def test_every_route_is_described() -> None:
+    described = SCHEMA.raw_schema["paths"]
+    for route in PLAIN.routes:
+        pattern = re.sub(r"\{\w+(:path)?\}", ".+", route.path)
+        fitting = [each for path, each in described.items() if re.fullmatch(pattern, path)]
+        methods = route.methods - {"HEAD"}
+        assert route.path == "/openapi.json" or any(method.lower() in each for each in fitting for method in methods)
+
+
+@pytest.mark.parametrize("path", [*PATHS, *BESIDE])
 @given(body=bodies.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=40))
-@settings(BOUNDS, max_examples=25)
+@settings(BOUNDS, max_examples=200 if EXHAUSTIVE else 10)
 def test_any_body_is_answered_or_refused(path: str, body: bytes) -> None:
     response = asyncio.run(send(PLAIN, path, body, {}))
     check(response)

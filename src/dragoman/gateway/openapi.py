@@ -129,12 +129,98 @@ def _get(
     return {"get": {"summary": summary, "responses": {**found, **denied}}}
 
 
-def document() -> dict[str, Any]:
-    """The OpenAPI document of a gateway."""
-    named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+_TEXT = {"type": "string"}
+
+
+def _of_model(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": ["model"], "properties": {"model": _COMMON["model"], **properties}}
+
+
+_EMBED = _of_model(input=_TEXT_OR_PARTS)
+_RERANK = _of_model(query=_TEXT, documents={"type": "array"})
+_GENERATE = _of_model(prompt=_TEXT, stream={"type": "boolean"})
+_FREE = {"type": "object"}
+
+
+def _named(*operations: dict[str, Any]) -> dict[str, Any]:
+    """Return the operations of a path that holds a name or an id."""
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    found: dict[str, Any] = {"parameters": [name]}
+    for operation in operations:
+        found |= operation
+    return found
+
+
+def _delete(summary: str) -> dict[str, Any]:
+    return {"delete": _get(summary, *_DENIED, "404")["get"]}
+
+
+def _gemini_paths() -> dict[str, Any]:
+    """Return the calls that clients of the Gemini wire make, under both versions of its API."""
+    found: dict[str, Any] = {}
+    for root in ("/v1beta/models", "/v1/models"):
+        found |= {
+            f"{root}/{{name}}:generateContent": _named(_post("Gemini.", _GEMINI, streams=None)),
+            f"{root}/{{name}}:streamGenerateContent": _named(_post("Gemini, streamed.", _GEMINI)),
+            f"{root}/{{name}}:countTokens": _named(_post("How many tokens it is.", _GEMINI, streams=None)),
+            f"{root}/{{name}}:embedContent": _named(_post("The vector of a text.", _FREE, streams=None)),
+            f"{root}/{{name}}:batchEmbedContents": _named(_post("The vectors of texts.", _FREE, streams=None)),
+        }
+    return found
+
+
+def _kept_paths() -> dict[str, Any]:
+    """Return what clients of the Responses wire ask of the store; without one it is refused."""
+    response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
+    denied = (*_DENIED, "404")
+    return {
+        response: _named(_get("A kept response.", *denied), _delete("Forget a response.")),
+        f"{response}/input_items": _named(_get("The input of a kept response.", *denied)),
+        f"{response}/cancel": _named(_post("Stop a response in the background.", _FREE, streams=None)),
+        "/v1/conversations": _post("Begin a conversation.", _FREE, streams=None),
+        conversation: _named(_get("A conversation.", *denied), _delete("Forget a conversation.")),
+        f"{conversation}/items": _named(
+            _get("The items of a conversation.", *denied), _post("Add items.", _FREE, streams=None)
+        ),
+    }
+
+
+def _retrieval_paths() -> dict[str, Any]:
+    embedding = dict.fromkeys(("/v1/embeddings", "/v2/embed"), _post("The vectors of texts.", _EMBED, streams=None))
+    ranking = dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), _post("Ranked texts.", _RERANK, streams=None))
+    ollama = _post("The vectors of texts, for Ollama's clients.", _EMBED, streams=None, error=_SENTENCE)
+    return {**embedding, **ranking, "/api/embed": ollama, "/api/embeddings": ollama}
+
+
+def _ollama_paths() -> dict[str, Any]:
+    lines = "application/x-ndjson"
+    return {
+        "/api/chat": _post("Ollama.", _OLLAMA, streams=lines, error=_SENTENCE),
+        "/api/generate": _post("Ollama, one prompt.", _GENERATE, streams=lines, error=_SENTENCE),
+        "/api/show": _post("One model, for Ollama's clients.", _SHOW, streams=None, error=_SENTENCE),
+        "/api/tags": _get("The models this key may use, for Ollama's clients.", *_DENIED, error=_SENTENCE),
+        "/api/ps": _get("The models in memory, for Ollama's clients.", *_DENIED, error=_SENTENCE),
+        "/api/version": _get("The gateway's version, for Ollama's clients.", *_DENIED, error=_SENTENCE),
+    }
+
+
+def _pages() -> dict[str, Any]:
     not_ready = {"description": "Not ready.", "content": {"application/json": {"schema": {"type": "object"}}}}
     ready = _get("Whether calls can be expected to succeed.", *_DENIED)
     ready["get"]["responses"]["503"] = not_ready
+    found = {
+        "/health": _get("The process is alive."),
+        "/ready": ready,
+        "/metrics": _get("Counters of this process.", *_DENIED, kind="text/plain"),
+    }
+    for root in ("/v1/models", "/v1beta/models"):
+        found[root] = _get("The models this key may use.", *_DENIED)
+        found[f"{root}/{{name}}"] = _named(_get("One model.", *_DENIED, "404"))
+    return found
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document of a gateway."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "Dragoman gateway", "version": "1"},
@@ -147,20 +233,15 @@ def document() -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": _post("Chat Completions.", _CHAT),
             "/v1/messages": _post("Messages.", _MESSAGES),
+            "/v1/messages/count_tokens": _post("How many tokens it is.", _COUNT, streams=None),
             "/v1/responses": _post("Responses.", _RESPONSES),
-            "/v1beta/models/{name}:generateContent": {
-                **_post("Gemini.", _GEMINI, streams=None),
-                "parameters": [named],
-            },
-            "/v1/messages/count_tokens": _post("About how many tokens it is.", _COUNT, streams=None),
-            "/api/chat": _post("Ollama.", _OLLAMA, streams="application/x-ndjson", error=_SENTENCE),
-            "/api/show": _post("One model, for Ollama's clients.", _SHOW, streams=None, error=_SENTENCE),
-            "/api/tags": _get("The models this key may use, for Ollama's clients.", *_DENIED, error=_SENTENCE),
-            "/api/version": _get("The gateway's version, for Ollama's clients.", *_DENIED, error=_SENTENCE),
-            "/v1/models": _get("The models this key may use.", *_DENIED),
-            "/v1/models/{name}": {**_get("One model.", *_DENIED, "404"), "parameters": [named]},
-            "/health": _get("The process is alive."),
-            "/ready": ready,
-            "/metrics": _get("Counters of this process.", *_DENIED, kind="text/plain"),
+            "/v1/responses/input_tokens": _post("How many tokens it is.", _RESPONSES, streams=None),
+            **_kept_paths(),
+            **_gemini_paths(),
+            "/v1/projects/{name}": _named(_post("Gemini, by the paths of Vertex AI.", _GEMINI)),
+            "/v1beta1/{name}": _named(_post("Gemini, by the paths of Vertex AI.", _GEMINI)),
+            **_ollama_paths(),
+            **_retrieval_paths(),
+            **_pages(),
         },
     }
