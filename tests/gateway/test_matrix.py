@@ -10,7 +10,8 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import anthropic
 import google.genai
@@ -21,8 +22,9 @@ import openai
 import pydantic
 import pytest
 
+from dragoman.events import Usage
 from dragoman.gateway.app import create_app
-from dragoman.provider import connect
+from dragoman.provider import Provider, connect
 from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule, SimServer
 from tests.pages import ROOT
 
@@ -49,6 +51,8 @@ def script() -> ScriptedProvider:
         "BOTH": Answer(tool_calls=[PARIS, ROME]),
         "RIVER": Answer(text=RIVER),
         "THINK": Answer(thinking="Hm.", text="Yes."),
+        "USAGE": Answer(text=TEXT, usage=Usage(7, 5)),
+        "SLOW": Answer(text="on and " * 1000, pace=0.05),
     }
     rules = [ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()]
     faults = [ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code)) for code in STATUSES]
@@ -65,7 +69,7 @@ def user(text: str) -> Any:
 async def check_errors(
     ask: Callable[[str], Awaitable[Any]], error: type[Exception], status: Callable[[Any], int]
 ) -> None:
-    for code in (400, 404, 429, 500):
+    for code in STATUSES:
         with pytest.raises(error) as caught:
             await ask(f"E{code}")
         assert status(caught.value) == code, (code, caught.value)
@@ -134,6 +138,19 @@ class OpenaiChat:
     async def errors(self, client: Any, model: str) -> None:
         await check_errors(lambda text: self.ask(client, model, text), openai.APIStatusError, find_status)
 
+    async def abort(self, client: Any, model: str) -> None:
+        stream = await self.ask(client, model, "SLOW", stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+
+    async def usage(self, client: Any, model: str) -> None:
+        whole = (await self.ask(client, model, "USAGE")).usage
+        asked = await self.ask(client, model, "USAGE", stream=True, stream_options={"include_usage": True})
+        streamed = [each async for each in asked][-1].usage
+        assert {(each.prompt_tokens, each.completion_tokens, each.total_tokens) for each in (whole, streamed)} == {
+            (7, 5, 12)
+        }
+
 
 class OpenaiResponses(OpenaiChat):
     """The openai client, Responses."""
@@ -178,6 +195,13 @@ class OpenaiResponses(OpenaiChat):
         ]
         made = await self.ask(client, model, [{"role": "user", "content": parts}])
         assert made.output_text == TEXT
+
+    async def usage(self, client: Any, model: str) -> None:
+        whole = (await self.ask(client, model, "USAGE")).usage
+        streamed = [each async for each in await self.ask(client, model, "USAGE", stream=True)][-1].response.usage
+        assert {(each.input_tokens, each.output_tokens, each.total_tokens) for each in (whole, streamed)} == {
+            (7, 5, 12)
+        }
 
 
 class Anthropic:
@@ -232,6 +256,16 @@ class Anthropic:
 
     async def errors(self, client: Any, model: str) -> None:
         await check_errors(lambda text: self.ask(client, model, text), anthropic.APIStatusError, find_status)
+
+    async def abort(self, client: Any, model: str) -> None:
+        async with client.messages.stream(model=model, messages=user("SLOW"), max_tokens=99) as stream:
+            await anext(aiter(stream.text_stream))
+
+    async def usage(self, client: Any, model: str) -> None:
+        whole = (await self.ask(client, model, "USAGE")).usage
+        async with client.messages.stream(model=model, messages=user("USAGE"), max_tokens=99) as stream:
+            streamed = (await stream.get_final_message()).usage
+        assert {(each.input_tokens, each.output_tokens) for each in (whole, streamed)} == {(7, 5)}
 
 
 class Gemini:
@@ -294,6 +328,24 @@ class Gemini:
             lambda text: self.ask(client, model, text), google.genai.errors.APIError, lambda error: int(error.code)
         )
 
+    async def abort(self, client: Any, model: str) -> None:
+        began = asyncio.Event()
+
+        async def read() -> None:  # closing its stream closes no socket; cancelling the read does
+            async for _ in await client.aio.models.generate_content_stream(model=model, contents="SLOW"):
+                began.set()
+
+        reading = asyncio.ensure_future(read())
+        await began.wait()
+        reading.cancel()
+        await asyncio.wait([reading])
+
+    async def usage(self, client: Any, model: str) -> None:
+        whole = (await self.ask(client, model, "USAGE")).usage_metadata
+        stream = await client.aio.models.generate_content_stream(model=model, contents="USAGE")
+        streamed = [each async for each in stream][-1].usage_metadata
+        assert {(each.prompt_token_count, each.candidates_token_count) for each in (whole, streamed)} == {(7, 5)}
+
 
 class Ollama:
     """The ollama client."""
@@ -350,19 +402,88 @@ class Ollama:
     async def errors(self, client: Any, model: str) -> None:
         await check_errors(lambda text: self.ask(client, model, text), ollama.ResponseError, find_status)
 
+    async def abort(self, client: Any, model: str) -> None:
+        stream = await self.ask(client, model, "SLOW", stream=True)
+        await anext(stream)
+        await stream.aclose()
+
+    async def usage(self, client: Any, model: str) -> None:
+        whole = await self.ask(client, model, "USAGE")
+        streamed = [each async for each in await self.ask(client, model, "USAGE", stream=True)][-1]
+        assert {(each.prompt_eval_count, each.eval_count) for each in (whole, streamed)} == {(7, 5)}
+
 
 CLIENTS: tuple[Any, ...] = (OpenaiChat(), OpenaiResponses(), Anthropic(), Gemini(), Ollama())
 FEATURES = (
     *("lists", "completes", "streams", "tools", "parallel", "structured", "json_mode", "thinking", "image", "errors"),
+    *("abort", "usage"),
 )
 
 
+class Relay:
+    """Passes bytes on to a server, and notes when the side that asked closes the connection it used last."""
+
+    def __init__(self, port: int) -> None:
+        self.closed = asyncio.Event()
+        self._port = port
+        self._tasks: set[asyncio.Task[Any] | None] = set()
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        try:
+            yield int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
+            for task in self._tasks:
+                assert task is not None
+                task.cancel()
+            await asyncio.sleep(0)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        closed = asyncio.Event()
+        self._tasks.add(asyncio.current_task())
+        above, below = await asyncio.open_connection("127.0.0.1", self._port)
+        back = asyncio.ensure_future(pump(above, writer))
+        try:
+            while data := await reader.read(65536):
+                self.closed = closed
+                below.write(data)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            closed.set()
+            below.close()
+            writer.close()
+            back.cancel()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+    writer.close()
+
+
+class Bench(NamedTuple):
+    """A gateway, and the relays in front of its models' servers, by wire."""
+
+    url: str
+    relays: dict[str, Relay]
+
+
 @contextlib.asynccontextmanager
-async def gateway() -> AsyncIterator[str]:
+async def gateway() -> AsyncIterator[Bench]:
     with SimServer(script(), models=("sim",)) as upstream:
-        models = {wire: connect("sim", wire=wire, base_url=upstream.base_urls[wire]) for wire in WIRES}
-        async with serving(create_app(models)) as url:
-            yield url
+        async with contextlib.AsyncExitStack() as stack:
+            models: dict[str, Provider] = {}
+            relays: dict[str, Relay] = {}
+            for wire in WIRES:
+                address = urlsplit(upstream.base_urls[wire])
+                relays[wire] = Relay(address.port or 0)
+                port = await stack.enter_async_context(relays[wire].serving())
+                models[wire] = connect("sim", wire=wire, base_url=f"http://127.0.0.1:{port}{address.path}")
+            yield Bench(await stack.enter_async_context(serving(create_app(models))), relays)
 
 
 async def close(client: Any) -> None:
@@ -375,9 +496,9 @@ async def close(client: Any) -> None:
         await client.close()
 
 
-async def run(url: str, each: Any, wires: tuple[str, ...]) -> dict[tuple[str, str], str]:
+async def run(bench: Bench, each: Any, wires: tuple[str, ...]) -> dict[tuple[str, str], str]:
     """Return what became of every feature of a client, by feature and wire."""
-    client, found = each.client(url), {}
+    client, found = each.client(bench.url), {}
     try:
         for feature in FEATURES:
             cell = getattr(each, feature, None)
@@ -387,6 +508,9 @@ async def run(url: str, each: Any, wires: tuple[str, ...]) -> dict[tuple[str, st
                     continue
                 try:
                     await cell(client, wire)
+                    if feature == "abort":
+                        async with asyncio.timeout(10):
+                            await bench.relays[wire].closed.wait()
                     found[feature, wire] = "yes"
                 except Exception as error:
                     found[feature, wire] = f"no: {type(error).__name__}: {str(error)[:300]}"
@@ -401,8 +525,8 @@ async def run(url: str, each: Any, wires: tuple[str, ...]) -> dict[tuple[str, st
 async def test_every_cell_that_a_wire_can_express_passes(each: Any) -> None:
     at = CLIENTS.index(each)
     wires = WIRES if EXHAUSTIVE else (WIRES[at], WIRES[(at + 2) % 5])
-    async with gateway() as url:
-        found = await run(url, each, wires)
+    async with gateway() as bench:
+        found = await run(bench, each, wires)
     assert {key: value for key, value in found.items() if value not in ("yes", "–")} == {}
     page = PAGE.read_text()
     for feature in FEATURES:
@@ -429,8 +553,8 @@ def write_page(cells: dict[str, dict[tuple[str, str], str]]) -> str:
 
 
 async def main() -> None:
-    async with gateway() as url:
-        cells = {each.name: await run(url, each, WIRES) for each in CLIENTS}
+    async with gateway() as bench:
+        cells = {each.name: await run(bench, each, WIRES) for each in CLIENTS}
     for name, found in cells.items():
         for key, value in found.items():
             if value.startswith("no"):
