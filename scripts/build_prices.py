@@ -77,6 +77,8 @@ PROVIDERS = [
     ("fireworks", "fireworks", ("fireworks_ai",), "fireworks_ai/"),
     ("cerebras", "cerebras", ("cerebras",), "cerebras/"),
     ("azure", "azure", ("azure",), "azure/"),
+    ("cohere", "cohere", ("cohere", "cohere_chat"), ""),
+    ("bedrock", "aws", ("bedrock", "bedrock_converse"), ""),
 ]
 # The source lets azure fall back to five makers. Only this one could be confirmed with litellm's own azure rows.
 FALLBACK = {"azure": ["openai"]}
@@ -248,7 +250,6 @@ RETRIEVAL: list[dict[str, Any]] = [
     {"provider": "voyage", "match": {"equals": ["voyage-3.5-lite"]}, "input": "0.02", "output": "0"},
     {"provider": "voyage", "match": {"equals": ["rerank-2.5"]}, "input": "0.05", "output": "0"},
     {"provider": "voyage", "match": {"equals": ["rerank-2.5-lite"]}, "input": "0.02", "output": "0"},
-    {"provider": "tei", "match": {"starts_with": [""]}, "input": "0", "output": "0", "free": True},
 ]
 
 

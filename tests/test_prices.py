@@ -28,6 +28,7 @@ PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
 PROVIDERS = [
     "anthropic",
     "azure",
+    "bedrock",
     "cerebras",
     "cohere",
     "deepseek",

@@ -218,6 +218,10 @@ NULLS: dict[str, Any] = {
             {"content": {"parts": [{"functionCall": {"name": "f", "args": None}}]}, "finishReason": "STOP"},
         ],
     },
+    "cohere": {
+        "message": {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": None}}]},
+        "finish_reason": "TOOL_CALL",
+    },
     "ollama": {
         "message": {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": None}}]},
         "done": True,

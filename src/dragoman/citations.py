@@ -81,17 +81,35 @@ def _read_sources(citations: Any, results: Any) -> list[Citation]:
 def _read_locations(value: Any) -> list[Citation]:
     """Return the citations of a text of the anthropic wire: places in documents, and results of searches.
 
-    A place is one of the source, so it says nothing about characters of the text: all of it is supported.
+    A place is one of the source, so it says nothing about characters of the text: all of it is supported. A record of
+    the cohere wire has the characters and a list of sources.
     """
-    return [
+    records = _records(value)
+    supported = [cited for record in records for cited in _read_supported(record)]
+    return supported or [
         Citation(
             _text(record, "url"),
             _text(record, "title") or _text(record, "document_title"),
             _text(record, "cited_text"),
             source=_text(record, "source") or _text(record, "file_id") or _number(record, "document_index"),
         )
-        for record in _records(value)
+        for record in records
     ]
+
+
+def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
+    """Return one passage with each of its sources: documents of the request, and results of tools."""
+    place = (_count(record, "start"), _count(record, "end"))
+    found = []
+    for source in _records(record.get("sources")):
+        inner = source.get("document", source.get("tool_output"))
+        inner = inner if isinstance(inner, Mapping) else {}
+        quote = next((text for name in _PASSAGES if (text := _text(inner, name))), None)
+        found.append(Citation(_text(inner, "url"), _text(inner, "title"), quote, *place, _text(source, "id")))
+    return found
+
+
+_PASSAGES = ("snippet", "text", "content", "output")  # what clients name the text of a document
 
 
 def _read_grounding(metadata: Any, text: str) -> list[Citation]:

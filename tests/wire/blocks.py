@@ -39,7 +39,7 @@ from dragoman.wire import CODECS, Codec
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/concepts/wires.md"
 START, END = "<!-- blocks -->\n", "<!-- /blocks -->\n"
-WIRES = ("openai", "anthropic", "gemini", "responses", "ollama")
+WIRES = ("openai", "anthropic", "gemini", "responses", "ollama", "cohere")
 MODEL = "test-model"
 
 CALL = ToolCall("call_1", "f", {})
@@ -147,6 +147,10 @@ def _ollama(**message: Any) -> dict[str, Any]:
     return {"model": "m", "message": {"role": "assistant", **message}, "done": True, "done_reason": "stop"}
 
 
+def _cohere(*content: Any, **message: Any) -> dict[str, Any]:
+    return {"id": "1", "message": {"content": list(content), **message}, "finish_reason": "COMPLETE"}
+
+
 _SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 _SUMMARY = [{"type": "summary_text", "text": "a"}]
 # What brings each kind, by wire. A kind without an entry does not exist in the replies of that wire.
@@ -157,6 +161,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "gemini": _parts({"text": "a"}),
         "responses": _output({"type": "message", "content": [{"type": "output_text", "text": "a"}]}),
         "ollama": _ollama(content="a"),
+        "cohere": _cohere({"type": "text", "text": "a"}),
     },
     "text, signed": {"gemini": _parts({"text": "a", "thoughtSignature": "c2ln"})},
     "thinking": {
@@ -165,6 +170,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "gemini": _parts({"text": "a", "thought": True}, {"text": "b"}),
         "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
         "ollama": _ollama(content="b", thinking="a"),
+        "cohere": _cohere({"type": "thinking", "thinking": "a"}, {"type": "text", "text": "b"}),
     },
     "thinking, signed": {
         "openai": _chat(content="b", reasoning="a", reasoning_details=[{"type": "reasoning.encrypted", "data": "x"}]),
@@ -179,6 +185,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "gemini": _parts({"functionCall": {"name": "f", "args": {}}}),
         "responses": _output({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}),
         "ollama": _ollama(content="", tool_calls=[{"function": {"name": "f", "arguments": {}}}]),
+        "cohere": _cohere(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}]),
     },
     "tool call, signed": {
         "gemini": _parts({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}),

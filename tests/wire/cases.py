@@ -63,6 +63,7 @@ WIRES = {
     "gemini": "gemini",
     "openai-responses": "responses",
     "ollama": "ollama",
+    "cohere": "cohere",
 }
 
 

@@ -14,6 +14,7 @@ from dragoman.errors import (
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
+    MalformedToolCallError,
     ModelNotLoadedError,
     OverloadedError,
     ProviderError,
@@ -32,6 +33,21 @@ from .test_references import READERS, WIRES, rows_of
 # The class, the status and the words of a refusal, for what no case of the wire contains. A word before a bar is
 # the ``type`` of the error.
 EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
+    "cohere": [
+        (MalformedToolCallError, 422, "INVALID_TOOL_GENERATION"),
+        (ContextOverflowError, 400, "The prompt is too long"),
+        (ContextOverflowError, 413, "The request is too large"),
+        (ContextOverflowError, 422, "The input is too long"),
+        (InvalidModelError, 422, "The model x does not exist"),
+        (InvalidModelError, 404, "model 'command' was removed on September 15, 2025"),
+        (UnsupportedContentError, 422, "A document is not supported"),
+        (UnsupportedContentError, 400, "Audio is not supported"),
+        (UnsupportedFeatureError, 400, "tool_choice is not supported with this model"),
+        (UnsupportedFeatureError, 422, "thinking is not supported for this model"),
+        (UnsupportedFeatureError, 400, "seed is not supported by this model"),
+        (QuotaExceededError, 429, "The monthly limit of your key is reached"),
+        (QuotaExceededError, 429, "Add a method of billing to go on"),
+    ],
     "openai": [
         (ContextOverflowError, 409, "context_length_exceeded"),
         (ContextOverflowError, 409, "exceed_context_size_error"),

@@ -44,7 +44,15 @@ def ollama(word: str) -> dict[str, Any]:
     return {"model": MODEL, "message": {"role": "assistant", "content": "Hi"}, "done": True, "done_reason": word}
 
 
+def cohere(word: str) -> dict[str, Any]:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    content = [{"type": "text", "text": "Hi"}]
+    message = {"role": "assistant", "content": content, "tool_calls": [call] if word == "TOOL_CALL" else []}
+    return {"id": "x", "message": message, "finish_reason": word}
+
+
 BODIES: dict[str, Body] = {
+    "cohere": cohere,
     "openai": openai,
     "anthropic": anthropic,
     "gemini": gemini,
@@ -92,6 +100,17 @@ ENDS: dict[str, dict[str, str]] = {
         "content_filter": "content_filter",
     },
     "ollama": {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"},
+    "cohere": {
+        "COMPLETE": "stop",
+        "STOP_SEQUENCE": "stop",
+        "MAX_TOKENS": "length",
+        "TOOL_CALL": "tool_calls",
+        "ERROR_TOXIC": "content_filter",
+        "ERROR_LIMIT": "length",
+        "ERROR": "error",
+        "TIMEOUT": "error",
+        "USER_CANCEL": "error",
+    },
 }
 
 

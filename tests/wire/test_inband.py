@@ -41,6 +41,11 @@ BEFORE = {
         {"type": "response.output_text.delta", "item_id": "i", "output_index": 0, "content_index": 0, "delta": "half"},
     ),
     "ollama": b'{"model":"m","message":{"role":"assistant","content":"half"},"done":false}\n',
+    "cohere": said(
+        {"type": "message-start", "delta": {"message": {"role": "assistant"}}},
+        {"type": "content-start", "index": 0, "delta": {"message": {"content": {"type": "text", "text": ""}}}},
+        {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "half"}}}},
+    ),
 }
 AFTER = {
     "openai": b"data: [DONE]\n\n",
@@ -51,6 +56,7 @@ AFTER = {
     ),
     "responses": said({"type": "response.completed", "response": {"status": "completed", "output": []}}),
     "ollama": b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n',
+    "cohere": said({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
 }
 EVENTS = {  # those of a stream of events, with what they are; each wire may have its own, more telling, class
     "error of a status": (b'data: {"error": {"code": 429, "message": "slow down"}}', RateLimitError),

@@ -23,7 +23,7 @@ from .cases import find_cases
 PACKAGE = Path(dragoman.__file__).parent
 CASES = PACKAGE / "conformance/cases"
 READERS: dict[str, Callable[[bytes], Failure]] = {"gemini": read_refusal, "responses": read_error_body}
-WIRES = ["openai", "anthropic", "gemini", "responses"]  # the ollama wire has the rows of the openai wire
+WIRES = ["openai", "anthropic", "gemini", "responses", "cohere"]  # the ollama wire has the rows of the openai wire
 
 
 def rows_of(wire: str) -> tuple[Row, ...]:

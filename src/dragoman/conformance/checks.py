@@ -217,6 +217,7 @@ async def _end_mark(server: Server) -> str:
         "anthropic": (b"message_stop",),
         "responses": (b"response.completed", b"response.incomplete"),  # the second for a reply that was cut
         "ollama": (b'"done":true',),
+        "cohere": (b"message-end",),
     }
     if server.wire not in marks:
         raise NotApplicable(f"the {server.wire} wire has none of its own")

@@ -36,8 +36,9 @@ _PATHS = {
     "responses": "/v1/responses",
     "gemini": "/v1beta/models/{call}",
     "ollama": "/api/chat",
+    "cohere": "/v2/chat",
 }
-_BASES = {"openai": "/v1", "anthropic": "", "responses": "/v1", "gemini": "/v1beta", "ollama": ""}
+_BASES = {"openai": "/v1", "anthropic": "", "responses": "/v1", "gemini": "/v1beta", "ollama": "", "cohere": ""}
 MAX_BODY = 64 * 1024 * 1024
 
 

@@ -86,6 +86,7 @@ class ByWire(Mapping[str, _T], Generic[_T]):
 _codecs: ByWire[type[Codec]] = ByWire(
     {
         "anthropic": ".anthropic:AnthropicCodec",
+        "cohere": ".cohere:CohereCodec",
         "gemini": ".gemini:GeminiCodec",
         "ollama": ".ollama:OllamaCodec",
         "openai": ".openai:OpenAICodec",
@@ -99,6 +100,7 @@ CODECS: Mapping[str, type[Codec]] = _codecs
 SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     {
         "anthropic": ".anthropic.server:AnthropicServer",
+        "cohere": ".cohere.server:CohereServer",
         "gemini": ".gemini.server:GeminiServer",
         "ollama": ".ollama.server:OllamaServer",
         "openai": ".openai.server:OpenAIServer",

@@ -16,7 +16,12 @@ def _opposite(value: Any) -> bool:
 
 
 CONCEPTS: dict[str, dict[str, Place]] = {
-    "top_k": {"anthropic": "top_k", "gemini": "generationConfig.topK", "ollama": "options.top_k"},
+    "top_k": {
+        "anthropic": "top_k",
+        "gemini": "generationConfig.topK",
+        "ollama": "options.top_k",
+        "cohere": "k",
+    },
     "min_p": {"ollama": "options.min_p"},
     "repeat_penalty": {"ollama": "options.repeat_penalty"},
     "parallel_tool_calls": {
@@ -29,6 +34,7 @@ CONCEPTS: dict[str, dict[str, Place]] = {
         "responses": ("text.format", lambda _: {"type": "json_object"}),
         "gemini": ("generationConfig.responseMimeType", lambda _: "application/json"),
         "ollama": ("format", lambda _: "json"),
+        "cohere": ("response_format", lambda _: {"type": "json_object"}),
     },
     "verbosity": {"openai": "verbosity", "responses": "text.verbosity"},
     "user": {"openai": "user", "responses": "user", "anthropic": "metadata.user_id"},

@@ -1,0 +1,6 @@
+"""Cohere's own wire, ``POST /v2/chat``: named server-sent events, plans before calls, and citations with positions."""
+
+from .codec import CohereCodec
+from .quirks import Quirks
+
+__all__ = ["CohereCodec", "Quirks"]

@@ -1,0 +1,333 @@
+"""Reading a reply: events and bodies.
+
+Events are named by ``type``. The index of a block is not unique: the text after a thought may have the thought's index,
+so a block begins with its ``content-start`` alone. Every stream ends with ``message-end``, also one that failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError
+from ...events import LAST, Assembler, FinishReason, Usage, read_json
+from ...messages import Request, Text, Thinking
+from ...sse import Frame
+from ..codec import Decoder
+from ..errors import is_failure, read_failure
+from ..json import json_text, read_count
+from ..openai.errors import inband_error as foreign_error
+from ..readiness import entries_of
+from .errors import inband_error
+from .request import PLAN
+
+
+class _Message(Struct):
+    """Of an event or of a body: an event has an object where a body has a list."""
+
+    content: Any = None
+    tool_plan: Any = None
+    tool_calls: Any = None
+    citations: Any = None
+
+
+class _Delta(Struct):
+    message: _Message | None = None
+    finish_reason: Any = None
+    usage: Any = None
+    error: Any = None
+    error_type: Any = None
+
+
+class _Event(Struct):
+    type: Any = None
+    index: Any = None
+    delta: _Delta | None = None
+    error: Any = None
+
+
+_events = msgspec.json.Decoder(_Event)
+FINISH: dict[str, FinishReason] = {
+    "COMPLETE": "stop",
+    "STOP_SEQUENCE": "stop",
+    "MAX_TOKENS": "length",
+    "TOOL_CALL": "tool_calls",
+    "ERROR_TOXIC": "content_filter",
+    "ERROR_LIMIT": "length",
+    "ERROR": "error",
+    "TIMEOUT": "error",
+    "USER_CANCEL": "error",
+}
+
+
+class CohereDecoder(Decoder):
+    """Reads events and bodies of this wire."""
+
+    def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
+        super().__init__(request, out, keep_raw=keep_raw)
+        self._count = 0  # of calls
+        self._calls: dict[Any, int] = {}  # the open call at each index
+        self._empty: int | None = None  # a call that stopped without a fragment of input
+        self._fed: set[int] = set()  # calls with input
+        self._citations: list[Any] = []  # of the text that is being written
+        self._plans = False  # is the open block a plan?
+        self._end: dict[str, Any] = {}
+
+    def frame(self, frame: Frame) -> None:
+        data = frame.data.strip()
+        if not data or data == b"[DONE]":  # after the last event, and only there
+            return
+        if frame.event == b"error" and not data.startswith(b"{"):
+            self._fail(data)
+            return
+        event = _read_event(data)
+        kind = event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
+        message = event.delta.message if event.delta is not None else None
+        if kind == "content-delta" and message is not None:
+            self._start()
+            self._write(message.content)
+        elif kind == "message-end":
+            self._close(event.delta or _Delta())
+        elif event.error or (not self._read_rare(kind, event.index, message or _Message()) and is_failure(data)):
+            self._fail(data)
+
+    def body(self, data: bytes) -> None:
+        body = _read_body(data)
+        message = body.get("message")
+        if not isinstance(message, dict):
+            if ("text" in body and "finish_reason" in body) or "generation_id" in body:
+                self._read_earlier(body)
+            elif message or body.get("error") or is_failure(data):
+                self._fail(data)
+            else:
+                raise InvalidResponseError("the reply has no message")
+            return
+        self._start()
+        reply = msgspec.convert(message, _Message)
+        self._plan(reply.tool_plan)
+        self._write_parts(reply)
+        for at, call in enumerate(entries_of(reply.tool_calls)):
+            self._call(at, call)
+            self._stop(at)
+        # The first servers of this version put the counts into "meta".
+        self._finish(body.get("finish_reason"), body.get("usage") or body.get("meta"))
+
+    def at_end(self) -> None:
+        self.interrupted()  # a stream that fails has a message-end, too
+
+    def facts(self) -> dict[str, Any]:
+        return dict(self._end)
+
+    # events
+
+    def _read_rare(self, kind: str, index: Any, message: _Message) -> bool:
+        """Read an event that is no delta of content; is it one that is known?"""
+        if kind == "content-start":
+            self._start()
+            self._settle()
+            self.out.block_end()
+            self._citations = []
+            self._write(message.content)
+        elif kind == "tool-plan-delta":
+            self._plan(message.tool_plan)
+        elif kind == "tool-call-start":
+            self._start()
+            self._call(index, message.tool_calls)
+        elif kind == "tool-call-delta":
+            self._feed(index, message.tool_calls)
+        elif kind == "tool-call-end":
+            self._stop(index)
+        elif kind == "citation-start":
+            self._cite([message.citations])
+        elif kind == "message-start":
+            self._start()
+        else:
+            return kind in ("content-end", "citation-end", "debug")
+        return True
+
+    def _fail(self, data: bytes) -> None:
+        """An error in another form than this wire's own: a proxy's."""
+        self.out.fail(foreign_error(read_failure(data)))
+
+    def _start(self) -> None:
+        if not self.out.started:
+            self.out.start()
+
+    def _write(self, content: Any) -> None:
+        if not isinstance(content, dict):
+            return
+        if self._plans:
+            self._plans = False
+            self.out.block_end()
+        text, thinking = content.get("text"), content.get("thinking")
+        if isinstance(thinking, str):
+            self.out.thinking(thinking)
+        if isinstance(text, str):
+            self.out.text(text)
+
+    def _plan(self, piece: Any) -> None:
+        """A plan is a thought; its state says which field it goes back to."""
+        if not isinstance(piece, str) or not piece:
+            return
+        self._start()
+        if not self._plans:
+            self.out.block_end()
+        self.out.thinking(piece)
+        if not self._plans:
+            self._plans = True
+            self.out.attach(Thinking, None, PLAN)
+
+    def _cite(self, records: list[Any]) -> None:
+        """Citations of the text; those of plans and thoughts are in ``raw`` alone."""
+        kept = [each for each in records if isinstance(each, dict) and each.get("type", _OF_TEXT) == _OF_TEXT]
+        if kept:
+            self._citations = [*self._citations, *kept]
+            self.out.attach(Text, None, {"citations": self._citations}, key=LAST)
+
+    def _write_parts(self, message: _Message) -> None:
+        """The parts of a body, each text with its citations; those without an index belong to the last one."""
+        content = message.content if isinstance(message.content, list) else [{"text": message.content}]
+        parts, records = entries_of(content), entries_of(message.citations)
+        texts = [at for at, part in enumerate(parts) if isinstance(part.get("text"), str)]
+        for at, part in enumerate(parts):
+            self._citations = []
+            self._write(part)
+            own = [each for each in records if each.get("content_index", texts[-1:] and texts[-1]) == at]
+            self._cite(own or (records if texts == [at] else []))
+            self.out.block_end()
+
+    # calls
+
+    def _call(self, index: Any, call: Any) -> None:
+        call = call if isinstance(call, dict) else {}
+        function = call.get("function")
+        function = function if isinstance(function, dict) else {}
+        call_id, name = call.get("id"), function.get("name")
+        self._settle()
+        self._plans = False
+        key, self._count = self._count, self._count + 1
+        self._calls[index] = key
+        known = call_id if isinstance(call_id, str) else None
+        self.out.tool_start(key, known, name if isinstance(name, str) else "")
+        self._input(key, function.get("arguments"))
+
+    def _feed(self, index: Any, call: Any) -> None:
+        if index not in self._calls:
+            self._start()
+            self._call(index, call)
+            return
+        function = call.get("function") if isinstance(call, dict) else None
+        self._input(self._calls[index], function.get("arguments") if isinstance(function, dict) else None)
+
+    def _input(self, key: int, piece: Any) -> None:
+        if piece is not None and not isinstance(piece, str):
+            piece = json_text(piece)
+        if piece:
+            self._fed.add(key)
+            self.out.tool_input(key, piece)
+
+    def _stop(self, index: Any) -> None:
+        key = self._calls.pop(index, None)
+        if key is None:
+            return
+        if key in self._fed:
+            self.out.block_end(key)
+        else:
+            self._empty = key  # {} if the reply goes on or ends well; unknown if it was cut here
+
+    def _settle(self) -> None:
+        if self._empty is not None:
+            self.out.block_end(self._empty)
+            self._empty = None
+
+    # the end
+
+    def _close(self, end: _Delta) -> None:
+        self._start()
+        self._end = {"finish_reason": end.finish_reason, "usage": end.usage}
+        if isinstance(end.error, str) and end.error:
+            self._count_tokens(end.usage)
+            self.out.fail(inband_error(end.error, end.error_type if isinstance(end.error_type, str) else ""))
+        else:
+            self._finish(end.finish_reason, end.usage)
+        self.done = True
+
+    def _finish(self, word: Any, usage: Any) -> None:
+        self._count_tokens(usage)
+        raw = word if isinstance(word, str) and word else None
+        reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
+        if reason in ("stop", "tool_calls"):
+            self._settle()
+            reason = "tool_calls" if self.out.has_calls else "stop"
+        self.out.finish(reason, raw)
+
+    def _count_tokens(self, record: Any) -> None:
+        if isinstance(record, dict) and record:
+            self.out.usage(_read_usage(record))
+
+    # the first version of the API
+
+    def _read_earlier(self, body: dict[str, Any]) -> None:
+        """A reply of ``/v1/chat``, which proxies and recordings still have: one text, and calls with parameters."""
+        self._start()
+        text = body.get("text")
+        self.out.text(text if isinstance(text, str) else "")
+        records = [{**each, "sources": _listed(each, body)} for each in entries_of(body.get("citations"))]
+        self._cite(records)
+        self.out.block_end()
+        for at, call in enumerate(entries_of(body.get("tool_calls"))):
+            self._call(at, {"function": {"name": call.get("name"), "arguments": call.get("parameters")}})
+            self._stop(at)
+        self._finish(body.get("finish_reason"), body.get("meta"))
+
+
+_OF_TEXT = "TEXT_CONTENT"
+
+
+def _read_event(data: bytes) -> _Event:
+    try:
+        return _events.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(read_json(data), _Event)
+
+
+def _read_body(data: bytes) -> dict[str, Any]:
+    """Return the object of a body. The first version streams lines, and its last one has the whole reply."""
+    try:
+        body = read_json(data)
+    except ValueError:
+        body = read_json(data.strip().rpartition(b"\n")[2])
+        body = body.get("response") if isinstance(body, dict) and body.get("event_type") == "stream-end" else None
+    if not isinstance(body, dict):
+        raise InvalidResponseError("the reply is not an object")
+    return body
+
+
+def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sources of a citation of the first version, which names them by their ids."""
+    ids = record.get("document_ids")
+    known = {each.get("id"): each for each in entries_of(body.get("documents"))}
+    found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
+    return [{"type": "document", "id": each, "document": known.get(each, {})} for each in found]
+
+
+def _read_usage(record: dict[str, Any]) -> Usage:
+    """The tokens that the model read and wrote, the server's own template included.
+
+    ``billed_units`` leave the template out; they are in ``raw``.
+    """
+    tokens, billed = record.get("tokens"), record.get("billed_units")
+    counts = next((each for each in (tokens, billed) if isinstance(each, dict)), {})
+    asked, made = read_count(counts.get("input_tokens")), read_count(counts.get("output_tokens"))
+    return Usage(
+        asked,
+        made,
+        read_count(record.get("cached_tokens")),
+        None,
+        read_count(counts.get("reasoning_tokens")),
+        None if asked is None or made is None else asked + made,
+    )

@@ -1,0 +1,368 @@
+"""The server side of this wire: named events, or one body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...errors import (
+    BillingError,
+    ContextOverflowError,
+    InvalidModelError,
+    MalformedToolCallError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from ...events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+    read_object,
+)
+from ...messages import (
+    Assistant,
+    AssistantBlock,
+    Audio,
+    Continuity,
+    Image,
+    Issuer,
+    Message,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    User,
+    UserBlock,
+)
+from ...validate import parse_tools
+from ...validate.fields import Fields
+from ..codec import HttpReply
+from ..fields import Losses, read_body, read_media_url, read_stops
+from ..media import say_audio
+from ..server import Asked, BodyEncoder, ReplyEncoder, bearer_token, encode_json, known, named_frame, split_at_text
+from ..server_errors import find_class, headers_of, message_with, status_of
+from .reply import FINISH
+from .request import PLAN
+
+
+class CohereServer:
+    """The v2 chat wire, served."""
+
+    wire: ClassVar[str] = "cohere"
+
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
+        """Read a request's body."""
+        fields, losses = read_body(body), Losses()
+        model, stream = fields.need_text("model"), fields.flag("stream") or False
+        messages = [_read_message(record) for record in fields.inners("messages", required=True)]
+        tools = parse_tools(fields.items("tools"))
+        choice = _read_choice(fields)
+        schema = _read_format(fields)
+        losses.drop_fields(fields, ("strict_tools",), "which tools are strict is a setting of each tool here")
+        config = RuntimeConfig(
+            fields.number("temperature"),
+            fields.whole("max_tokens"),
+            fields.number("p"),
+            fields.whole("seed"),
+            fields.number("frequency_penalty"),
+            fields.number("presence_penalty"),
+            read_stops(fields, "stop_sequences"),
+            _read_thinking(fields),
+            fields.rest(),
+        )
+        request = Request(messages, tools, config, schema, choice, model, stream=stream)
+        return Asked(request, losses.warnings)
+
+    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
+        """An encoder for the reply, whole or streamed."""
+        return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body)
+
+    def error(self, error: ProviderError) -> HttpReply:
+        """A refusal, in one sentence."""
+        return HttpReply(status_of(error), headers_of(error), encode_json({"message": _sentence(error)}))
+
+    def key(self, headers: Mapping[str, str]) -> str | None:
+        """The bearer token."""
+        return bearer_token(headers)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read_choice(fields: Fields) -> ToolChoice | None:
+    choice = fields.choice("tool_choice", ("REQUIRED", "NONE"))
+    if choice is None:
+        return None
+    return "required" if choice == "REQUIRED" else "none"
+
+
+def _read_format(fields: Fields) -> dict[str, Any] | None:
+    inner = fields.inner("response_format")
+    if inner is None:
+        return None
+    kind, schema = inner.need_text("type"), inner.take("json_schema")
+    inner.done()
+    if kind == "text":
+        return None
+    if schema is not None and not isinstance(schema, dict):
+        inner.refuse("json_schema", "must be a JSON Schema")
+    return schema or {"type": "object"}
+
+
+def _read_thinking(fields: Fields) -> Any:
+    """Return the budget, or whether the model reasons at all."""
+    inner = fields.inner("thinking")
+    if inner is None:
+        return None
+    kind, budget = inner.choice("type", ("enabled", "disabled")), inner.whole("token_budget")
+    inner.done()
+    if kind == "disabled":
+        return "off"
+    return "medium" if budget is None else budget
+
+
+def _read_message(fields: Fields) -> Message:
+    role = fields.need_text("role")
+    message: Message
+    if role == "system":
+        message = System("\n\n".join([part.text for part in _read_texts(fields)]))
+    elif role == "user":
+        message = User(_read_content(fields))
+    elif role == "assistant":
+        message = Assistant(_read_blocks(fields))
+    elif role == "tool":
+        message = ToolResult(fields.need_text("tool_call_id"), _read_content(fields))
+    else:
+        fields.refuse("role", "must be system, user, assistant or tool")
+    fields.done()
+    return message
+
+
+def _read_texts(fields: Fields) -> list[Text]:
+    if isinstance(content := fields.take("content"), str):
+        return [Text(content)]
+    return [Text(part.need_text("text")) for part in fields.inners("content")]
+
+
+def _read_content(fields: Fields) -> str | tuple[UserBlock, ...]:
+    if isinstance(content := fields.take("content"), str):
+        return content
+    return tuple([_read_part(part) for part in fields.inners("content", required=True)])
+
+
+def _read_part(part: Fields) -> UserBlock:
+    kind = part.need_text("type")
+    block: UserBlock
+    if kind == "text":
+        block = Text(part.need_text("text"))
+    elif kind == "image_url":
+        inner = part.need_inner("image_url")
+        source, media_type = read_media_url(inner.need_text("url"))
+        block = Image(source, media_type, inner.choice("detail", ("auto", "low", "high")))
+        inner.done()
+    elif kind == "document":
+        inner = part.need_inner("document")
+        data, _ = inner.take("data"), inner.take("id")
+        block = Text(data if isinstance(data, str) else encode_json(data).decode())
+        inner.done()
+    else:
+        part.refuse("type", "must be text, image_url or document")
+    part.done()
+    return block
+
+
+def _read_blocks(fields: Fields) -> list[AssistantBlock]:
+    plan, citations = fields.text("tool_plan"), fields.items("citations")
+    blocks: list[AssistantBlock] = [Thinking(plan, Continuity(None, PLAN, Issuer("cohere")))] if plan else []
+    content = fields.take("content")
+    if isinstance(content, str):
+        blocks += [Text(content)] if content else []
+    elif content is not None:
+        blocks += [_read_spoken(part) for part in fields.inners("content")]
+    if citations and any(isinstance(block, Text) for block in blocks):
+        last = max(at for at, block in enumerate(blocks) if isinstance(block, Text))
+        state = Continuity(None, {"citations": list(citations)}, Issuer("cohere"))
+        text = blocks[last]
+        assert isinstance(text, Text)
+        blocks[last] = Text(text.text, state)
+    return [*blocks, *[_read_call(call) for call in fields.inners("tool_calls")]]
+
+
+def _read_spoken(part: Fields) -> AssistantBlock:
+    kind = part.choice("type", ("text", "thinking"))
+    block = Thinking(part.need_text("thinking")) if kind == "thinking" else Text(part.need_text("text"))
+    part.done()
+    return block
+
+
+def _read_call(fields: Fields) -> ToolCall:
+    call_id, inner = fields.need_text("id"), fields.need_inner("function")
+    fields.take("type")
+    name, text = inner.need_text("name"), inner.text("arguments")
+    arguments = read_object(text or "{}")
+    if arguments is None:
+        inner.refuse("arguments", "must be the JSON of an object")
+    inner.done()
+    fields.done()
+    return ToolCall(call_id, name, arguments)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class _StreamEncoder(ReplyEncoder):
+    content_type = "text/event-stream"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._index = -1  # of the block, and of the call
+        self._open = ""  # the kind of content that is open
+        self._calls = -1
+        self._before_text, self._after_text = split_at_text(_content("content-delta", 0, text="\0"))
+
+    def feed(self, event: Event) -> bytes:
+        if type(event) is TextDelta:
+            if not event.text:
+                return b""
+            return self._turn("text") + self._before_text + encode_json(event.text) + self._after_text
+        self.note(event)
+        if isinstance(event, ThinkingDelta):
+            text = event.text
+            return self._turn("thinking") + _content("content-delta", self._index, thinking=text) if text else b""
+        if isinstance(event, ToolUseStart):
+            self._calls += 1
+            function = {"name": event.tool_name, "arguments": ""}
+            record = {"id": event.tool_use_id, "type": "function", "function": function}
+            return self._turn("") + self._call("tool-call-start", record)
+        if isinstance(event, ToolUseInputDelta):
+            return self._call("tool-call-delta", {"function": {"arguments": event.partial_json}})
+        if isinstance(event, ToolUseEnd):
+            return named_frame({"type": "tool-call-end", "index": self._calls})
+        return _begin(event) if isinstance(event, MessageStart) else b""
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        spoken = b"".join([self._say(block) for block in complete.final_content if isinstance(block, Audio)])
+        cited = b"".join([_citation(at, record) for at, record in enumerate(_citations_of(complete))])
+        closed = self._turn("")
+        word = self.finish_word(complete, FINISH)
+        return spoken + cited + closed + _end(finish_reason=word, usage=_write_usage(complete.usage))
+
+    def write_error(self, error: ProviderError) -> bytes:
+        usage = self.complete.usage if self.complete is not None else Usage()
+        kind = _MALFORMED if isinstance(error, MalformedToolCallError) else str(status_of(error))
+        end = {"usage": _write_usage(usage), "error": _sentence(error), "error_type": kind}
+        return self._turn("") + _end(finish_reason="ERROR", **end)
+
+    def _say(self, block: Audio) -> bytes:
+        return self._turn("text") + _content("content-delta", self._index, text=say_audio(block))
+
+    def _turn(self, kind: str) -> bytes:
+        """Return the end of the content that is open, and the start of other content."""
+        if kind == self._open:
+            return b""
+        ended = named_frame({"type": "content-end", "index": self._index}) if self._open else b""
+        self._open = kind
+        if not kind:
+            return ended
+        self._index += 1
+        self._before_text, self._after_text = split_at_text(_content("content-delta", self._index, text="\0"))
+        return ended + _content("content-start", self._index, type=kind, **{kind: ""})
+
+    def _call(self, kind: str, call: dict[str, Any]) -> bytes:
+        return named_frame({"type": kind, "index": self._calls, "delta": {"message": {"tool_calls": call}}})
+
+
+_MALFORMED = "INVALID_TOOL_GENERATION"
+
+
+def _begin(event: MessageStart) -> bytes:
+    message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
+    return named_frame({"id": event.message_id, "type": "message-start", "delta": {"message": message}})
+
+
+def _content(kind: str, index: int, **content: str) -> bytes:
+    return named_frame({"type": kind, "index": index, "delta": {"message": {"content": content}}})
+
+
+def _citation(index: int, record: Any) -> bytes:
+    frame = named_frame({"type": "citation-start", "index": index, "delta": {"message": {"citations": record}}})
+    return frame + named_frame({"type": "citation-end", "index": index})
+
+
+def _end(**delta: Any) -> bytes:
+    return named_frame({"type": "message-end", "delta": delta}) + b"data: [DONE]\n\n"
+
+
+def _citations_of(complete: MessageComplete) -> list[Any]:
+    """Return the citations of the reply as this wire writes them, where it is this wire's own."""
+    found: list[Any] = []
+    for block in complete.final_content:
+        state = block.continuity if isinstance(block, Text) else None
+        if state is not None and state.issuer is not None and state.issuer.wire == "cohere":
+            found += state.opaque.get("citations", ()) if isinstance(state.opaque, dict) else ()
+    return found
+
+
+def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
+    content: list[dict[str, Any]] = []
+    names = []
+    for block in complete.final_content:
+        if isinstance(block, Text):
+            content.append({"type": "text", "text": block.text})
+        elif isinstance(block, Thinking):
+            content.append({"type": "thinking", "thinking": block.text})
+        elif isinstance(block, Audio):
+            content.append({"type": "text", "text": say_audio(block)})
+        elif isinstance(block, ToolCall):
+            names.append(block.name)
+    calls = [
+        {"id": call.end.tool_use_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
+        for name, call in zip(names, reply.calls, strict=True)
+    ]
+    message = known(content=content or None, tool_calls=calls or None, citations=_citations_of(complete) or None)
+    body = {
+        "id": complete.message_id,
+        "message": {"role": "assistant", **message},
+        "finish_reason": reply.finish_word(complete, FINISH),
+        "usage": _write_usage(complete.usage),
+    }
+    return encode_json(body)
+
+
+def _write_usage(usage: Usage) -> dict[str, Any]:
+    tokens = known(
+        input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, reasoning_tokens=usage.reasoning_tokens
+    )
+    return known(tokens=tokens, cached_tokens=usage.cached_input_tokens)
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+# How a sentence begins by which this wire's clients know an error: it has no code.
+_OPENINGS: dict[type[ProviderError], str] = {
+    InvalidModelError: "model not found: ",
+    BillingError: "billing: ",
+    QuotaExceededError: "billing: ",
+    OverloadedError: "overloaded: ",
+    ContextOverflowError: "too many tokens: ",
+    UnsupportedFeatureError: "not supported with this model: ",
+    UnsupportedContentError: "document is not supported: ",
+    ProviderError: "",
+}
+
+
+def _sentence(error: ProviderError) -> str:
+    return message_with(error, find_class(error, _OPENINGS))

@@ -1,0 +1,456 @@
+"""The v2 chat wire: cases, odd replies, what a request becomes, the server side, and every recording."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Assistant,
+    Audio,
+    Continuity,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    InvalidRequestError,
+    InvalidResponseError,
+    MalformedToolCallError,
+    Opaque,
+    ProviderError,
+    Request,
+    RuntimeConfig,
+    StreamInterruptedError,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    UnavailableError,
+    UnsupportedContentError,
+    Url,
+    Usage,
+    User,
+    connect,
+)
+from dragoman.capabilities import Capabilities
+from dragoman.citations import Citation
+from dragoman.errors import UnsupportedFeatureError
+from dragoman.events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
+from dragoman.messages import Issuer
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS, SERVER_CODECS, Asked
+from dragoman.wire.cohere import CohereCodec, Quirks
+
+from .cases import Case, Heard, Record, bytewise, check_case, decode, find_cases, find_records, plain_request
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+OURS = Issuer("cohere", None, "m")
+SERVER = SERVER_CODECS["cohere"]
+
+
+def codec(**quirks: Any) -> CohereCodec:
+    return CohereCodec("m", "https://api.example.test", Quirks(**quirks))
+
+
+def read(data: Any, *, stream: bool = True, tools: tuple[Tool, ...] = ()) -> Heard:
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return decode(codec(), Request([User("x")], tools, model="m", stream=stream), [body], judged=False)
+
+
+def events(*records: dict[str, Any]) -> bytes:
+    return b"".join([b"data: " + json.dumps(record).encode() + b"\n\n" for record in records])
+
+
+def content(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "index": 0, "delta": {"message": {"content": fields}}}
+
+
+END = {"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}
+
+
+@pytest.mark.parametrize("case", find_cases("cohere"), ids=str)
+def test_case(case: Case) -> None:
+    check_case(case)
+
+
+def test_citations_are_read_with_their_places() -> None:
+    source = {"type": "tool", "id": "t:0", "tool_output": {"content": "22C", "url": "https://a.test"}}
+    record = {"start": 3, "end": 6, "text": "22C", "sources": [source, {"id": "d"}], "type": "TEXT_CONTENT"}
+    ofplan = {"start": 0, "end": 1, "sources": [source], "type": "PLAN"}
+    body = {"message": {"content": [{"type": "text", "text": "is 22C"}], "citations": [record, ofplan]}}
+    block = read({**body, "finish_reason": "COMPLETE"}, stream=False).response.message.content[0]  # type: ignore[union-attr]
+    assert isinstance(block, Text)
+    assert block.citations == (
+        Citation("https://a.test", None, "22C", 3, 6, "t:0"),
+        Citation(None, None, None, 3, 6, "d"),
+    )
+
+
+def test_citations_go_to_the_text_that_they_are_about() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "t"}, {"type": "text", "text": "b"}]
+    found = [
+        {"start": 0, "end": 1, "sources": [{"id": "x"}], "content_index": 0},
+        {"start": 0, "sources": [{"id": "y"}]},
+    ]
+    reply = read(
+        {"message": {"content": parts, "citations": found}, "finish_reason": "COMPLETE"}, stream=False
+    ).response
+    assert reply is not None
+    texts = [block for block in reply.message.content if isinstance(block, Text)]
+    assert [[cited.source for cited in block.citations] for block in texts] == [["x"], ["y"]]
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "kind"),
+    [
+        ({"message": {"content": "plain"}, "finish_reason": "COMPLETE"}, "plain", None),
+        ({"message": {"content": [5, {"text": 5}]}, "finish_reason": None}, "", None),
+        ({"message": {}, "finish_reason": "UNHEARD_OF"}, "", None),
+        ({"message": "no such thing"}, None, UnavailableError),
+        ({"error": {"message": "broken"}}, None, UnavailableError),
+        ({"detail": "broken"}, None, UnavailableError),
+        ({"id": "x"}, None, InvalidResponseError),
+        ([], None, InvalidResponseError),
+        (b'{"text": "half', None, InvalidResponseError),
+        (b'{"event_type":"text-generation","text":"a"}\n{"event_type":"stream-end","response":{"text":"a",'
+         b'"finish_reason":"COMPLETE","meta":{"billed_units":{"input_tokens":1,"output_tokens":2}}}}\n', "a", None),
+        (b'{"event_type":"text-generation"}\n{"event_type":"text-generation"}\n', None, InvalidResponseError),
+        (events(content("content-delta", text="a"), END), "a", None),
+        (events({"type": "content-delta"}, {"type": "unheard-of"}, {"type": "content-start"}, END), "", None),
+        (events({"type": "content-delta", "delta": {"message": {"content": "x"}}}, {"type": "message-end"}), "", None),
+        (events({"type": "citation-start", "delta": {"message": {"citations": 5}}}, END), "", None),
+        (events({"type": "content-delta", "delta": 5}), None, InvalidResponseError),
+        (b'data: {"type": "content-delta", "delta": {"message": {"content": {"text": "\xff"}}}}\n\n'
+         + events(END), "\ufffd", None),
+        (events(content("content-delta", text="a")), "a", StreamInterruptedError),
+        (events({"type": "message-end", "delta": {"error": "no", "error_type": 5}}), "", InvalidRequestError),
+        (b"event: error\ndata: it broke\n\n", None, UnavailableError),
+    ],
+)  # fmt: skip
+def test_odd_replies(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
+    heard = read(data)
+    assert type(heard.error) is (kind or type(None)), heard.error
+    assert (None if heard.response is None else heard.response.text) == text
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([("tool-call-start", {"id": 5, "function": {"name": 5, "arguments": {"a": 1}}})], {"a": 1}),
+        ([("tool-call-start", {"function": {"name": "f", "arguments": '{"a"'}}), ("tool-call-delta", 5),
+          ("tool-call-delta", {"function": {"arguments": ": 1}"}})], {"a": 1}),
+        ([("tool-call-delta", {"function": {"name": "f", "arguments": "{}"}}), ("tool-call-end", None),
+          ("tool-call-end", None)], {}),
+        ([("tool-call-start", None)], {}),
+        ([("tool-call-start", {"function": 5}), ("tool-call-delta", {"function": 5}), ("tool-call-end", None)], {}),
+    ],
+)  # fmt: skip
+def test_odd_calls(calls: list[tuple[str, Any]], expected: dict[str, Any]) -> None:
+    records = [{"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}} for kind, call in calls]
+    reply = read(events(*records, {"type": "message-end", "delta": {"finish_reason": "TOOL_CALL"}})).response
+    assert reply is not None
+    assert ([call.arguments for call in reply.tool_calls], reply.finish_reason) == ([expected], "tool_calls")
+
+
+def test_calls_of_the_first_version() -> None:
+    body = {"text": None, "generation_id": "1", "tool_calls": [{"name": "f", "parameters": {"a": 1}}]}
+    cited = [{"document_ids": 5}, {"document_ids": ["a", 5]}]
+    reply = read({**body, "finish_reason": "COMPLETE", "citations": cited}, stream=False).response
+    assert reply is not None
+    assert [call.arguments for call in reply.tool_calls] == [{"a": 1}]
+    assert reply.finish_reason == "tool_calls"
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def sent(request: Request, **quirks: Any) -> tuple[dict[str, Any], list[str]]:
+    encoded = codec(**quirks).encode(request)
+    return json.loads(encoded.http.body), [note.code for note in encoded.notes]
+
+
+def test_what_does_not_fit_is_noted() -> None:
+    messages = [
+        User([Text("a", Continuity("s")), Document(Inline("eA=="), "text/markdown")]),
+        Assistant([
+            Thinking("cut", Continuity(replayable=False)),
+            Thinking("foreign", Continuity("sig", issuer=Issuer("anthropic"))),
+            ToolCall("c", "f", {}, Continuity("sig")),
+            Text("after", Continuity(None, {"citations": 5}, OURS)),
+            Audio(Inline("aGk="), "audio/wav"),
+            Audio(Inline("aGk="), "audio/wav", "said"),
+            Opaque({}),
+        ]),
+        ToolResult("c", [Image(Inline("aGk="), "image/png"), Text("b")], is_error=True),
+        Assistant([Thinking("only", Continuity(replayable=False))]),
+        User([Document(Inline("eA=="), "text/plain")]),
+    ]  # fmt: skip
+    body, codes = sent(Request(messages, (Tool("f", strict=True), Tool("g")), RuntimeConfig(extras={"logprobs": True})))
+    assert codes == [
+        "logprobs_in_raw", "strict_dropped", "continuity_dropped", "document_moved", "thinking_dropped",
+        "continuity_dropped", "continuity_dropped", "continuity_dropped", "order_lost", "continuity_dropped",
+        "order_lost", "audio_dropped", "order_lost", "audio_transcribed", "opaque_dropped", "image_omitted",
+        "is_error_dropped", "thinking_dropped", "continuity_dropped", "message_dropped", "document_moved",
+    ]  # fmt: skip
+    assert [each["id"] for each in body["documents"]] == ["doc_0", "doc_1"]
+    assert body["messages"][-1] == {"role": "user", "content": ""}
+    assert [part["type"] for part in body["messages"][1]["content"]] == ["thinking", "text", "text"]
+
+
+def test_what_the_wire_refuses() -> None:
+    for block in (
+        Document(Inline("eA=="), "application/pdf"),
+        Document(Inline("eA==")),
+        Document(Url("https://a.test/a.txt"), "text/plain"),
+        Document(Inline("/w=="), "text/plain"),
+        Audio(Inline("eA=="), "audio/wav"),
+    ):
+        with pytest.raises(UnsupportedContentError):
+            codec().encode(Request([User([block])]))
+    with pytest.raises(UnsupportedFeatureError):
+        codec().encode(
+            Request([User("x")], config=RuntimeConfig(reasoning="xhigh"), model="command-a-reasoning-08-2025")
+        )
+
+
+def test_a_choice_without_tools_and_tools_of_the_extras() -> None:
+    assert sent(Request([User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
+    body, codes = sent(Request([User("x")], config=RuntimeConfig(extras={"tools": [{}]}), tool_choice="none"))
+    assert (body["tool_choice"], codes) == ("NONE", [])
+    assert "tool_choice" not in sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]
+    assert sent(Request([User("x")], (Tool("f"),), tool_choice=ForceTool("f")))[1] == []
+
+
+def test_a_model_that_does_not_reason_is_sent_no_thinking() -> None:
+    known = Capabilities.of({"supports_thinking": False, "supports_structured_output": False})
+    encoded = (
+        CODECS["cohere"]
+        .connect("m", "https://a.test", None, known)
+        .encode(Request([User("x"), Assistant([Thinking("t"), Text("a")]), User("y")], response_schema=SCHEMA))
+    )
+    assert [note.code for note in encoded.notes] == ["thinking_dropped"]
+    assert encoded.structured_path == "prompt"
+
+
+async def test_a_refused_schema_is_asked_for_in_words() -> None:
+    done = json.dumps({"message": {"content": [{"type": "text", "text": '{"a": 1}'}]}, "finish_reason": "COMPLETE"})
+    transport = FixtureTransport(
+        (400, {}, [b'{"message": "invalid request: invalid json schema"}']), (200, {}, [done.encode()])
+    )
+    model = connect("m", wire="cohere", base_url="https://a.test", transport=transport, api_key="k" * 12)
+    assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
+    assert [b'"response_format"' in request.body for request in transport.requests] == [True, False]
+    assert {request.url for request in transport.requests} == {"https://a.test/v2/chat"}
+    request = Request([User("x")], response_schema=SCHEMA)
+    refusal = InvalidRequestError(status=400, provider_message="json_schema")
+    assert codec(structured="prompt").learn(refusal, request) is None
+    assert codec().learn(InvalidRequestError(status=400), request) is None
+    assert codec().learn(InvalidRequestError(status=500, provider_message="json_schema"), request) is None
+
+
+# --- the server side ------------------------------------------------------------------------------
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    cited = Continuity(None, {"citations": [{"start": 0, "end": 1, "sources": []}]}, Issuer("cohere"))
+    planned = Continuity(None, {"tool_plan": True}, Issuer("cohere"))
+    messages = [
+        System("S"),
+        User([Text("a"), Image(Inline("aGk="), "image/png", "low"), Image(Url("https://a.test/b.png"))]),
+        Assistant([Thinking("plan", planned), ToolCall("c", "f", {"a": 1})]),
+        ToolResult("c", "done"),
+        Assistant([Thinking("t"), Text("b", cited)]),
+        User("c"),
+    ]
+    config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ("x",), 500, {"safety_mode": "OFF"})
+    request = Request(messages, (Tool("f"),), config, None, "required", "command-a-reasoning-08-2025", stream=True)
+    written = CohereCodec("command-a-reasoning-08-2025", "https://a.test").encode(request).http.body
+    asked = SERVER.decode(written)
+    assert asked.warnings == ()
+    again = CohereCodec("command-a-reasoning-08-2025", "https://a.test").encode(asked.request).http.body
+    assert json.loads(again) == json.loads(written)
+    assert asked.request.config == config
+
+
+def test_other_forms_of_a_request() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "document", "document": {"id": "1", "data": {"a": 1}}}]
+    body: dict[str, Any] = {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "S"}, {"type": "text", "text": "T"}]},
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": [*parts, {"type": "document", "document": {"data": "t"}}]},
+            {"role": "assistant", "content": "said", "citations": [{"start": 0}]},
+            {"role": "user", "content": "v"},
+        ],
+        "strict_tools": True,
+        "tool_choice": "NONE",
+        "response_format": {"type": "json_object"},
+        "thinking": {"type": "disabled"},
+    }
+    asked = SERVER.decode(body)
+    assert asked.request.messages[0] == System("S\n\nT")
+    assert asked.request.messages[3].text == 'a{"a":1}t'  # type: ignore[union-attr]
+    assert (asked.request.tool_choice, asked.request.config.reasoning) == ("none", "off")
+    assert asked.request.response_schema == {"type": "object"}
+    assert [warning.code for warning in asked.warnings] == ["strict_tools_dropped"]
+    plain = {"model": "m", "messages": body["messages"][1:2]}
+    assert SERVER.decode({**plain, "response_format": {"type": "text"}}).request.response_schema is None
+    assert SERVER.decode({**plain, "thinking": {"type": "enabled"}}).request.config.reasoning == "medium"
+    for wrong in (
+        {"messages": [{"role": "x", "content": "a"}]},
+        {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
+        {"response_format": {"type": "json_object", "json_schema": 5}},
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "["}}]}]},
+    ):
+        with pytest.raises(InvalidRequestError):
+            SERVER.decode({**plain, **wrong})
+
+
+def serve(heard: Heard, *, stream: bool) -> Heard:
+    request = plain_request(stream=stream)
+    encoder = SERVER.encoder(Asked(request))
+    pieces = [encoder.feed(event) for event in heard.events]
+    pieces.append(encoder.end() if heard.error is None else encoder.fail(heard.error))
+    return decode(codec(), request, pieces, judged=False)
+
+
+@pytest.mark.parametrize("case", find_cases("cohere", "events.jsonl"), ids=str)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
+    heard = decode(case.codec(), case.request, [case.reply or b""], judged=False)
+    shown = heard.error is None or heard.response is None or heard.response.finish_reason == "length"
+    if not stream and not shown:
+        assert heard.error is not None
+        with pytest.raises(type(heard.error)):
+            serve(heard, stream=stream)
+        return
+    again = serve(heard, stream=stream)
+    first, second = heard.response, again.response
+    assert first is not None
+    assert second is not None
+    assert (second.text, second.message.thinking) == (first.text, first.message.thinking)
+    assert [call.arguments for call in second.tool_calls] == [call.arguments for call in first.tool_calls]
+    assert (second.finish_reason, second.usage) == (first.finish_reason, first.usage)
+    assert getattr(again.error, "transient", None) == getattr(heard.error, "transient", None)
+    cited = [block.citations for block in first.message.content if isinstance(block, Text)]
+    if heard.error is None:
+        assert [block.citations for block in second.message.content if isinstance(block, Text)] == cited
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_speech_and_foreign_state_are_served(stream: bool) -> None:
+    blocks = (
+        Text("a", Continuity("s", issuer=Issuer("gemini"))),
+        Audio(Inline("aGk="), "audio/wav", "said"),
+        Opaque({}),
+    )
+    shown = [MessageStart("m", "r", "m", "p"), TextDelta("m", "r", 0, "a"), TextDelta("m", "r", 0, "")]
+    shown += [ThinkingDelta("m", "r", 1, "")]  # type: ignore[list-item]
+    end = MessageComplete("m", "r", "stop", blocks, Usage(1, 2))
+    reply = serve(Heard([*shown, end], None), stream=stream).response
+    assert reply is not None
+    assert reply.text == "asaid"
+
+
+def test_an_error_before_the_end_is_served() -> None:
+    encoder = SERVER.encoder(Asked(plain_request(stream=True)))
+    pieces = [encoder.feed(MessageStart("m", "r", "m", "p")), encoder.feed(ToolUseStart("m", "r", 0, "c", "f"))]
+    pieces += [
+        encoder.feed(ToolUseEnd("m", "r", 0, "c", {}, None, "interrupted")),
+        encoder.fail(UnavailableError("no")),
+    ]
+    heard = decode(codec(), plain_request(stream=True), pieces, judged=False)
+    assert isinstance(heard.error, UnavailableError)
+    malformed = SERVER.encoder(Asked(plain_request(stream=True)))
+    pieces = [malformed.feed(MessageStart("m", "r", "m", "p")), malformed.fail(MalformedToolCallError("no"))]
+    assert isinstance(decode(codec(), plain_request(stream=True), pieces).error, MalformedToolCallError)
+
+
+def test_refusals_and_keys() -> None:
+    reply = SERVER.error(UnsupportedContentError("no"))
+    assert type(codec().error(reply.status, reply.headers, reply.body)) is UnsupportedContentError
+    assert SERVER.key({"authorization": "Bearer k"}) == "k"
+    assert codec().authorise("k") == {"authorization": "Bearer k"}
+
+
+# --- recordings: an independent reading, by the standard library --------------------------------------
+
+RECORDS = [record for record in find_records().values() if record.wire == "cohere"]
+FAILED = {"4be92388-d61ef501": InvalidRequestError, "d93d0f42-6dc70faa": InvalidRequestError,
+          "102ce484-32876193": MalformedToolCallError, "102ce484-346f553a": MalformedToolCallError}  # fmt: skip
+REASONS = {"COMPLETE": "stop", "STOP_SEQUENCE": "stop", "TOOL_CALL": "tool_calls", "MAX_TOKENS": "length", None: "stop"}
+
+
+def read_plainly(record: Record) -> dict[str, Any]:
+    text = record.body.decode()
+    said: dict[str, Any] = {"text": "", "thinking": "", "calls": [], "usage": {}, "cited": 0, "end": None}
+    if record.is_events:
+        for line in text.splitlines():
+            if line.startswith("data: {"):
+                add_event(said, json.loads(line[6:]))
+        return said
+    body = json.loads(text.strip().splitlines()[-1] if '"event_type"' in text else text)
+    body = body.get("response", body)
+    message = body.get("message", body)
+    said["text"] = body.get("text", "") + "".join([part.get("text", "") for part in message.get("content") or ()])
+    thoughts = [part.get("thinking", "") for part in message.get("content") or ()]
+    said["thinking"] = message.get("tool_plan", "") + "".join(thoughts)
+    for call in message.get("tool_calls") or ():
+        said["calls"].append([call["id"], call["function"]["name"], call["function"]["arguments"]])
+    said["usage"], said["end"] = body.get("usage") or body.get("meta") or {}, body.get("finish_reason")
+    said["cited"] = sum([len(each.get("sources") or each["document_ids"]) for each in message.get("citations") or ()])
+    return said
+
+
+def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
+    delta = event.get("delta") or {}
+    message = delta.get("message") or {}
+    if event["type"].startswith("content"):
+        said["text"] += (message.get("content") or {}).get("text", "")
+        said["thinking"] += (message.get("content") or {}).get("thinking", "")
+    elif event["type"] == "tool-plan-delta":
+        said["thinking"] += message["tool_plan"]
+    elif event["type"] == "tool-call-start":
+        call = message["tool_calls"]
+        said["calls"].append([call["id"], call["function"]["name"], call["function"]["arguments"]])
+    elif event["type"] == "tool-call-delta":
+        said["calls"][-1][2] += message["tool_calls"]["function"]["arguments"]
+    elif event["type"] == "citation-start":
+        said["cited"] += len(message["citations"]["sources"])
+    elif event["type"] == "message-end":
+        said["usage"], said["end"] = delta["usage"], delta["finish_reason"]
+
+
+@pytest.mark.no_cover
+@pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
+def test_every_recording_is_read(count: Any) -> None:
+    for record in RECORDS:
+        if record.status >= 300:
+            assert record.codec().error(record.status, {}, record.body).provider_message, record
+            continue
+        heard, plain = decode(record.codec(), record.request(), [record.body], judged=False), read_plainly(record)
+        reply = heard.response
+        assert reply is not None, record
+        assert type(heard.error) is FAILED.get(record.id, type(None)), record
+        assert (reply.text, reply.message.thinking) == (plain["text"], plain["thinking"]), record
+        assert [[call.id, call.name, call.arguments] for call in reply.tool_calls] == [
+            [call_id, name, json.loads(text or "{}")] for call_id, name, text in plain["calls"]
+        ], record
+        tokens = plain["usage"].get("tokens") or plain["usage"].get("billed_units") or {}
+        assert reply.usage.input_tokens == tokens.get("input_tokens"), record
+        assert reply.usage.output_tokens == tokens.get("output_tokens"), record
+        assert reply.usage.cached_input_tokens == plain["usage"].get("cached_tokens"), record
+        blocks = [block for block in reply.message.content if isinstance(block, Text)]
+        assert sum([len(block.citations) for block in blocks]) == plain["cited"], record
+        if heard.error is None:
+            assert reply.finish_reason == REASONS[plain["end"]], record
+        if len(record.body) < 3000:
+            assert decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts == heard.facts
+    count("recorded exchanges of cohere held against an independent reading", len(RECORDS))
+    assert len(RECORDS) == 137
