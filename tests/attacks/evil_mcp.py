@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 TOOL = {"name": "echo", "description": "Echo.", "inputSchema": {"type": "object", "properties": {}}}
@@ -17,6 +18,10 @@ def send(message: Any) -> None:
 
 
 def list_tools(mode: str) -> list[dict[str, Any]]:
+    if mode.startswith("@"):  # a file has the mode, so that the same command can behave in another way
+        mode = Path(mode[1:]).read_text()
+    if mode == "more":
+        return [TOOL, {**TOOL, "name": "other"}, {**TOOL, "name": "third"}]
     if mode == "names":
         return [{**TOOL, "name": name} for name in NAMES]
     if mode == "changed":

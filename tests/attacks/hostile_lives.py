@@ -134,7 +134,7 @@ class Payer(Provider):
 def _read_transcript(text: str) -> set[int]:
     """Return the invoices that a transcript or a summary settles.
 
-    A transcript does not tell which result is of which call, so that one payment settles all calls of its turn.
+    A transcript does not show which result is of which call, so that one payment settles all calls of its turn.
     """
     found = {int(number) for line in text.splitlines() if line.startswith(SETTLED) for number in line.split()[1:]}
     for turn in text.split("ASSISTANT: ")[1:]:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
+from dragoman.cli.mcp import read_headers
 from dragoman.log import SqliteLog
 
 from ..server import Connection, Server
@@ -163,6 +164,48 @@ def test_tools_with_odd_names_are_reported_at_the_start(server: Server, workspac
     result = run(server, workspace, "--mcp", f"{sys.executable} {program} names")
     assert "the tool 'b\\u0430sh' is refused: a name must be" in result.stdout
     assert "with read_file, list_files, search, edit_file, bash, ok-name_1.x\n" in result.stdout
+
+
+def test_changed_tools_of_a_server_are_left_out_until_accepted(workspace: Path) -> None:
+    pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+    program, mode = Path(__file__).parent.parent / "attacks" / "evil_mcp.py", workspace.parent / "mode"
+    shown: list[tuple[bool, bool]] = []
+    for name, more in (("plain", []), ("changed", []), ("changed", ["--mcp-accept"]), ("changed", [])):
+        mode.write_text(name)
+        with Background(Scripted(("So.", []))) as server:
+            result = run(server, workspace, "--mcp", f"{sys.executable} {program} @{mode}", *more)
+        text = " ".join(result.stdout.split())
+        shown.append(("bash, echo, other" in text, "pinned; --mcp-accept accepts it" in text))
+    assert shown == [(True, False), (False, True), (True, False), (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--mcp-bearer", "NO_SUCH"], "the environment variable NO_SUCH is not set"),
+        (["--mcp-header", "X-Key"], "must be [ORIGIN=]NAME:VARIABLE"),
+        (["--mcp-bearer", "https://other.example=MCP_KEY"], "no --mcp URL has the origin https://other.example"),
+        (["--mcp", "https://b.example/mcp", "--mcp-bearer", "MCP_KEY"], "name the origin it is for; there are 2"),
+    ],
+)
+def test_headers_of_servers_that_cannot_be_meant(workspace: Path, options: list[str], complaint: str) -> None:
+    with Background(Scripted(("So.", []))) as server:
+        result = run(server, workspace, "--mcp", "https://a.example/mcp", *options, MCP_KEY="k-secret-value")
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.replace("│", " ").split())
+    assert "k-secret-value" not in result.output
+
+
+def test_headers_of_servers_are_bound_to_their_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A", "key-a")
+    monkeypatch.setenv("B", "key-b")
+    urls = ["https://a.example/mcp", "https://b.example:8443/x?y"]
+    bearers, headers = ("https://a.example=A",), ("https://B.example:8443=X-Key:B",)
+    assert read_headers(urls, bearers, headers) == {
+        "https://a.example": {"Authorization": "Bearer key-a"},
+        "https://b.example:8443": {"X-Key": "key-b"},
+    }
+    assert read_headers(urls[:1], ("A",), ()) == {"https://a.example": {"Authorization": "Bearer key-a"}}
 
 
 @pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import sys
+from typing import Any
 
+import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ImageContent, TextContent
@@ -55,9 +57,31 @@ def talk() -> str:
     return "word " * 10_000
 
 
+@server.tool()
+def leak() -> str:
+    """Repeat the header that came with every request."""
+    return f"you sent {os.environ.get('MCP_EXPECTED')}"
+
+
+def guard(app: Any, expected: str) -> Any:
+    """Return an application that refuses requests without the expected header, and repeats what it was sent."""
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope.get("headers") or {}).get(b"authorization", b"")
+        if scope["type"] != "http" or given == expected.encode():
+            await app(scope, receive, send)
+            return
+        body = b"refused: " + given
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": body})
+
+    return guarded
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--broken"]:
         sys.exit("it does not start")
     if sys.argv[1:2] == ["--http"]:
-        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
+        app = guard(server.streamable_http_app(), os.environ["MCP_EXPECTED"])
+        uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")
     server.run("stdio")

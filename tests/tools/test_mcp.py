@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from dragoman.log import SqliteLog
 from dragoman.messages import Image, Inline, Text
@@ -24,6 +29,7 @@ from ..session.playing import call, of, propose
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
+TOKEN, WRONG = "tok-73b1f6c0a9d2", "tok-another-and-wrong"
 COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
 
@@ -53,7 +59,7 @@ async def test_the_tools_of_a_server(server: McpServer, tmp_path: Path) -> None:
 
 async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
-    assert set(tools) == {"add", "fail", "show", "keys", "vanish", "sleep", "talk"}
+    assert set(tools) == {"add", "fail", "show", "keys", "vanish", "sleep", "talk", "leak"}
     assert tools["add"].side_effect == "none"
     assert tools["keys"].side_effect == "execute"  # what nobody vouched for counts as the worst
     assert tools["add"].description.parameters["required"] == ["a", "b"]
@@ -83,19 +89,78 @@ async def test_a_server_that_vanishes_is_a_failure_and_no_observation(server: Mc
         await box.execute("add", {"a": 1, "b": 1})
 
 
-async def test_a_server_at_a_url() -> None:
+async def test_a_server_at_a_url_that_wants_a_token(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with subprocess.Popen([*COMMAND, "--http", str(port)], stderr=subprocess.DEVNULL) as process:
+    url, bearer = f"http://127.0.0.1:{port}/mcp", {"Authorization": f"Bearer {TOKEN}"}
+    environment = {**os.environ, "MCP_EXPECTED": bearer["Authorization"]}
+    command = [*COMMAND, "--http", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
         try:
             while not await asyncio.to_thread(_answers, port):
                 assert process.poll() is None
-            async with McpServer(f"http://127.0.0.1:{port}/mcp?key=k-secret", start_timeout=20) as server:
-                assert server.label == f"http://127.0.0.1:{port}/mcp"
-                assert (await Toolbox(server.tools).execute("add", {"a": 2, "b": 3})).content == "5"
+            with caplog.at_level(logging.DEBUG):
+                server = McpServer(f"{url}?key=k-secret", start_timeout=20, headers=bearer)
+                async with server:
+                    assert server.label == url
+                    box = Toolbox(server.tools)
+                    assert (await box.execute("add", {"a": 2, "b": 3})).content == "5"
+                    seen = await box.execute("leak", {})
+                    assert (seen.content, TOKEN in str(seen.details)) == ("you sent Bearer [hidden]", False)
+                for headers in ({}, {"Authorization": f"Bearer {WRONG}"}):
+                    with pytest.raises(ToolFailure) as caught:
+                        await McpServer(url, start_timeout=20, headers=headers).open()
+                    assert caught.value.kind == "not_started"
+                    assert WRONG not in "".join(traceback.format_exception(caught.value))
+            assert TOKEN not in caplog.text + repr(server)
+            assert WRONG not in caplog.text
         finally:
             process.kill()
+
+
+async def test_a_token_does_not_follow_a_redirect_to_another_origin() -> None:
+    received: list[Any] = []
+
+    async def keep(request: web.Request) -> web.Response:
+        received.append(dict(request.headers))
+        return web.Response(status=500)
+
+    async def redirect(request: web.Request) -> web.Response:
+        asked.append(request.headers.get("X-Key"))
+        return web.Response(status=307, headers={"Location": str(other.make_url("/mcp"))})
+
+    asked: list[Any] = []
+    there, here = web.Application(), web.Application()
+    there.router.add_route("*", "/mcp", keep)
+    here.router.add_route("*", "/mcp", redirect)
+    async with TestServer(there) as other, TestServer(here) as first:
+        with pytest.raises(ToolFailure) as caught:
+            await McpServer(str(first.make_url("/mcp")), start_timeout=20, headers={"X-Key": TOKEN}).open()
+    assert asked
+    assert set(asked) == {TOKEN}
+    assert TOKEN not in str(received)
+    assert TOKEN not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "words"),
+    [
+        ("http://mcp.example.com/", {"Authorization": TOKEN}, "would be sent unencrypted"),
+        (["server"], {"Authorization": TOKEN}, "a program has none"),
+        ("https://mcp.example.com/", {"X Key": TOKEN}, "'X Key' is not a header"),
+        ("https://mcp.example.com/", {"X-Key": f"{TOKEN}\r\nX-Other: 1"}, "not printable ASCII"),
+        ("https://mcp.example.com/", {"X-Key": " "}, "value is empty"),
+    ],
+)
+def test_headers_that_cannot_be_sent_safely_are_refused(target: Any, headers: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        McpServer(target, headers=headers)
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_label_has_neither_user_nor_query() -> None:
+    assert McpServer("https://ann:pw@mcp.example.com:8443/a?key=k").label == "https://mcp.example.com:8443/a"
 
 
 def _answers(port: int) -> bool:

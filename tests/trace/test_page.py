@@ -309,7 +309,7 @@ READ: Any = {"path": "notes.txt"}
 
 
 def tell_rich(log: SqliteLog, session: str = "rich") -> None:
-    """Tell a run with Markdown, a diff and JSON in which a rule allows a read."""
+    """Record a run with Markdown, a diff and JSON in which a rule allows a read."""
     story: list[Payload] = [
         SessionStarted("Look around", "claude-sonnet-4-6", "anthropic", ("read_file",)),
         *call(1, (100, 20, 0), "0.01"),
@@ -348,7 +348,7 @@ def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, 
     assert "<b>now</b>" in shown.inner_text()  # markup of the text stays text
     assert "https://example.org/add" in shown.inner_text()
     assert page.locator("#timeline a, #timeline img, #timeline b").count() == 0  # nothing to follow, nothing to load
-    # The read that a rule allowed is folded, and says what it read.
+    # The read that a rule allowed is folded to a line with its path.
     card = page.locator(".proposal")
     assert card.get_attribute("open") is None
     expect(card.locator(".gist")).to_have_text("notes.txt")

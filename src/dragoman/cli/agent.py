@@ -37,7 +37,6 @@ from ..session import (
 )
 from ..tools import (
     ExecutableTool,
-    McpServer,
     ToolFailure,
     find_sandbox,
     hide_memory,
@@ -50,6 +49,7 @@ from .completion import ModelName
 from .doctor import doctor
 from .errors import EXIT_CODES, WrongFile, report_errors
 from .log import log_option, open_log_at
+from .mcp import mcp_options, open_servers
 from .options import default_model, model_options, open_model
 from .sessions import find_session
 
@@ -124,7 +124,7 @@ class _Agent(click.Command):
     "the model summarises old turns.",
 )
 @click.option("--plugin", "plugins", multiple=True, metavar="NAME", help="Tools of another package that it may use.")
-@click.option("--mcp", "servers", multiple=True, metavar="COMMAND", help="An MCP server whose tools it may use, too.")
+@mcp_options
 @click.option("--network", is_flag=True, help="Let commands in the sandbox use the network.")
 @click.option(
     "--readable",
@@ -162,6 +162,7 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
     view = AgentView(as_json=as_json)
     logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is on record, and shown
     lines = Lines()
+    options["lines"] = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
     approver = make_approver(view, lines, always=options["mode"] == "ask")
     is_watched = sys.stdin.isatty() and sys.stdout.isatty()
     follow_up = lines if is_watched and not as_json and not options["once"] else None
@@ -289,12 +290,7 @@ async def _open_tools(workspace: Path, options: dict[str, Any], view: AgentView)
             tools += plugin_tools(options["plugins"])
         except ValueError as error:
             raise click.UsageError(f"--plugin: {error}") from error
-        for line in options["servers"]:
-            target: str | list[str] = line if line.startswith(("http://", "https://")) else shlex.split(line)
-            server = await stack.enter_async_context(McpServer(target))
-            tools += server.tools
-            for reason in server.refused:
-                view.note(reason)
+        tools += await open_servers(stack, options, view, options["lines"])
         yield tools
 
 

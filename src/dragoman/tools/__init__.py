@@ -20,6 +20,7 @@ from typing import Any
 
 from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
+from .pins import AcceptChange, ToolChange, ToolPins
 from .plugins import plugin_tools
 from .process import ProcessTool, clean_environment
 from .protection import Protection, hide_memory, list_protections
@@ -40,6 +41,7 @@ from .workspace import BashTool, PathError, Workspace, workspace_tools
 __all__ = [
     "DEFAULT_OUTPUT_LIMIT",
     "DEFAULT_TIMEOUT",
+    "AcceptChange",
     "BashTool",
     "ExecutableTool",
     "FailureKind",
@@ -53,7 +55,9 @@ __all__ = [
     "RecordedRun",
     "RecordedTool",
     "Sandbox",
+    "ToolChange",
     "ToolFailure",
+    "ToolPins",
     "Toolbox",
     "Workspace",
     "clean_environment",

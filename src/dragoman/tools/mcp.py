@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import inspect
 import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
+from urllib.parse import urlsplit
+
+import msgspec
 
 from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
+from ..wire.urls import is_loopback
+from .pins import AcceptChange, ToolPins
 from .process import KeptOutput, open_pipe, supervise
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
@@ -29,6 +36,9 @@ _MAX_COMPLAINTS = 4000  # bytes of standard error that are kept
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAME_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'"
 _SHOWN = 60  # characters of a refused name
+_SHORTEST_SECRET = 8
+_READ_TIMEOUT = 300.0  # seconds: a server may hold a stream of events open
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MAX_REASONS = 20
 
 
@@ -42,6 +52,10 @@ class McpServer:
 
     A program gets a clean environment: hand it what it needs in ``env``. Tools whose names are not plain
     ASCII of at most 64 characters are left out; ``refused`` has the reasons.
+
+    ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, go to the origin of the URL alone, and their values
+    are hidden in errors and in what tools return. With ``pins``, a tool whose definition is not the pinned one is
+    offered only if ``accept`` agrees.
     """
 
     def __init__(
@@ -55,12 +69,20 @@ class McpServer:
         timeout: float | None = DEFAULT_TIMEOUT,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
         start_timeout: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+        pins: ToolPins | None = None,
+        accept: AcceptChange | None = None,
     ) -> None:
         if isinstance(target, str) and not target.startswith(("http://", "https://")):
             raise ValueError("target: must be a URL, or a list of the program and its arguments")
         if not target:
             raise ValueError("target: is empty")
         self._target = target
+        self._headers = dict(headers or {})
+        _check_headers(self._headers, target)
+        self._secrets = tuple([_strip_scheme(value) for value in self._headers.values()])
+        self._pins = pins
+        self._accept = accept
         self._prefix = prefix
         self._env = dict(env or {})
         self._cwd = cwd
@@ -76,8 +98,20 @@ class McpServer:
 
     @property
     def label(self) -> str:
-        """What it is, without its arguments, in which people put keys."""
-        return self._target.partition("?")[0] if isinstance(self._target, str) else self._target[0]
+        """The program or the URL, without arguments, user and query, which may hold keys."""
+        if not isinstance(self._target, str):
+            return os.fspath(self._target[0])
+        parts = urlsplit(self._target)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
+    def key(self) -> str:
+        """The name under which its tools are pinned: the label, and a hash of all arguments or the query."""
+        if self._target == self.label:
+            return self.label
+        given = self._target if isinstance(self._target, str) else [os.fspath(part) for part in self._target]
+        whole = msgspec.json.encode(given)
+        return f"{self.label} {hashlib.sha256(whole).hexdigest()[:16]}"
 
     async def open(self) -> None:
         """Start the server and read its list of tools; ``ToolFailure`` if that does not work."""
@@ -88,6 +122,7 @@ class McpServer:
         try:
             async with asyncio.timeout(self._start_timeout):
                 await ready
+            await self._check_pins()  # which may ask a person, and that takes time
         except TimeoutError:
             await self.close()
             raise ToolFailure("not_started", f"{self.label}: not ready after {self._start_timeout:g} s") from None
@@ -124,11 +159,12 @@ class McpServer:
             await asyncio.wait([asking, self._owner], return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise ToolFailure("lost", f"{self.label}: the connection ended during the call")
-            return _observe(asking.result())
+            return _observe(asking.result(), self._secrets)
         except ToolFailure:
             raise
         except Exception as error:
-            raise ToolFailure("crashed", f"{self.label}: {type(error).__name__}: {error}") from error
+            message = f"{self.label}: {type(error).__name__}: {scrub(str(error), self._secrets)}"
+            raise ToolFailure("crashed", message) from (None if self._secrets else error)
         finally:
             if not asking.done():
                 asking.cancel()
@@ -151,8 +187,8 @@ class McpServer:
                     pipe.close_write_end()
                     await asyncio.wait([pipe.ended], timeout=1)
                     message = f"{self.label}: {_innermost(error)}{_quote_end(complaints)}"
-                    failure = ToolFailure("not_started", message)
-                    failure.__cause__ = error
+                    failure = ToolFailure("not_started", scrub(message, self._secrets))
+                    failure.__cause__ = None if self._secrets else error
                     ready.set_exception(failure)
 
     async def _connect(self, stack: contextlib.AsyncExitStack, errors_to: int) -> Any:
@@ -162,11 +198,40 @@ class McpServer:
         except ImportError:
             raise ToolFailure("not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'") from None
         if isinstance(self._target, str):
-            return await stack.enter_async_context(Client(self._target))
+            return await stack.enter_async_context(Client(await self._open_http(stack, self._target)))
         command, *rest = supervise([os.fspath(part) for part in self._target])
         parameters = StdioServerParameters(command=command, args=rest, env=self._env, cwd=self._cwd)
         complaints = stack.enter_context(os.fdopen(os.dup(errors_to), "w"))
         return await stack.enter_async_context(Client(stdio_client(parameters, errlog=complaints)))
+
+    async def _open_http(self, stack: contextlib.AsyncExitStack, url: str) -> Any:
+        """Return a transport that adds the headers to requests to the server's own origin, and to no other."""
+        import httpx2  # comes with the protocol's library
+        from mcp.client.streamable_http import streamable_http_client
+
+        origin = _find_origin(url)
+
+        async def add_headers(request: Any) -> None:
+            if _find_origin(str(request.url)) == origin:
+                request.headers.update(self._headers)
+
+        patience = httpx2.Timeout(self._start_timeout, read=_READ_TIMEOUT)
+        http = httpx2.AsyncClient(timeout=patience, event_hooks={"request": [add_headers]})
+        return streamable_http_client(url, http_client=await stack.enter_async_context(http))
+
+    async def _check_pins(self) -> None:
+        """Leave out the tools that are not as pinned, unless they are accepted; pin the others."""
+        if self._pins is None:
+            return
+        left_out: set[str] = set()
+        for change in self._pins.find_changes(self.key, self.tools):
+            answer = self._accept(change) if self._accept is not None else False
+            if not (await answer if inspect.isawaitable(answer) else answer):
+                left_out.add(change.tool.name)
+                what = "is new" if change.pinned is None else "has another definition"
+                self.refused.append(f"{self.label}: the tool {change.tool.name} {what} since its tools were pinned")
+        self.tools = [tool for tool in self.tools if tool.name not in left_out]
+        self._pins.keep(self.key, self.tools)
 
     def _take_tools(self, found: list[Any]) -> None:
         """Keep the tools with usable names, and note the others in ``refused``."""
@@ -222,19 +287,56 @@ async def _list(client: Any) -> list[Any]:
     raise ToolFailure("not_started", f"its list of tools has no end (more than {_MAX_PAGES} pages)")
 
 
-def _observe(result: Any) -> Observation:
-    """What a server answered. A kind of content with no place in a message is named, not dropped."""
+def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> None:
+    if not headers:
+        return
+    if not isinstance(target, str):
+        raise ValueError("headers: a program has none; give it what it needs in env")
+    parts = urlsplit(target)
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ValueError("headers: would be sent unencrypted; use an https:// URL")
+    for name, value in headers.items():
+        # The value is not quoted: it is a secret.
+        if not _HEADER.fullmatch(name) or not value.isascii() or not value.isprintable() or not value.strip():
+            raise ValueError(f"headers: {name!a} is not a header, or its value is empty or not printable ASCII")
+
+
+def _strip_scheme(value: str) -> str:
+    """Return the secret of a header: the value, without ``Bearer`` or ``Basic``."""
+    return re.sub(r"^(?:bearer|basic|token)\s+", "", value, flags=re.IGNORECASE)
+
+
+def _find_origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _hide(value: Any, secrets: Sequence[str]) -> Any:
+    """Return a value without the secrets: some servers repeat the headers they were sent."""
+    if isinstance(value, str):
+        for secret in secrets:
+            # A very short one is part of ordinary words.
+            value = value.replace(secret, "[hidden]") if len(secret) >= _SHORTEST_SECRET else value
+        return value
+    if isinstance(value, dict):
+        return {_hide(key, secrets): _hide(item, secrets) for key, item in value.items()}
+    return [_hide(item, secrets) for item in value] if isinstance(value, list) else value
+
+
+def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
+    """Return the result of a call, with the secrets hidden; content that no message has a place for is named."""
     blocks: list[UserBlock] = []
     for item in result.content:
         if item.type == "text":
-            blocks.append(Text(item.text))
+            blocks.append(Text(_hide(item.text, secrets)))
         elif item.type == "image":
             blocks.append(Image(Inline(item.data), item.mime_type))
         elif item.type == "resource" and getattr(item.resource, "text", None) is not None:
-            blocks.append(Text(f"[resource {item.resource.uri}]\n{item.resource.text}"))
+            blocks.append(Text(_hide(f"[resource {item.resource.uri}]\n{item.resource.text}", secrets)))
         else:
             blocks.append(Text(f"[{item.type}: a kind of content that a message has no place for]"))
-    details = {"structured_content": result.structured_content} if result.structured_content is not None else {}
+    structured = result.structured_content
+    details = {"structured_content": _hide(structured, secrets)} if structured is not None else {}
     if all(isinstance(block, Text) for block in blocks):
         text = "\n".join([block.text for block in blocks if isinstance(block, Text)])
         return Observation(text, bool(result.is_error), details=details)

@@ -109,12 +109,12 @@ class Reader:
         return {"matches": [{"seq": each.seq, "excerpt": find_excerpt(each, query)} for each in found]}
 
     def count(self, session: str) -> dict[str, Any]:
-        """What a session comes to."""
+        """Return the totals of a session."""
         totals = msgspec.to_builtins(count_totals(self._log, session))
         return {**totals, "goal": trim(totals.get("goal"), 2000)}
 
     def check_chain(self, session: str) -> dict[str, Any]:
-        """Is the session's chain whole, and if not, where does it break?"""
+        """Return whether the chain of a session verifies, and if not, where it breaks."""
         report = self._log.verify(session)
         found = msgspec.to_builtins(report.first) if report.first is not None else None
         return {"ok": report.ok, "records": report.records, "break": found}
@@ -122,7 +122,7 @@ class Reader:
     # --- records ------------------------------------------------------------------------------------
 
     def read_page(self, session: str, after: int = 0, limit: int = 500) -> dict[str, Any]:
-        """The next steps of a session, each with what does not follow from the ones before it."""
+        """Return the next steps of a session, each with what does not follow from the ones before it."""
         records = list(islice(self._log.read(session, after), limit))
         if not records:
             return {"steps": [], "last": after}
@@ -132,7 +132,7 @@ class Reader:
         return {"steps": steps, "last": records[-1].seq}
 
     def _recall(self, session: str, after: int, first: LogRecord) -> Evidence:
-        """What was known before ``first``; its ``previous`` is the hash that a kept state is filed under."""
+        """Return what was known before ``first``; its ``previous`` is the hash that a kept state is filed under."""
         known = self._known.get((session, after, first.previous))
         if known is not None:
             return known.copy()
@@ -156,7 +156,7 @@ class Reader:
         return {**msgspec.to_builtins(step), "data": trim(record.data)}
 
     def read_record(self, session: str, seq: int) -> dict[str, Any] | None:
-        """One record as it is stored, or ``None`` when there is none."""
+        """Return one record as it is stored, or ``None`` when there is none."""
         record = self.find_record(session, seq)
         if record is None:
             return None
@@ -170,12 +170,12 @@ class Reader:
         }
 
     def find_record(self, session: str, seq: int) -> LogRecord | None:
-        """The record of this number, or ``None``."""
+        """Return the record of this number, or ``None``."""
         found = next(self._log.read(session, seq - 1), None) if seq > 0 else None
         return found if found is not None and found.seq == seq else None
 
     def read_exchange(self, session: str, request_id: str) -> dict[str, Any] | None:
-        """What was asked in one call and what came back, from the records that tell; ``None`` when none does."""
+        """Return the request and the reply of one call, from its records; ``None`` when there are none."""
         messages: list[Any] = []
         asked: dict[str, Any] = {}
         heard: list[dict[str, Any]] = []
@@ -200,7 +200,7 @@ def _cut(text: str) -> dict[str, Any]:
 
 
 def trim(value: Any, longest: int = _TEXT, depth: int = 0) -> Any:
-    """The value with long texts and lists cut; what was cut says so."""
+    """Return the value with long texts and lists cut, each with a mark."""
     if isinstance(value, str):
         return value if len(value) <= longest else f"{value[:longest]}… ({len(value) - longest} characters more)"
     if depth >= _DEEPEST and isinstance(value, dict | list):

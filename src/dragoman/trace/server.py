@@ -151,7 +151,7 @@ class _Site:
             return self._refuse(404, "there is nothing here")
         try:
             return await handler(request)
-        except SessionError as error:  # the question was answered meanwhile
+        except SessionError as error:  # the question has an answer by now
             return self._refuse(409, scrub(str(error)))
         except LogError as error:
             return self._refuse(500, scrub(str(error)))
@@ -172,7 +172,7 @@ class _Site:
         return self.web.Response(body=body, content_type=kind, charset="utf-8")
 
     def _answer(self, read: _Read) -> _Handler:
-        """A handler that reads in a thread and sends JSON; ``None`` is "there is no such thing"."""
+        """Return a handler that reads in a thread and sends JSON; ``None`` is a 404."""
 
         async def handle(request: web.Request) -> web.Response:
             found = await asyncio.to_thread(read, self._reader, request.query)
@@ -183,7 +183,7 @@ class _Site:
         return handle
 
     async def _send_line(self, request: web.Request) -> web.Response:
-        """The whole record, however long, as a file."""
+        """Send the complete record, however long, as a file."""
         session, seq = _text(request.query, "session"), _number(request.query, "seq")
         record = await asyncio.to_thread(self._reader.find_record, session, seq)
         if record is None:
@@ -192,7 +192,7 @@ class _Site:
         return self._send(record.line + b"\n", headers=headers)
 
     async def _send_export(self, request: web.Request) -> web.Response:
-        """The session as one HTML file."""
+        """Send the session as one HTML file."""
         session = _text(request.query, "session")
         try:
             page = await asyncio.to_thread(export_html, self._log, session)
@@ -204,7 +204,7 @@ class _Site:
     # decisions
 
     async def _send_questions(self, _: web.Request) -> web.Response:
-        """The open questions, and the token that an answer needs; nothing where answers are not allowed."""
+        """Send the open questions and the token that an answer needs; nothing where answers are not allowed."""
         if self._approvals is None:
             return self._send(msgspec.json.encode({"approve": False, "questions": []}))
         questions = await asyncio.to_thread(self._approvals.list_questions)

@@ -1,0 +1,124 @@
+"""MCP servers of ``dragoman agent``: their options, headers from the environment, and tools that changed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from ..replay import make_printable
+from ..tools import AcceptChange, ExecutableTool, McpServer, ToolChange, ToolPins
+from .agent_view import AgentView
+from .approval import Lines
+
+_PINS = "mcp-tools.json"
+
+
+def mcp_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of MCP servers."""
+    options = [
+        click.option(
+            "--mcp", "servers", multiple=True, metavar="COMMAND",
+            help="An MCP server whose tools it may use, too: a command or a URL.",
+        ),
+        click.option(
+            "--mcp-bearer", "bearers", multiple=True, metavar="[ORIGIN=]VARIABLE",
+            help="Send the value of an environment variable as a bearer token to the MCP server at a URL. With several "
+            "such servers, ORIGIN, such as https://mcp.example.com, is the one it is for.",
+        ),
+        click.option(
+            "--mcp-header", "headers", multiple=True, metavar="[ORIGIN=]NAME:VARIABLE",
+            help="The same in a header of that name.",
+        ),
+        click.option(
+            "--mcp-accept", is_flag=True,
+            help="Accept tools of MCP servers that are new or changed since their first use; else you are asked.",
+        ),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+async def open_servers(
+    stack: AsyncExitStack, options: dict[str, Any], view: AgentView, lines: Lines | None
+) -> list[ExecutableTool]:
+    """Open the MCP servers that the options name, and return their tools; ``lines`` are asked about changed tools."""
+    targets = [_read_target(line) for line in options["servers"]]
+    headers = read_headers([each for each in targets if isinstance(each, str)], options["bearers"], options["headers"])
+    pins = ToolPins(_find_pins())
+    tools: list[ExecutableTool] = []
+    for target in targets:
+        given = headers.get(find_origin(target), {}) if isinstance(target, str) else None
+        accept = _make_accept(lines, always=options["mcp_accept"])
+        try:
+            server = McpServer(target, headers=given, pins=pins, accept=accept)
+        except ValueError as error:
+            raise click.UsageError(f"--mcp: {error}") from error
+        await stack.enter_async_context(server)
+        tools += server.tools
+        for reason in server.refused:
+            view.note(f"{reason}; --mcp-accept accepts it" if reason.endswith("pinned") else reason)
+    return tools
+
+
+def _read_target(line: str) -> str | list[str]:
+    return line if line.startswith(("http://", "https://")) else shlex.split(line)
+
+
+def find_origin(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
+
+
+def read_headers(urls: list[str], bearers: tuple[str, ...], headers: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """Return the headers of each origin, with the values of the environment variables that the options name."""
+    origins = list(dict.fromkeys(map(find_origin, urls)))
+    found: dict[str, dict[str, str]] = {}
+    for option, text in [*[("--mcp-bearer", each) for each in bearers], *[("--mcp-header", each) for each in headers]]:
+        is_bound = text.startswith(("http://", "https://"))
+        origin, rest = (find_origin(text.partition("=")[0]), text.partition("=")[2]) if is_bound else ("", text)
+        if not is_bound and len(origins) != 1:
+            raise click.UsageError(f"{option} {text}: name the origin it is for; there are {len(origins)} --mcp URLs")
+        origin = origin or origins[0]
+        if origin not in origins:
+            raise click.UsageError(f"{option}: no --mcp URL has the origin {origin}")
+        name, _, variable = rest.rpartition(":") if option == "--mcp-header" else ("Authorization", "", rest)
+        if not name or not variable:
+            raise click.UsageError(f"{option} {text}: must be [ORIGIN=]NAME:VARIABLE")
+        value = os.environ.get(variable)
+        if not value:
+            raise click.UsageError(f"{option}: the environment variable {variable} is not set")
+        found.setdefault(origin, {})[name] = f"Bearer {value}" if option == "--mcp-bearer" else value
+    return found
+
+
+def _find_pins() -> Path:
+    import platformdirs
+
+    return platformdirs.user_data_path("dragoman") / _PINS
+
+
+def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:
+    """Return what decides about a changed tool: the option, the person at the terminal, or nothing."""
+    if always:
+        return lambda change: True
+    if lines is None:
+        return None
+
+    async def ask(change: ToolChange) -> bool:
+        what = "is new" if change.pinned is None else "has another definition than when you first used it"
+        click.echo(f"{change.server}: the tool {change.tool.name} {what}. It describes itself as:", err=True)
+        click.echo(f"  {make_printable(change.tool.description)}", err=True)
+        click.echo("offer it to the model? [y]es, [n]o: ", nl=False, err=True)
+        line = await lines.read()
+        return (line or "").strip().casefold() in ("y", "yes")
+
+    return ask

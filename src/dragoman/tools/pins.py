@@ -1,0 +1,65 @@
+"""Definitions of tools, pinned by hash, so that a server cannot change what a tool claims to do unnoticed.
+
+The first list of a server is pinned as it is. From then on, a tool that is new or whose definition (name, description,
+schema) has changed is a ``ToolChange``, which has to be accepted before the tool is offered to a model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from ..messages import Tool
+from .runtime import ExecutableTool, ToolFailure
+
+
+class ToolChange(Struct, frozen=True):
+    """A tool that is not as pinned: its definition now, and the pinned hash, ``None`` for a new tool."""
+
+    server: str
+    tool: Tool
+    pinned: str | None
+
+
+AcceptChange: TypeAlias = Callable[[ToolChange], "bool | Awaitable[bool]"]
+
+
+class ToolPins:
+    """The pinned tools of servers, in a file of JSON: by server and tool, the SHA-256 of the definition."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def find_changes(self, server: str, tools: Sequence[ExecutableTool]) -> list[ToolChange]:
+        """Return the tools that are not as pinned; none for a server that has no pins yet."""
+        pinned = self._load().get(server)
+        if pinned is None:
+            return []
+        changed = [tool for tool in tools if pinned.get(tool.name) != tool.digest]
+        return [ToolChange(server, tool.description, pinned.get(tool.name)) for tool in changed]
+
+    def keep(self, server: str, tools: Sequence[ExecutableTool]) -> None:
+        """Pin these tools. Pins of other tools stay: a tool that comes back in another form is a change."""
+        pins = self._load()
+        before = pins.get(server)
+        after = {**(before or {}), **{tool.name: tool.digest for tool in tools}}
+        if before == after:
+            return
+        pins[server] = after
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(pins, order="sorted"), indent=2) + b"\n")
+        partial.replace(self.path)
+
+    def _load(self) -> dict[str, dict[str, str]]:
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=dict[str, dict[str, str]])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise ToolFailure("not_started", f"{self.path}: pinned tools cannot be read: {error}") from error
