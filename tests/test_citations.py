@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dragoman import (
-    Assistant,
     Capabilities,
     Citation,
     Continuity,
@@ -168,25 +167,6 @@ def test_sources_are_not_sent_back_and_no_loss(wire: str) -> None:
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 
 
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        (PICTURE, True),
-        ({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, True),
-        ({"type": "image_generation_call", "result": "aGk="}, True),
-        ({"type": "image_generation_call", "result": "aGk=", "output_format": "png"}, True),
-        ({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}, False),
-        ({"image_url": {"url": "data:image/png,x"}}, False),
-        ({"image_url": {"url": "https://example.com/a.png"}}, False),
-        ({"type": "web_search_call"}, False),
-        ("text", False),
-    ],
-)
-def test_pictures_of_any_wire_are_found(data: Any, found: bool) -> None:
-    said = Assistant([Opaque(data)])
-    assert said.images == ((Image(Inline("aGk="), "image/png"),) if found else ())
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_pictures_beside_a_text(stream: bool) -> None:
     part = {"content": "Here.", "images": [PICTURE]}
@@ -226,6 +206,54 @@ def test_clients_of_responses_receive_the_sources_of_others() -> None:
     assert item["content"][0]["annotations"] == [
         {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": len(said.text)}
     ]
+
+
+def test_streams_of_responses_have_the_sources_of_each_text() -> None:
+    """A Claude upstream cites in each of its texts; the first is over before its sources are known."""
+    texts = [{"type": "text", "text": word, "citations": [search(word)]} for word in ("One.", "Two.")]
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    body = {"content": [texts[0], call, texts[1], {"type": "text", "text": "Three."}], "stop_reason": "end_turn"}
+    request = Request([User("x")], stream=True)
+    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, Capabilities())
+    decoder = codec.decoder(request, Assembler(issuer=Issuer("anthropic")))
+    encoder = SERVER_CODECS["responses"].encoder(Asked(request))
+    events = [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
+    written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
+    frames = [json.loads(line[6:]) for line in written.decode().splitlines() if line.startswith("data: {")]
+    added = [frame for frame in frames if frame["type"] == "response.output_text.annotation.added"]
+    cited = [
+        {"type": "url_citation", "url": URL, "title": word, "start_index": 0, "end_index": 4}
+        for word in ("One.", "Two.")
+    ]
+    assert [(frame["output_index"], frame["annotation"]) for frame in added] == [(0, cited[0]), (2, cited[1])]
+    assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
+    output = frames[-1]["response"]["output"]
+    assert [item["content"][0]["annotations"] for item in output if item["type"] == "message"] == [
+        *[[c] for c in cited],
+        [],
+    ]
+    done = [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"]
+    assert done[-1] == output[-1]
+
+
+def search(title: str) -> dict[str, Any]:
+    return {"type": "web_search_result_location", "url": URL, "title": title, "cited_text": "c", "encrypted_index": "e"}
+
+
+def test_streams_of_responses_keep_what_the_issuer_cites() -> None:
+    """The last text is open when its sources come: its own done events have them."""
+    own = {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": 3}
+    part = {"type": "output_text", "text": "Yes", "annotations": [own]}
+    item = {"type": "message", "role": "assistant", "phase": "final_answer", "content": [part]}
+    request = Request([User("x")], stream=True)
+    codec = CODECS["responses"].connect("m", "https://api.example.com", None, Capabilities())
+    decoder = codec.decoder(request, Assembler(issuer=Issuer("responses")))
+    encoder = SERVER_CODECS["responses"].encoder(Asked(request))
+    body = json.dumps({"id": "r", "status": "completed", "output": [item]}).encode()
+    written = b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]]) + encoder.end()
+    frames = [json.loads(line[6:]) for line in written.decode().splitlines() if line.startswith("data: {")]
+    (done,) = [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"]
+    assert (done["phase"], done["content"][0]["annotations"]) == ("final_answer", [own])
 
 
 # --- summaries --------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from msgspec.structs import force_setattr
 
 from .citations import Citation, read_citations
 from .signatures import describe_function, schema_of
-from .summaries import find_picture, summarise_block
+from .summaries import summarise_block
 
 __all__ = [
     "DETAILS",
@@ -124,7 +124,7 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """A picture for the model to see.
+    """A picture for the model to see, or one that a model made, which has ``continuity``.
 
     ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to an address
     that is never fetched here, and ``Image(data)`` takes bytes. ``media_type`` is taken from the file's name or
@@ -135,6 +135,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     media_type: str | None = None
     detail: Detail | None = None
     cache: bool = False
+    continuity: Continuity | None = None
 
     if TYPE_CHECKING:
 
@@ -144,6 +145,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
             media_type: str | None = None,
             detail: Detail | None = None,
             cache: bool = False,
+            continuity: Continuity | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -301,7 +303,7 @@ class Opaque(Struct, frozen=True, tag="opaque", omit_defaults=True):
 
 
 UserBlock: TypeAlias = Text | Image | Document | Audio
-AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque | Audio
+AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque | Audio | Image
 
 
 # --- messages -------------------------------------------------------------------------------------
@@ -381,9 +383,8 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The pictures that the model made. They are ``Opaque`` blocks, which only their issuer takes back."""
-        found = [find_picture(block.data) for block in self.content if type(block) is Opaque]
-        return tuple([Image(Inline(each[1]), each[0]) for each in found if each is not None])
+        """The pictures that the model made, without the state of their issuer: any model takes them from a user."""
+        return tuple([Image(block.source, block.media_type) for block in self.content if type(block) is Image])
 
     @property
     def citations(self) -> tuple[Citation, ...]:

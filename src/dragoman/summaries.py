@@ -1,11 +1,11 @@
-"""A provider's own block, read for people: a line about it, and the picture in it."""
+"""A provider's own block in one line, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["find_picture", "summarise_block"]
+__all__ = ["summarise_block"]
 
 _LENGTH = 200  # characters of each value
 _VALUES = 5
@@ -26,24 +26,6 @@ def summarise_block(data: Any) -> str:
     values = list(dict.fromkeys(_values(data, 0)))
     more = f", and {len(values) - _VALUES} more" if len(values) > _VALUES else ""
     return f"{kind}: {'; '.join(values[:_VALUES])}{more}" if values else str(kind)
-
-
-def find_picture(data: Any) -> tuple[str, str] | None:
-    """Return the media type and the base64 data of a picture that the model made, in the form of any wire."""
-    if not isinstance(data, dict):
-        return None
-    inline, address = data.get("inlineData"), data.get("image_url")
-    if isinstance(inline, dict) and isinstance(inline.get("data"), str):
-        kind = inline.get("mimeType")
-        return (kind, inline["data"]) if isinstance(kind, str) and kind.startswith("image/") else None
-    url = address.get("url") if isinstance(address, dict) else None
-    if isinstance(url, str) and url.startswith("data:image/"):
-        head, _, body = url.removeprefix("data:").partition(";base64,")
-        return (head, body) if body else None
-    if data.get("type") == "image_generation_call" and isinstance(data.get("result"), str):
-        kind = data.get("output_format")
-        return f"image/{kind if isinstance(kind, str) else 'png'}", data["result"]
-    return None
 
 
 def _values(data: Any, depth: int) -> Iterator[str]:

@@ -12,9 +12,10 @@ from dragoman.events import MessageComplete, TextDelta
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from dragoman.gateway.policy import NEVER, rename_settings
+from dragoman.gateway.policy.hosted import Hosted, fit_hosted, read_hosted
 from dragoman.gateway.policy.translate import merge
 from dragoman.gateway.stops import StopCutter
-from dragoman.messages import Text
+from dragoman.messages import ServerTool, Text
 from tests.listed import Listed
 
 from .serving import serving
@@ -249,17 +250,110 @@ async def test_settings_are_mapped_or_reported() -> None:
                     assert holds(gateway.seen[0], expected), where
 
 
+# Tools that the provider runs: what a client asks for, and what each upstream is sent; a string is the refused field.
+BERLIN = {"type": "approximate", "city": "Berlin"}
+SEARCHING = {"type": "web_search_20250305", "name": "web_search"}
+INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
+HOSTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "responses",
+        {"tools": [{"type": "web_search", "user_location": BERLIN, "filters": {"allowed_domains": ["a.test"]}}]},
+        {
+            "anthropic": [{**SEARCHING, "allowed_domains": ["a.test"], "user_location": BERLIN}],
+            "gemini": "tools[0]",
+            "openai": "tools[0]",
+            "ollama": "tools[0]",
+        },
+    ),
+    (
+        "responses",
+        {"tools": [INTERPRETER, RESPONSES_TOOL]},
+        {"anthropic": [{"type": "code_execution_20250825", "name": "code_execution"}], "gemini": [], "openai": []},
+    ),
+    ("responses", {"tools": [{**INTERPRETER, "container": "cntr_1"}]}, {"anthropic": "tools[0]"}),
+    (
+        "anthropic",
+        {"tools": [{**SEARCHING, "type": "web_search_20260209", "allowed_domains": ["a.test"]}]},
+        {"responses": [{"type": "web_search", "filters": {"allowed_domains": ["a.test"]}}], "gemini": "tools[0]"},
+    ),
+    ("anthropic", {"tools": [SEARCHING]}, {"gemini": [{"googleSearch": {}}], "openai": "tools[0]"}),
+    (
+        "anthropic",
+        {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]},
+        {"gemini": [{"urlContext": {}}], "responses": "tools[0]"},
+    ),
+    (
+        "gemini",
+        {"tools": [{"googleSearch": {}}, {"codeExecution": {}}]},
+        {
+            "anthropic": [SEARCHING, {"type": "code_execution_20250825", "name": "code_execution"}],
+            "responses": [{"type": "web_search"}, INTERPRETER],
+            "ollama": "tools[0].googleSearch",
+        },
+    ),
+    (
+        "gemini",
+        {"tools": [{"googleSearch": {"excludeDomains": ["a"]}}]},
+        {"anthropic": [{**SEARCHING, "blocked_domains": ["a"]}]},
+    ),
+    (
+        "openai",
+        {"web_search_options": {"user_location": {"type": "approximate", "approximate": {"city": "Berlin"}}}},
+        {
+            "anthropic": [{**SEARCHING, "user_location": BERLIN}],
+            "responses": [{"type": "web_search", "user_location": BERLIN}],
+            "gemini": [{"googleSearch": {}}],
+            "ollama": "web_search_options",
+        },
+    ),
+]  # fmt: skip
+
+
+async def test_tools_that_both_providers_run_are_mapped_and_others_refused() -> None:
+    async with bench() as gateway:
+        for client, fields, wanted in HOSTED:
+            for model, expected in wanted.items():
+                status, headers, said = await gateway.ask(client, model, limited(client, fields))
+                where = (client, fields, model, said, gateway.seen, headers.get("x-dragoman-warnings"))
+                if isinstance(expected, str):
+                    assert (status, gateway.seen, expected in str(said)) == (400, [], True), where
+                    continue
+                assert status == 200, where
+                sent = [tool for tool in gateway.seen[0]["tools"] if not is_function(tool)]
+                assert sent == expected, where
+
+
+def is_function(tool: dict[str, Any]) -> bool:
+    return tool.get("type") == "function" or "functionDeclarations" in tool or "input_schema" in tool
+
+
+async def test_options_that_a_provider_lacks_are_reported() -> None:
+    async with bench() as gateway:
+        asked = {"tools": [{"type": "web_search", "search_context_size": "low"}, {"type": "web_search_preview"}]}
+        _, headers, _ = await gateway.ask("responses", "anthropic", limited("responses", asked))
+        assert headers["x-dragoman-warnings"].count("tool_option_dropped") == 1
+        assert gateway.seen[0]["tools"] == [SEARCHING]  # once, although the client names it twice
+
+
+def test_two_wires_share_a_tool_only_without_options() -> None:
+    asked = Hosted("web_search", {"allowed_domains": ["a"]})
+    assert fit_hosted(asked, {"anthropic", "responses"}, beside_functions=False) is None
+    plain = fit_hosted(Hosted("web_search", {}), {"anthropic", "responses"}, beside_functions=False)
+    assert plain == (ServerTool("web_search"), ())
+    assert fit_hosted(asked, {""}, beside_functions=False) is None
+    assert read_hosted("gemini", "googleSearch", 5) is None
+
+
 # What changes the meaning of the answer is refused, by the name that the client gave it.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("openai", {"logprobs": True}, "logprobs"),
     ("openai", {"modalities": ["text", "audio"]}, "modalities"),
-    ("openai", {"web_search_options": {"a": 1}}, "web_search_options"),
     ("openai", {"functions": [TOOL]}, "functions"),
-    ("responses", {"tools": [{"type": "web_search"}]}, "tools[0]"),
+    ("responses", {"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}, "tools[0]"),
     ("responses", {"top_logprobs": 3}, "top_logprobs"),
     ("anthropic", {"mcp_servers": [{"url": "http://x"}]}, "mcp_servers"),
-    ("anthropic", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
-    ("gemini", {"tools": [{"googleSearch": {}}]}, "tools[0].googleSearch"),
+    ("anthropic", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
+    ("gemini", {"tools": [{"googleMaps": {}}]}, "tools[0].googleMaps"),
     ("gemini", {"cachedContent": "c"}, "cachedContent"),
     ("gemini", {"generationConfig": {"responseModalities": ["IMAGE"]}}, "generationConfig.responseModalities"),
     ("ollama", {"logprobs": True}, "logprobs"),

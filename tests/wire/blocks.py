@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dragoman import messages
 from dragoman.capabilities import Capabilities
 from dragoman.errors import UnsupportedContentError
 from dragoman.events import Assembler, fold
 from dragoman.messages import (
     Assistant,
+    Audio,
     Continuity,
     Document,
     Image,
@@ -44,8 +44,6 @@ MODEL = "test-model"
 
 CALL = ToolCall("call_1", "f", {})
 DONE = ToolResult("call_1", "done")
-# Speech, where the values have it.
-Audio: Any = getattr(messages, "Audio", None)
 PNG = Image(Inline("aGk="), "image/png")
 
 
@@ -75,11 +73,11 @@ KINDS: dict[str, Kind] = {
     "tool call": Kind(CALL, MODELS),
     "tool call, signed": Kind(ToolCall("call_1", "f", {}, Continuity("c2ln")), MODELS),
     "a provider's own block": Kind(Opaque({"type": "x"}, Continuity()), MODELS),
+    "image of the model": Kind(Image(Inline("aGk="), "image/png", continuity=Continuity()), MODELS),
+    "audio of the user": Kind(Audio(Inline("aGk="), "audio/wav"), USER),
+    "audio in a tool's result": Kind(Audio(Inline("aGk="), "audio/wav"), RESULT),
+    "audio of the model": Kind(Audio(Inline("aGk="), "audio/wav", "a"), MODELS),
 }
-if Audio is not None:
-    KINDS["audio of the user"] = Kind(Audio(Inline("aGk="), "audio/wav"), USER)
-    KINDS["audio in a tool's result"] = Kind(Audio(Inline("aGk="), "audio/wav"), RESULT)
-    KINDS["audio of the model"] = Kind(Audio(Inline("aGk="), "audio/wav", "a"), MODELS)
 
 
 def send(wire: str, name: str) -> str:
@@ -195,14 +193,18 @@ REPLIES: dict[str, dict[str, Any]] = {
         "gemini": _parts({"executableCode": {"language": "PYTHON", "code": "1"}}),
         "responses": _output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
     },
-}
-
-
-if Audio is not None:
-    REPLIES["audio of the model"] = {
+    "image of the model": {
+        "openai": _chat(
+            content="b", images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+        ),
+        "gemini": _parts({"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
+        "responses": _output({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="}),
+    },
+    "audio of the model": {
         "openai": _chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": "a"}),
         "gemini": _parts({"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}),
-    }
+    },
+}
 
 
 def write_table() -> str:

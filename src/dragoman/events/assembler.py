@@ -11,6 +11,7 @@ from ..errors import MalformedToolCallError, ProviderError, StructuredOutputErro
 from ..messages import (
     Audio,
     Continuity,
+    Image,
     Issuer,
     LossWarning,
     Opaque,
@@ -253,14 +254,14 @@ class Assembler:
         if kind is Thinking and block is self._blocks.current:
             self._blocks.emit_signature(block)
 
-    def whole(self, block: RedactedThinking | Opaque | Audio) -> None:
+    def whole(self, block: RedactedThinking | Opaque | Audio | Image) -> None:
         """Add a complete block that has no deltas.
 
-        Redacted thinking and opaque blocks always have state; media only if the provider sent some.
+        Audio has state only if the provider sent some; all other blocks always have it.
         """
         opened = self._open(type(block))
         opened.complete = block
-        if block.continuity is not None or isinstance(block, RedactedThinking | Opaque):
+        if block.continuity is not None or isinstance(block, RedactedThinking | Opaque | Image):
             opened.continuity = replace(block.continuity or Continuity(), issuer=self.issuer)
         self.block_end()
 

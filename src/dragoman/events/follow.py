@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ..errors import ProviderError
-from ..messages import Audio, Continuity, LossWarning, Opaque, RedactedThinking, Text, Thinking, ToolCall, new_ulid
+from ..messages import (
+    Audio,
+    Continuity,
+    Image,
+    LossWarning,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+    new_ulid,
+)
 from .assembler import Assembler
 from .blocks import Block
 from .values import (
@@ -79,7 +90,7 @@ class RecordedAssembler(Assembler):
         """Begin the message under the id it had."""
         self._begin(message_id or "msg_" + self._new_id())
 
-    def block(self, recorded: Text | Thinking | RedactedThinking | Opaque | Audio) -> None:
+    def block(self, recorded: Text | Thinking | RedactedThinking | Opaque | Audio | Image) -> None:
         """Add a block other than a call."""
         block = self._open(type(recorded))
         block.continuity = recorded.continuity

@@ -44,6 +44,8 @@ def check_blocks(content: Any, path: str) -> None:
             _check_continuity(block.continuity, where)
         elif type(block) is Image or type(block) is Document or type(block) is Audio:
             check_media(block, where)
+            if isinstance(block, Image | Audio):
+                _check_continuity(block.continuity, where)
         else:
             raise InvalidRequestError(f"{where}: {type(block).__name__} cannot be said by this role")
 
@@ -94,7 +96,7 @@ def check_assistant_block(block: Any, path: str) -> None:
         need_text(block.data, f"{path}.data")
     elif type(block) is Opaque:
         check_depth(block.data, f"{path}.data")
-    elif type(block) is Audio:
+    elif type(block) is Audio or (type(block) is Image and block.continuity is not None):
         check_media(block, path)
     else:
         raise InvalidRequestError(f"{path}: {type(block).__name__} cannot be said by this role")

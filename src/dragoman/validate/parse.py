@@ -299,9 +299,7 @@ def _read_user_block(record: Fields) -> UserBlock:
     if kind == "text":
         return _read_text(record)
     if kind == "image":
-        record.allow("type", "source", "media_type", "detail", *_MARKS)
-        detail = record.choice("detail", DETAILS)
-        return Image(_read_source(record), record.text("media_type"), detail, read_mark(record))
+        return _read_image(record)
     if kind == "image_url":
         record.allow("type", "image_url", *_MARKS)
         return _read_image_url(record)
@@ -340,6 +338,8 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
         return Opaque(record.take("data"), _read_continuity(record))
     if kind == "audio":
         return _read_audio(record)
+    if kind == "image" and "continuity" in record:  # a picture that a model made; a user's has no state
+        return _read_image(record)
     raise _misplaced(record, kind, _OF_USERS, "the assistant")
 
 
@@ -359,6 +359,12 @@ def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) 
 def _read_text(record: Fields) -> Text:
     record.allow("type", "text", "signature", "continuity", *_MARKS)
     return Text(record.need_text("text"), _read_signed(record), read_mark(record))
+
+
+def _read_image(record: Fields) -> Image:
+    record.allow("type", "source", "media_type", "detail", "continuity", *_MARKS)
+    detail, mark, state = record.choice("detail", DETAILS), read_mark(record), _read_continuity(record)
+    return Image(_read_source(record), record.text("media_type"), detail, mark, state)
 
 
 def _read_audio(record: Fields) -> Audio:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..citations import SOURCES
-from ..messages import Continuity, Issuer, Text, ToolResult, User
+from ..messages import Continuity, Image, Issuer, Text, ToolResult, User
 from .codec import Note, Notes
 
 # Dates in every writing, stages and counted editions: all of them end the same model's name.
@@ -47,6 +47,6 @@ def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) 
 def note_state(message: User | ToolResult, path: str, notes: Notes) -> None:
     """Opaque state belongs to what the model says; on what a user or a tool says no wire has a place for it."""
     for at, block in enumerate(() if isinstance(message.content, str) else message.content):
-        if type(block) is Text and block.continuity is not None:
-            why = "the wire has no place for state of such text"
+        if (type(block) is Text or type(block) is Image) and block.continuity is not None:
+            why = "the wire has no place for state of what a user or a tool sends"
             notes.drop(f"{path}.content[{at}].continuity", "continuity_dropped", why)

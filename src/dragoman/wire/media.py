@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 from msgspec.structs import replace
 
 from ..errors import UnsupportedContentError
-from ..messages import AssistantBlock, Audio, Document, Image, Inline, Text, ToolResult, UserBlock
+from ..messages import AssistantBlock, Audio, Document, Image, Inline, Text, ToolResult, Url, UserBlock
 from .codec import Notes
 
 _Write: TypeAlias = Callable[[Image | Document | Audio, str], object]
@@ -62,6 +62,13 @@ def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
 def say_audio(block: Audio) -> str:
     """Return the text for a client of a wire that has no audio in replies."""
     return block.transcript or f"[{describe_media(block)} left out: this wire has no audio in replies]"
+
+
+def describe_picture(block: Image) -> str:
+    """Return the text for a client of a wire that has no pictures in replies."""
+    if isinstance(block.source, Url) and not block.source.url.startswith("data:"):
+        return f"![image]({block.source.url})"
+    return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
 def refuse_audio(block: Audio, path: str) -> NoReturn:

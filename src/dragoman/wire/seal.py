@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from ..messages import AssistantBlock, Continuity, Issuer, Opaque
+from ..errors import InvalidRequestError
+from ..messages import AssistantBlock, Continuity, Image, Issuer, Opaque
 from ..validate.fields import Fields
 
+_T = TypeVar("_T")
 _MARK = b"dragoman:"
 _PREFIX = base64.b64encode(_MARK).decode()  # nine bytes: what follows does not change these twelve letters
 
@@ -51,20 +53,33 @@ def is_from(block: AssistantBlock, wire: str) -> bool:
     return state is not None and state.issuer is not None and state.issuer.wire == wire
 
 
-def write_opaque(block: Opaque, wire: str) -> dict[str, Any]:
+def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
     """Return a block of a kind of its own: as it came on its own wire, and on another with the name of its issuer.
 
     Another wire's block means nothing to the client, which sends it back so that it reaches its issuer again.
     """
+    issuer = block.continuity.issuer if block.continuity is not None else None
+    if isinstance(block, Image):
+        return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "image": msgspec.to_builtins(block)}
     if isinstance(block.data, dict) and is_from(block, wire):
         return block.data
-    issuer = block.continuity.issuer if block.continuity is not None else None
     return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "data": block.data}
 
 
-def read_opaque(fields: Fields) -> Opaque:
+def read_opaque(fields: Fields) -> Opaque | Image:
     """Return the block of another wire that ``write_opaque`` wrote."""
+    if (image := fields.take("image")) is not None:
+        fields.take("issuer")
+        return read_sealed(image, Image, fields.at("image"))
     inner = fields.inner("issuer") or Fields({}, fields.at("issuer"))
     issuer = Issuer(inner.need_text("wire"), inner.text("vendor"), inner.text("model"))
     inner.done()
     return Opaque(fields.take("data"), Continuity(issuer=issuer))
+
+
+def read_sealed(value: Any, kind: type[_T], path: str) -> _T:
+    """Return a value that a client sent back, or raise ``InvalidRequestError`` if it was changed on the way."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"{path}: {error}") from error

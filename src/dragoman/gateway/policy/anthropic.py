@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import UnsupportedFeatureError
 from ...messages import EFFORTS
+from .hosted import read_hosted
 from .rules import Prepared, Rule, Sorter
 
 _READ = Rule("read")
@@ -184,7 +185,8 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
     made = []
     for at, tool in enumerate(tools):
         if isinstance(tool, dict) and (tool.get("type") or "custom") != "custom":
-            sorter.leave(f"tools[{at}]", _SERVER_TOOL, "server_tool_dropped")
+            hosted = read_hosted("anthropic", str(tool["type"]), tool)
+            sorter.leave(f"tools[{at}]", _SERVER_TOOL, "server_tool_dropped", hosted)
         elif isinstance(tool, dict):
             made.append(
                 sorter.keep(tool, f"tools[{at}]", ("type", "name", "description", "input_schema", "strict"), _TOOL)

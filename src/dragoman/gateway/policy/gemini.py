@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ...messages import EFFORTS
 from ...wire.schema import schema_directive
+from .hosted import read_hosted
 from .rules import NOTHING, UNKNOWN, Prepared, Rule, Sorter, is_among
 
 _READ = Rule("read")
@@ -205,9 +206,10 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
             made.append(
                 {"functionDeclarations": [_sort_tool(each, f"{path}[{i}]", sorter) for i, each in enumerate(declared)]}
             )
-        others += [f"tools[{at}].{name}" for name in tool if name != "functionDeclarations" and tool[name] is not None]
-    for path in others:
-        sorter.leave(path, _SERVER_TOOL, "server_tool_dropped")
+        names = [name for name in tool if name != "functionDeclarations" and tool[name] is not None]
+        others += [(f"tools[{at}].{name}", read_hosted("gemini", name, tool[name])) for name in names]
+    for path, hosted in others:
+        sorter.leave(path, _SERVER_TOOL, "server_tool_dropped", hosted)
     return made
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...events import read_object
 from ...messages import DETAILS, EFFORTS
+from .hosted import read_hosted
 from .rules import NOTHING, Prepared, Rule, Sorter, is_among
 
 _READ = Rule("read")
@@ -89,7 +90,10 @@ _PART = Rule("refused", "send text, images or files")
 def prepare(body: Mapping[str, Any]) -> Prepared:
     """Return the body as the strict reader takes it."""
     sorter = Sorter(FIELDS, TOGETHER)
-    made = sorter.sort_root(body)
+    made = sorter.sort_root({name: value for name, value in body.items() if name != "web_search_options"})
+    if body.get("web_search_options") is not None:
+        hosted = read_hosted("openai", "web_search_options", body["web_search_options"])
+        sorter.leave("web_search_options", _SEARCH, hosted=hosted)
     _sort_reasoning(made, body, sorter)
     if isinstance(made.get("messages"), list):
         made["messages"] = [_sort_message(each, f"messages[{at}]", sorter) for at, each in enumerate(made["messages"])]

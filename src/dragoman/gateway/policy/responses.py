@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ...messages import DETAILS, EFFORTS
+from .hosted import read_hosted
 from .openai import keep_allowed, sort_arguments
 from .rules import Prepared, Rule, Sorter
 
@@ -166,7 +167,7 @@ def _sort_part(part: Any, path: str, sorter: Sorter) -> Any:
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
     made: list[Any] = []
-    others: list[str] = []
+    others: list[tuple[str, Any]] = []
     for at, tool in enumerate(tools):
         kind = tool.get("type") if isinstance(tool, dict) else None
         path = f"tools[{at}]"
@@ -175,11 +176,12 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
         elif kind == "custom":
             made.append(_sort_custom(tool, path, sorter))
         elif isinstance(kind, str):
-            others.append(path)
+            others.append((path, tool))
         else:
             made.append(tool)
-    for path in others:
-        sorter.leave(path, _OFFERED if made else _HOSTED, "hosted_tool_dropped")
+    for path, tool in others:
+        hosted = read_hosted("responses", tool["type"], tool)
+        sorter.leave(path, _OFFERED if made else _HOSTED, "hosted_tool_dropped", hosted)
     return made
 
 

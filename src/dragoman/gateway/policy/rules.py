@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ...errors import cut
+from .hosted import Hosted
 
 Effect = Literal["read", "mapped", "hint", "refused"]
 
@@ -45,6 +46,8 @@ class Leftover(Struct, frozen=True):
     code: str
     rule: Rule
     roots: tuple[str, ...]
+    hosted: Hosted | None = None
+    """A tool that other providers run, too; the rule is for those that do not."""
 
 
 class Sorter:
@@ -62,14 +65,14 @@ class Sorter:
         self.custom: set[str] = set()  # names of tools that take free text, which functions stand in for
         self._together = together
 
-    def leave(self, path: str, rule: Rule = UNKNOWN, code: str | None = None) -> None:
+    def leave(self, path: str, rule: Rule = UNKNOWN, code: str | None = None, hosted: Hosted | None = None) -> None:
         """Note a part that is left out. ``code`` is never made of a client's own words: metrics count by it."""
         root = path.partition(".")[0].partition("[")[0]
         roots = self._together if root in self._together else (root,)
         if code is None:
             name = path.rpartition(".")[2].partition("[")[0]
             code = "field_dropped" if rule is UNKNOWN else f"{name}_dropped"
-        self.left.append(Leftover(cut(path, 200), code, rule, roots))
+        self.left.append(Leftover(cut(path, 200), code, rule, roots, hosted))
 
     def done(self, body: dict[str, Any], client: Mapping[str, Any]) -> Prepared:
         """Return the result."""

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from ...errors import UnsupportedFeatureError
 from ...messages import LossWarning, Request, System
 from .concepts import write_concept
-from .rules import Prepared, Rule
+from .hosted import fit_hosted
+from .rules import Leftover, Prepared, Rule
 
 DEFAULT_MAX_TOKENS = 4096
 """Sent to a wire that requires a limit, for a model whose own is not known, if the client gives none."""
@@ -104,8 +105,22 @@ class _Translation:
     def report_left(self) -> None:
         """For a model of another wire, report what is left out, or refuse it."""
         for left in self.prepared.left:
-            if not left.rule.always:
+            if not left.rule.always and not self._serve(left):
                 self._apply(left.rule, left.code, left.path)
+
+    def _serve(self, left: Leftover) -> bool:
+        """Offer a tool that the model's provider runs as well as the client's; return whether it does."""
+        if left.hosted is None:
+            return False
+        fitted = fit_hosted(left.hosted, self.others, beside_functions=bool(self.request.tools))
+        if fitted is None:
+            return False
+        tool, lost = fitted
+        if tool not in self.request.server_tools:
+            self.request = replace(self.request, server_tools=(*self.request.server_tools, tool))
+        for name in lost:
+            self._warn("tool_option_dropped", f"{left.path}.{name}", "the model's wire has no such option")
+        return True
 
     def give_directives(self) -> None:
         """Ask in words for what the model's wire has no field for."""

@@ -265,6 +265,8 @@ class _AssistantWriter:
         if isinstance(block, Audio):
             said = transcribe(block, path, self._notes)
             return None if said is None else {"type": "text", "text": said}
+        if isinstance(block, Image):
+            return self._drop(block, path, "this wire has no pictures of the model")
         if block.continuity is None or is_welcome(block.continuity, self._home):
             return {"type": "redacted_thinking", "data": block.data}
         return self._drop(block, path, "only its issuer can read it")

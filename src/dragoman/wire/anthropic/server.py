@@ -29,7 +29,7 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import AssistantBlock, Audio, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from ...messages import AssistantBlock, Audio, Image, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
 from ..media import say_audio
 from ..seal import is_from, seal, write_opaque
@@ -78,6 +78,9 @@ class AnthropicServer:
 _PING = named_frame({"type": "ping"})  # the vendor's server sends one after the start of every stream
 
 
+_WHOLE = (RedactedThinking, Opaque, Audio, Image)  # blocks without deltas
+
+
 class _StreamEncoder(ReplyEncoder):
     content_type = "text/event-stream"
 
@@ -110,7 +113,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         # Blocks without deltas are known only now.
-        late = [block for block in complete.final_content if isinstance(block, RedactedThinking | Opaque | Audio)]
+        late = [block for block in complete.final_content if isinstance(block, _WHOLE)]
         written = [self._open(-1, _write_block(block)) + self._close() for block in late]
         ending = self._ending(complete, _stop_reason(self, complete))
         return self._close() + b"".join(written) + ending + named_frame({"type": "message_stop"})

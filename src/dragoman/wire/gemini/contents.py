@@ -38,6 +38,7 @@ from ..json import ordered_json
 from ..media import fit_result
 from ..pairing import Call, Pairs
 from .quirks import Quirks
+from .reply import write_picture
 
 # An id the assembler minted because the reply had none: a word of ours and a ULID. The provider never
 # saw it, so it is not sent back as if it were the provider's; the pairing by order does without.
@@ -123,6 +124,8 @@ class _Writer:
                 return [{"text": block.text, "thought": True, **self._signature(state, where)}]
             if isinstance(block, Opaque):
                 return [ordered_json(block.data)]
+            if isinstance(block, Image):
+                return [ordered_json(write_picture(block))]
         self._notes.drop(where, f"{block.__struct_config__.tag}_dropped", "only the model that made it takes it back")
         return []
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ...errors import InvalidResponseError
 from ...events import LAST, Assembler, FinishReason, Usage, read_json
-from ...messages import Audio, Continuity, Inline, Opaque, Request, Text, Thinking, ToolCall
+from ...messages import Audio, Continuity, Image, Inline, Issuer, Opaque, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
@@ -140,14 +140,37 @@ def _word(value: Any, numbered: Sequence[str]) -> str | None:
 _TEXTUAL = frozenset({"text", "thought", "thoughtSignature"})
 
 
-def _read_audio(part: dict[str, Any], signature: str | None) -> Audio | None:
-    """Return the speech in a part, or ``None`` for a part of another kind."""
+def read_medium(part: dict[str, Any], signature: str | None, issuer: Issuer | None = None) -> Audio | Image | None:
+    """Return the speech or the picture in a part, or ``None`` for a part of another kind."""
     data = part.get("inlineData")
     if not isinstance(data, dict) or not isinstance(kind := data.get("mimeType"), str):
         return None
-    if not kind.startswith("audio/") or not isinstance(data.get("data"), str) or not data["data"]:
+    if not isinstance(data.get("data"), str) or not data["data"]:
         return None
-    return Audio(Inline(data["data"]), kind, continuity=None if signature is None else Continuity(signature))
+    if kind.startswith("image/"):
+        return Image(Inline(data["data"]), kind, continuity=Continuity(signature, _own_fields(part), issuer))
+    if not kind.startswith("audio/"):
+        return None
+    return Audio(
+        Inline(data["data"]), kind, continuity=None if signature is None else Continuity(signature, issuer=issuer)
+    )
+
+
+def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a part with a picture has beside it: ``thought`` marks a draft; the issuer wants it back."""
+    inner = {name: value for name, value in part["inlineData"].items() if name not in ("mimeType", "data")}
+    own = {name: value for name, value in part.items() if name not in ("inlineData", "thoughtSignature")}
+    return {**own, **({"inlineData": inner} if inner else {})} or None
+
+
+def write_picture(block: Image) -> dict[str, Any]:
+    """Return the part of a picture that this wire made, as it came."""
+    state = block.continuity or Continuity()
+    rest = state.opaque if isinstance(state.opaque, dict) else {}
+    data = block.source.base64_data if isinstance(block.source, Inline) else ""
+    signed = {"thoughtSignature": state.signature} if state.signature else {}
+    inline = {**rest.get("inlineData", {}), "mimeType": block.media_type, "data": data}
+    return {**rest, "inlineData": inline, **signed}
 
 
 class _OpenCall:
@@ -275,8 +298,8 @@ class GeminiDecoder(Decoder):
         self._abandon_call()
         if other or not isinstance(text, str):
             self._in_thought = False
-            # Code that ran on their side, a generated image, what is not invented yet: kept for its issuer.
-            self.out.whole(_read_audio(part, signature) or Opaque(part))
+            # Code that ran on their side, and kinds of parts that are not known yet: kept for their issuer.
+            self.out.whole(read_medium(part, signature) or Opaque(part))
         elif part.get("thought") is True:
             self._say_thought(text, signature)
         else:

@@ -29,8 +29,9 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import AssistantBlock, Audio, Inline, Issuer, Opaque, Text, Thinking, ToolCall
+from ...messages import AssistantBlock, Audio, Image, Inline, Issuer, Opaque, Text, Thinking, ToolCall, Url
 from ..codec import HttpReply
+from ..media import describe_picture
 from ..seal import is_from, seal
 from ..server import (
     Asked,
@@ -44,7 +45,7 @@ from ..server import (
     split_at_text,
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
-from .reply import FINISH
+from .reply import FINISH, write_picture
 from .server_request import read_request
 
 
@@ -103,7 +104,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         # Parts of a kind of their own are known only now.
-        own = [block for block in complete.final_content if isinstance(block, Opaque | Audio)]
+        own = [block for block in complete.final_content if isinstance(block, Opaque | Audio | Image)]
         parts = [part for block in own if (part := _write_part(block)) is not None]
         return data_frame(_chunk(self, parts, _finish_reason(self, complete)))
 
@@ -130,9 +131,22 @@ def _write_part(block: AssistantBlock) -> dict[str, Any] | None:
         return _write_call(block.id, block.name, block.arguments)
     if isinstance(block, Opaque) and isinstance(block.data, dict) and is_from(block, "gemini"):
         return block.data
+    if isinstance(block, Image):
+        return _write_picture(block)
     if isinstance(block, Audio) and isinstance(block.source, Inline):
         return {"inlineData": {"mimeType": block.media_type, "data": block.source.base64_data}}
     return None
+
+
+def _write_picture(block: Image) -> dict[str, Any]:
+    if isinstance(block.source, Url):
+        return {"text": describe_picture(block)}
+    state = block.continuity
+    if state is None or state.issuer is None or is_from(block, "gemini"):
+        return write_picture(block)
+    signature = seal(state.signature or "", state.issuer, "gemini")
+    inline = {"mimeType": block.media_type, "data": block.source.base64_data}
+    return {"inlineData": inline, "thoughtSignature": signature}
 
 
 def _write_thought(text: str, signature: str | None, issuer: Issuer | None) -> dict[str, Any] | None:

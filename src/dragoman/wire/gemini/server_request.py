@@ -40,6 +40,7 @@ from ..fields import Losses, read_body, read_stops
 from ..json import json_text
 from ..seal import unseal
 from ..server import Asked
+from .reply import read_medium
 from .request import LEVELS, SETTINGS
 
 _ISSUER = Issuer("gemini")
@@ -217,7 +218,9 @@ class _Reader:
         if "text" in record and not set(record.rest()) - {"text", "thought"}:
             text = record.need_text("text")
             return Thinking(text, state or Continuity(issuer=_ISSUER)) if record.flag("thought") else Text(text, state)
-        return Opaque(record.data, Continuity(issuer=_ISSUER))
+        found = Continuity(issuer=_ISSUER) if state is None else state
+        medium = read_medium(dict(record.data), found.signature or None, found.issuer)
+        return medium or Opaque(record.data, Continuity(issuer=_ISSUER))
 
     def _call(self, call: Fields, state: Continuity | None) -> ToolCall:
         name, arguments, call_id = call.need_text("name"), call.take("args"), call.text("id")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...events import LAST, Assembler
-from ...messages import AssistantBlock, Audio, Continuity, Inline, Opaque, Request, Text
-from ...summaries import find_picture
+from ...messages import AssistantBlock, Audio, Continuity, Image, Inline, Opaque, Request, Text, Url
+from ...validate.data_url import read_data_url
 from ..media import write_annotations
+from ..urls import media_url
 
 # Media types by the names of formats, where the two differ.
 _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
@@ -46,7 +47,7 @@ class Beside:
         if sources := {"annotations": self._annotations} if self._annotations else self._sources:
             out.attach(Text, opaque=sources, key=LAST)
         for image in self._images:
-            out.whole(Opaque(image))
+            out.whole(_read_picture(image))
         speech = {name: "".join(pieces) for name, pieces in self._speech.items()}
         if speech.get("data"):
             kind = _TYPES.get(str(self._format), f"audio/{self._format or 'wav'}")
@@ -56,15 +57,34 @@ class Beside:
             out.text(speech["transcript"])
 
 
+def _read_picture(record: Any) -> Image | Opaque:
+    """Return a picture as an image; what is not one is kept as it came."""
+    inner = record.get("image_url") if isinstance(record, dict) else None
+    url = inner.get("url") if isinstance(inner, dict) else inner
+    if not isinstance(url, str) or not url:
+        return Opaque(record)
+    if not url.startswith("data:"):
+        return Image(Url(url))
+    found = read_data_url(url)
+    if found is None or not found[1] or not (found[0] or "").startswith("image/"):
+        return Opaque(record)
+    return Image(Inline(found[1]), found[0])
+
+
+def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
+    """Return the pictures that a model made, in the form of this wire."""
+    return [
+        {"type": "image_url", "image_url": {"url": media_url(block)}} for block in blocks if isinstance(block, Image)
+    ]
+
+
 def write_beside(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
     """Return what a client receives beside the text: sources, pictures and speech."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
-    pictures = [find_picture(block.data) for block in blocks if isinstance(block, Opaque)]
-    urls = [f"data:{each[0]};base64,{each[1]}" for each in pictures if each is not None]
     spoken = [block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)]
     fields: dict[str, Any] = {"annotations": annotations} if annotations else {}
-    if urls:
-        fields["images"] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    if pictures := write_pictures(blocks):
+        fields["images"] = pictures
     if spoken:
         fields["audio"] = _write_speech(spoken[-1])
     return fields

@@ -320,6 +320,9 @@ class OpenAIDecoder(Decoder):
                         self.out.thinking(text)
             elif isinstance(part.get("text"), str):
                 self._text(part["text"])
+            else:  # a picture, or Mistral's references
+                self._beside = self._beside or Beside(self._request)
+                self._beside.read(None, [part], None)
 
     # calls: a new one begins at a new index, at a new id, or with a new name; in a body, with each entry
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
 from ..strict import choose_strict, strict_form
 from ..urls import media_url
+from .beside import write_pictures
 from .marks import mark_end, mark_message, mark_part, place_marks
 from .quirks import Quirks
 
@@ -299,8 +300,8 @@ def _write_audio(block: Audio, path: str) -> dict[str, str]:
 def _write_assistant(
     message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
 ) -> dict[str, Any] | None:
-    texts, thoughts, calls, details = _sort_blocks(message, path, quirks, links, notes)
-    if not texts and not calls:
+    texts, thoughts, calls, details, pictures = _sort_blocks(message, path, quirks, links, notes)
+    if not texts and not calls and not pictures:
         notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
         return None
     if quirks.tools == "schema":
@@ -310,19 +311,23 @@ def _write_assistant(
         written[quirks.send_reasoning] = "".join(thoughts)
     if details:
         written["reasoning_details"] = details
+    if pictures:
+        written["images"] = write_pictures(pictures)
     if calls and quirks.tools == "native":
         written["tool_calls"] = calls
     return written
 
 
-def _sort_blocks(
-    message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
-) -> tuple[list[str], list[str], list[dict[str, Any]], list[Any]]:
-    """Texts, thoughts, calls and details apart, as this wire wants them, with notes on what that loses."""
+_Sorted: TypeAlias = tuple[list[str], list[str], list[dict[str, Any]], list[Any], list[Image]]
+
+
+def _sort_blocks(message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes) -> _Sorted:
+    """Texts, thoughts, calls, details and pictures apart, as this wire wants them, with notes on what that loses."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
     details: list[Any] = []
+    pictures: list[Image] = []
     for at, block in enumerate(message.content):
         where = f"{path}.content[{at}]"
         if type(block) is Text:
@@ -340,13 +345,15 @@ def _sort_blocks(
             details += kept
         elif type(block) is Thinking and quirks.send_reasoning and _may_return(block):
             thoughts.append(block.text)
+        elif type(block) is Image and links.home is not None and is_ours(block.continuity, links.home):
+            pictures.append(block)
         elif type(block) is Audio:
             texts += [said] if (said := transcribe(block, where, notes)) else []
         else:
             notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
         if type(block) in (Text, ToolCall) and block.continuity is not None:
             drop_state(block.continuity, "openai", where, notes, "opaque state of another issuer is not sent")
-    return texts, thoughts, calls, details
+    return texts, thoughts, calls, details, pictures
 
 
 def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:

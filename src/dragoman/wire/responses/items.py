@@ -17,6 +17,7 @@ from ...messages import (
     Audio,
     Document,
     Image,
+    Inline,
     Issuer,
     Message,
     Opaque,
@@ -145,6 +146,8 @@ class _Writer:
             return self._thinking(block, path)
         if isinstance(block, Opaque):
             return self._opaque(block, path)
+        if isinstance(block, Image):
+            return self._picture(block, path)
         if isinstance(block, Audio):
             said = transcribe(block, path, self._notes)
             return None if said is None else self._text(Text(said), path)
@@ -204,6 +207,16 @@ class _Writer:
             self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its output")
             return None
         return item
+
+    def _picture(self, block: Image, path: str) -> dict[str, Any] | None:
+        own = block.continuity.opaque if block.continuity is not None else None
+        if (
+            not isinstance(own, dict)
+            or not isinstance(block.source, Inline)
+            or not is_ours(block.continuity, self._home)
+        ):
+            return self._drop(block, path, "only the issuer of a picture takes it back as the model's own")
+        return {**own, "result": block.source.base64_data}
 
     def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
         """The issuer's own fields of a block, for itself alone."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...events import Assembler, read_object
-from ...messages import Opaque, Text, Thinking, ToolCall
+from ...messages import Continuity, Image, Inline, Issuer, Opaque, Text, Thinking, ToolCall
 from ..json import json_text
 
 _BETWEEN = "\n\n"  # between the parts of one reasoning item
@@ -181,7 +181,7 @@ class Output:
             self._end_call(item, record)
         else:
             self._switch_to(None)
-            self._out.whole(Opaque(record))
+            self._out.whole(read_picture(record) or Opaque(record))
 
     def _end_message(self, item: Item, record: dict[str, Any]) -> None:
         """Emit the rest of a message. Its text identifies a part: bedrock-mantle numbers the only one 1."""
@@ -269,6 +269,16 @@ class Output:
                     self._begin_call(item)
                 if not item.received:
                     self.end_arguments(item, item.given)
+
+
+def read_picture(record: dict[str, Any], issuer: Issuer | None = None) -> Image | None:
+    """Return the picture of an item that made one, with the rest of the item as its state."""
+    data, form = record.get("result"), record.get("output_format")
+    if record.get("type") != "image_generation_call" or not data or not isinstance(data, str):
+        return None
+    own = {name: value for name, value in record.items() if name != "result"}
+    kind = f"image/{form if isinstance(form, str) and form else 'png'}"
+    return Image(Inline(data), kind, continuity=Continuity(opaque=own, issuer=issuer))
 
 
 def kind_of(record: dict[str, Any]) -> str:

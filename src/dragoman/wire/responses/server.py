@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import msgspec
+
 from ...errors import ProviderError
 from ...events import (
     Event,
@@ -18,10 +20,10 @@ from ...events import (
     Usage,
     read_object,
 )
-from ...messages import AssistantBlock, Audio, Opaque, Text, Thinking, ToolCall
+from ...messages import AssistantBlock, Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
 from ..json import json_text
-from ..media import say_audio, write_annotations
+from ..media import describe_picture, say_audio, write_annotations
 from ..openai.server import OpenAIServer, error_record
 from ..seal import is_from, write_opaque
 from ..server import (
@@ -72,6 +74,8 @@ class _StreamEncoder(ReplyEncoder):
         self._created = created
         self._items: list[dict[str, Any]] = []
         self._text: list[str] = []  # of the item that is open
+        self._texts: dict[int, int] = {}  # where the item of a text is, by the number of its block
+        self._annotations: list[Any] = []  # of the text that is open
         self._number = 0
         self._block = -1  # the event's own number of the block that is open
         self._open: dict[str, Any] | None = None
@@ -100,16 +104,40 @@ class _StreamEncoder(ReplyEncoder):
         return b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        written = self._close()
-        # Items of a kind of their own are known only now; so is what only its issuer understands of the others.
+        written = self._cite(complete) + self._close()
+        # Items of a kind of their own are known only now.
         for block in complete.final_content:
             if isinstance(block, Opaque):
                 self._items.append(write_opaque(block, "responses"))
                 written += self._added() + self._done()
-            elif isinstance(block, Audio):
-                written += self._add_text(_SPOKEN + len(self._items), say_audio(block)) + self._close()
+            elif isinstance(block, Image) and isinstance(block.source, Inline):
+                self._items.append(_write_picture(self, len(self._items), block))
+                written += self._added() + self._done()
+            elif isinstance(block, Audio | Image):
+                written += self._add_text(_SPOKEN + len(self._items), _describe(block)) + self._close()
         status, facts = _ending(self, complete)
         return written + self._event(f"response.{status}", response=self._response(status, **facts))
+
+    def _cite(self, complete: MessageComplete) -> bytes:
+        """Add the sources of each text, which are known only now, to the item that its client has received."""
+        written = b""
+        for number, block in enumerate(complete.final_content):
+            at = self._texts.get(number)
+            if at is None or not isinstance(block, Text):
+                continue
+            item, own = self._items[at], _own_fields(block)
+            annotations = own.pop("annotations", []) or write_annotations(block, flat=True)
+            item.update(own)
+            part = item["content"][0] if item["content"] else None
+            if part is not None:
+                part["annotations"] = annotations
+            else:
+                self._annotations = annotations
+            for place, annotation in enumerate(annotations):
+                fields = {"content_index": 0, "annotation_index": place, "annotation": annotation}
+                kind = "response.output_text.annotation.added"
+                written += self._event(kind, item_id=item["id"], output_index=at, **fields)
+        return written
 
     def write_error(self, error: ProviderError) -> bytes:
         record = error_record(error)
@@ -138,6 +166,7 @@ class _StreamEncoder(ReplyEncoder):
             self._text.append(text)
             self._number += 1
             return self._before_text + encode_json(text) + b',"sequence_number":%d}\n\n' % (self._number - 1)
+        self._texts[block] = len(self._items)
         opening = self._begin(block, "message", role="assistant", content=[])
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         opening += self._about_item("response.content_part.added", content_index=0, part=part)
@@ -188,7 +217,8 @@ class _StreamEncoder(ReplyEncoder):
             done = self._about_item("response.reasoning_summary_text.done", summary_index=0, text=text)
             done += self._about_item("response.reasoning_summary_part.done", summary_index=0, part=part)
         else:
-            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            annotations, self._annotations = self._annotations, []
+            part = {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
             item["content"], item["status"] = [part], "completed"
             done = self._about_item("response.output_text.done", content_index=0, text=text, logprobs=[])
             done += self._about_item("response.content_part.done", content_index=0, part=part)
@@ -225,10 +255,12 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, cre
             items.append({**item, **own, "status": "incomplete" if is_cut else "completed"})
         elif isinstance(block, Opaque):
             items.append(write_opaque(block, "responses"))
-        elif isinstance(block, Text | Audio):
+        elif isinstance(block, Image) and isinstance(block.source, Inline):
+            items.append(_write_picture(reply, at, block))
+        elif isinstance(block, Text | Audio | Image):
             part = {
                 "type": "output_text",
-                "text": say_audio(block) if isinstance(block, Audio) else block.text,
+                "text": block.text if isinstance(block, Text) else _describe(block),
                 "annotations": own.pop("annotations", []) or write_annotations(block, flat=True),
                 "logprobs": [],
             }
@@ -241,6 +273,25 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, cre
     return encode_json({**_response(reply, status, items, asked, created), **facts})
 
 
+def _describe(block: Audio | Image) -> str:
+    """Return the text in place of a medium that this wire cannot show."""
+    return say_audio(block) if isinstance(block, Audio) else describe_picture(block)
+
+
+def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]:
+    """Return the item of a picture: as it came on this wire; another wire's also has its state, for the way back."""
+    own, data = _own_fields(block), block.source.base64_data if isinstance(block.source, Inline) else ""
+    if own:
+        return {**own, "result": data}
+    form = (block.media_type or "").removeprefix("image/")
+    item = _item(reply, at, "image_generation_call", result=data, output_format=form)
+    return {**item, "status": "completed", **_state_of(block)}
+
+
+def _state_of(block: Image) -> dict[str, Any]:
+    return {} if block.continuity is None else {"continuity": msgspec.to_builtins(block.continuity)}
+
+
 def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
     """Return the status of a reply that has ended, and the fields that explain it."""
     word = reply.finish_word(complete, FINISH)
@@ -251,7 +302,13 @@ def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[s
 
 
 _SPOKEN = 1_000_000  # the number of a block that no text has: speech is written as a text of its own
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "image_generation_call": "ig",
+}
 # The codes that the vendor's document allows in a response that failed.
 _CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
 

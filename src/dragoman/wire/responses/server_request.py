@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
 from ...events import read_object
 from ...messages import (
@@ -36,8 +38,9 @@ from ...messages import (
 from ...validate import parse_tool_choice
 from ...validate.fields import Fields
 from ..fields import Losses, read_body, read_key, read_media_url, read_schema
-from ..seal import read_opaque
+from ..seal import read_opaque, read_sealed
 from ..server import Asked
+from .output import read_picture
 
 _ISSUER = Issuer("responses")
 _STATE = ("previous_response_id", "conversation", "background", "prompt")
@@ -192,7 +195,12 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
         raise InvalidRequestError(f"{record.at('type')}: an item cannot be referred to, nothing is kept here")
     if kind == "opaque" and isinstance(item.get("issuer"), dict):
         return [read_opaque(record)]
-    return [Opaque(item, Continuity(issuer=_ISSUER))]
+    if (picture := read_picture(item, _ISSUER)) is None:
+        return [Opaque(item, Continuity(issuer=_ISSUER))]
+    if item.get("continuity") is not None:  # a picture of another wire, as the gateway wrote it
+        state = read_sealed(item["continuity"], Continuity, record.at("continuity"))
+        picture = replace(picture, continuity=state)
+    return [picture]
 
 
 def _read_message(record: Fields) -> Message | list[AssistantBlock]:

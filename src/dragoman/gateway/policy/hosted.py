@@ -1,0 +1,96 @@
+"""Tools that a provider runs by itself, for a client that asks for them in the form of another wire.
+
+A search, a run of code and a fetch of pages are the same on the wires that have them. Files in a vendor's store and
+the control of a computer are not: their ids and actions are the vendor's own, so those tools are refused. On the
+openai wire searching is a property of the model, and a server that does not search ignores the field: it is no target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from ...messages import ServerTool
+
+_RUN = {
+    "web_search": frozenset({"anthropic", "gemini", "responses"}),
+    "code_execution": frozenset({"anthropic", "gemini", "responses"}),
+    "url_context": frozenset({"anthropic", "gemini"}),
+}
+# What clients call each; the kinds of the anthropic wire end with a date.
+_NAMES: dict[str, dict[str, str]] = {
+    "openai": {"web_search_options": "web_search"},
+    "responses": {
+        "web_search": "web_search",
+        "web_search_preview": "web_search",
+        "web_search_2025_08_26": "web_search",
+        "web_search_preview_2025_03_11": "web_search",
+        "code_interpreter": "code_execution",
+    },
+    "gemini": {"googleSearch": "web_search", "codeExecution": "code_execution", "urlContext": "url_context"},
+    "anthropic": {"web_search": "web_search", "code_execution": "code_execution", "web_fetch": "url_context"},
+}
+# Options that are the same on several wires, by the wires that take them; any other is left out and reported.
+_PLACES = {
+    "allowed_domains": ("anthropic", "responses"),
+    "blocked_domains": ("anthropic",),
+    "user_location": ("anthropic", "responses"),
+    "max_uses": ("anthropic",),
+    "search_context_size": ("responses",),
+}
+# Without these the tool would read what the client forbids, or lack what the client gives it.
+_REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
+
+
+class Hosted(Struct, frozen=True):
+    """A tool of the provider as a client asked for it: its portable name, and its options by their common names."""
+
+    name: str
+    options: dict[str, Any]
+
+
+def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
+    """Return the tool that a client of ``wire`` asks for, or ``None`` if no other wire has the same."""
+    dated = kind.rpartition("_")
+    known = dated[0] if wire == "anthropic" and dated[2].isdigit() else kind
+    name = _NAMES.get(wire, {}).get(known)
+    if name is None or not isinstance(record, Mapping):
+        return None
+    options = {key: value for key, value in record.items() if key not in ("type", "name", "cache_control")}
+    if isinstance(filters := options.pop("filters", None), Mapping):
+        options |= filters
+    if options.get("container") == {"type": "auto"}:
+        del options["container"]
+    if wire == "gemini" and "excludeDomains" in options:
+        options["blocked_domains"] = options.pop("excludeDomains")
+    place = options.get("user_location")
+    if isinstance(place, Mapping) and isinstance(place.get("approximate"), Mapping):
+        options["user_location"] = {"type": "approximate", **place["approximate"]}
+    return Hosted(name, {key: value for key, value in options.items() if value not in (None, [], {})})
+
+
+def fit_hosted(
+    hosted: Hosted, wires: Collection[str], *, beside_functions: bool
+) -> tuple[ServerTool, tuple[str, ...]] | None:
+    """Return the tool as a model of these wires runs it, and the options left out; ``None`` if it cannot.
+
+    Gemini before 3 takes no tool of its own next to functions.
+    """
+    if not wires or not _RUN[hosted.name] >= set(wires) or (beside_functions and "gemini" in wires):
+        return None
+    made: dict[str, Any] = {}
+    lost = []
+    for name, value in hosted.options.items():
+        if set(wires) <= set(_PLACES.get(name, ())):
+            made[name] = value
+        elif name in _REQUIRED:
+            return None
+        else:
+            lost.append(name)
+    if "responses" in wires and "allowed_domains" in made:
+        if len(wires) > 1:
+            return None  # two wires, two places
+        made["filters"] = {"allowed_domains": made.pop("allowed_domains")}
+    return ServerTool(hosted.name, made), tuple(lost)

@@ -1,0 +1,256 @@
+"""Pictures that models make: blocks on every wire that has them, back to their issuer, and on to clients of others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Assistant,
+    Audio,
+    Continuity,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    Request,
+    Response,
+    RuntimeConfig,
+    Text,
+    Url,
+    User,
+)
+from dragoman.capabilities import Capabilities
+from dragoman.errors import InvalidRequestError
+from dragoman.events import Assembler, Event, fold
+from dragoman.validate import check_request, parse_messages
+from dragoman.wire import CODECS, SERVER_CODECS, Asked
+
+from .cases import BASE_URL, MODEL
+
+PNG = Image(Inline("aGk="), "image/png")
+URL = "https://example.test/a.png"
+DATA = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+ITEM = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk=", "size": "auto"}
+PART = {"inlineData": {"mimeType": "image/png", "data": "aGk="}, "thoughtSignature": "c2ln"}
+DRAFT = {"inlineData": {"mimeType": "image/png", "data": "aGk=", "displayName": "a"}, "thought": True}
+
+
+def chat(**message: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+
+
+def parts(*found: Any) -> dict[str, Any]:
+    return {"candidates": [{"content": {"role": "model", "parts": list(found)}, "finishReason": "STOP"}]}
+
+
+def output(*items: Any) -> dict[str, Any]:
+    return {"id": "resp_1", "status": "completed", "output": list(items)}
+
+
+def events_of(wire: str, body: Any, quirks: Any = None) -> list[Event]:
+    codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
+    request = Request((User("hi"),), model=MODEL)
+    decoder = codec.decoder(request, Assembler(request_id="R", model=MODEL, issuer=Issuer(wire, None, MODEL)))
+    return [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
+
+
+def reply_of(wire: str, body: Any, quirks: Any = None) -> Response:
+    return fold(events_of(wire, body, quirks))
+
+
+def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list[str]]:
+    """Return the body of the next turn, and the codes of what it lost."""
+    codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
+    request = Request((User("hi"), said, User("more")), config=RuntimeConfig(max_tokens=9), model=MODEL)
+    check_request(request)
+    encoded = codec.encode(request)
+    return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+ROUTER = {"reasoning_details": True}
+READ: dict[str, tuple[str, Any, list[Image]]] = {
+    "beside the text": ("openai", chat(content="a", images=[DATA]), [PNG]),
+    "among the parts of the text": ("openai", chat(content=[{"type": "text", "text": "a"}, DATA]), [PNG]),
+    "by URL": ("openai", chat(content="a", images=[{"image_url": {"url": URL}}]), [Image(Url(URL))]),
+    "by URL alone": ("openai", chat(content="a", images=[{"image_url": URL}]), [Image(Url(URL))]),
+    "not base64": ("openai", chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]), []),
+    "another type": ("openai", chat(content="a", images=[{"image_url": {"url": "data:text/plain;base64,aGk="}}]), []),
+    "no URL": ("openai", chat(content="a", images=["x", {"image_url": {}}]), []),
+    "references": ("openai", chat(content=[{"type": "reference", "reference_ids": [1]}]), []),
+    "inline data": ("gemini", parts(PART), [PNG]),
+    "a draft": ("gemini", parts(DRAFT), [PNG]),
+    "a video": ("gemini", parts({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}), []),
+    "no data": ("gemini", parts({"inlineData": {"mimeType": "image/png", "data": ""}}), []),
+    "an item": ("responses", output(ITEM), [PNG]),
+    "an item of a format": (
+        "responses",
+        output({**ITEM, "output_format": "webp"}),
+        [Image(Inline("aGk="), "image/webp")],
+    ),
+    "a failed item": ("responses", output({**ITEM, "status": "failed", "result": None}), []),
+}
+
+
+@pytest.mark.parametrize(("wire", "body", "images"), READ.values(), ids=READ)
+def test_pictures_of_a_reply_are_blocks(wire: str, body: Any, images: list[Image]) -> None:
+    reply = reply_of(wire, body)
+    assert list(reply.images) == images
+    blocks = [block for block in reply.message.content if isinstance(block, Image)]
+    assert [block.continuity.issuer for block in blocks if block.continuity] == [Issuer(wire, None, MODEL)] * len(
+        images
+    )
+    # What is not a picture is kept as it came, not lost.
+    assert images or any(isinstance(block, Opaque) for block in reply.message.content)
+
+
+# --- back to the issuer -----------------------------------------------------------------------------
+
+
+def test_pictures_go_back_to_their_issuer_as_they_came() -> None:
+    body, lost = sent_back("gemini", reply_of("gemini", parts(PART, DRAFT)).message)
+    assert (body["contents"][1]["parts"], lost) == ([PART, DRAFT], [])
+    body, lost = sent_back("responses", reply_of("responses", output(ITEM)).message)
+    assert (body["input"][1], lost) == (ITEM, [])
+    said = reply_of("openai", chat(content="a", images=[DATA]), ROUTER).message
+    body, lost = sent_back("openai", said, ROUTER)
+    assert (body["messages"][1], lost) == ({"role": "assistant", "content": "a", "images": [DATA]}, [])
+    body, lost = sent_back("openai", Assistant(said.content[1:]), ROUTER)
+    assert body["messages"][1] == {"role": "assistant", "content": None, "images": [DATA]}
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic", "gemini", "responses", "ollama"])
+def test_pictures_of_another_issuer_are_reported(wire: str) -> None:
+    state = Continuity(issuer=Issuer("responses" if wire != "responses" else "gemini"))
+    said = Assistant([Text("a"), Image(Inline("aGk="), "image/png", continuity=state)])
+    body, lost = sent_back(wire, said)
+    assert lost == ["image_dropped"]
+    assert "aGk=" not in json.dumps(body)
+
+
+def test_pictures_without_a_state_are_a_users() -> None:
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\].content\[0\]"):
+        check_request(Request((User("hi"), Assistant([PNG]), User("hi"))))
+    record = {"type": "image", "source": {"type": "inline", "base64_data": "aGk="}, "media_type": "image/png"}
+    with pytest.raises(InvalidRequestError, match="cannot be said by the assistant"):
+        parse_messages([{"role": "assistant", "content": [record]}])
+    kept = {**record, "continuity": {"issuer": {"wire": "gemini"}}}
+    (read,) = parse_messages([{"role": "assistant", "content": [kept]}])
+    assert read == Assistant([Image(PNG.source, "image/png", continuity=Continuity(issuer=Issuer("gemini")))])
+
+
+def test_a_user_may_send_a_picture_of_a_model() -> None:
+    reply = reply_of("gemini", parts(PART))
+    codec = CODECS["openai"].connect(MODEL, BASE_URL, None, Capabilities())
+    again = codec.encode(Request((User([Text("Bluer."), *reply.images]),), model=MODEL))
+    assert json.loads(again.http.body)["messages"][0]["content"][1] == DATA
+    (block,) = reply.message.content
+    assert isinstance(block, Image)
+    noted = codec.encode(Request((User([Text("Bluer."), block]),), model=MODEL))
+    assert [warning.code for warning in noted.warnings] == ["continuity_dropped"]
+    with pytest.raises(InvalidRequestError, match=r"content\[0\].continuity must be"):
+        check_request(Request((User([Image(PNG.source, "image/png", continuity="x")]),)))  # type: ignore[arg-type]
+
+
+# --- clients of the gateway -------------------------------------------------------------------------
+
+UPSTREAM: dict[str, Any] = {
+    "openai": chat(content="a", images=[DATA]),
+    "gemini": parts({"text": "a"}, PART),
+    "responses": output(ITEM),
+}
+ASKED = {"gemini": "/v1beta/models/m:generateContent"}
+
+
+def serve(wire: str, events: list[Event], *, stream: bool = False) -> bytes:
+    encoder = SERVER_CODECS[wire].encoder(Asked(Request((User("hi"),), model=MODEL, stream=stream)))
+    return b"".join([encoder.feed(event) for event in events]) + encoder.end()
+
+
+def turn_of(wire: str, body: bytes) -> Assistant:
+    """Return the model's turn as the gateway reads it when a client sends it back."""
+    got = json.loads(body)
+    hi = {"role": "user", "content": "hi"}
+    sent: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [hi, got, hi]}
+    if wire == "anthropic":
+        sent["messages"][1] = {"role": "assistant", "content": got["content"]}
+    elif wire == "responses":
+        sent = {"model": MODEL, "input": [hi, *got["output"], hi]}
+    else:
+        asked = {"role": "user", "parts": [{"text": "hi"}]}
+        sent = {"contents": [asked, got["candidates"][0]["content"], asked]}
+    request = SERVER_CODECS[wire].decode(json.dumps(sent).encode(), ASKED.get(wire, "")).request
+    said = request.messages[1]
+    assert isinstance(said, Assistant)
+    return said
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("upstream", UPSTREAM)
+@pytest.mark.parametrize("client", ["openai", "gemini", "responses"])
+def test_clients_receive_the_pictures(client: str, upstream: str, stream: bool) -> None:
+    written = serve(client, events_of(upstream, UPSTREAM[upstream]), stream=stream)
+    codec = CODECS[client].connect(MODEL, BASE_URL, None, Capabilities())
+    request = Request((User("hi"),), model=MODEL, stream=stream)
+    decoder = codec.decoder(request, Assembler(issuer=Issuer(client)))
+    assert fold([*decoder.feed(written), *decoder.end()]).images == (PNG,)
+
+
+@pytest.mark.parametrize("upstream", UPSTREAM)
+@pytest.mark.parametrize("client", ["anthropic", "gemini", "responses"])
+def test_pictures_pass_a_client_on_their_way_back(client: str, upstream: str) -> None:
+    quirks = ROUTER if upstream == "openai" else None
+    reply = reply_of(upstream, UPSTREAM[upstream], quirks)
+    said = turn_of(client, serve(client, events_of(upstream, UPSTREAM[upstream], quirks)))
+    _, lost = sent_back(upstream, said, quirks)
+    if (client, upstream) == ("gemini", "responses"):  # whose clients have no place for the item's own fields
+        assert lost == ["image_dropped", "message_dropped"]
+        return
+    assert lost == []
+    assert [block for block in said.content if isinstance(block, Image)] == [
+        block for block in reply.message.content if isinstance(block, Image)
+    ] or client == upstream
+
+
+def test_sealed_pictures_that_were_changed_are_refused() -> None:
+    block = {"type": "opaque", "issuer": {"wire": "gemini"}, "image": {"type": "image", "source": 5}}
+    with pytest.raises(InvalidRequestError, match=r"image: "):
+        turn_of("anthropic", json.dumps({"content": [block]}).encode())
+    item = {**ITEM, "continuity": 5}
+    with pytest.raises(InvalidRequestError, match=r"input\[1\].continuity: "):
+        turn_of("responses", json.dumps({"output": [item]}).encode())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", ["gemini", "responses", "ollama"])
+def test_pictures_that_a_client_cannot_receive_are_described(client: str, stream: bool) -> None:
+    events = events_of("openai", chat(content="a", images=[DATA, {"image_url": {"url": URL}}]))
+    written = serve(client, events, stream=stream).decode()
+    assert f"![image]({URL})" in written
+    assert ("[image (image/png, about 3 bytes) left out" in written) == (client == "ollama")
+
+
+def test_pictures_and_speech_of_a_gemini_client_keep_their_issuer() -> None:
+    signed = {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}, "thoughtSignature": "c2ln"}
+    body = parts({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, signed)
+    said = turn_of("gemini", json.dumps(body).encode())
+    home = Issuer("gemini")
+    assert said == Assistant(
+        [
+            Image(PNG.source, "image/png", continuity=Continuity(issuer=home)),
+            Audio(PNG.source, "audio/wav", continuity=Continuity("c2ln", issuer=home)),
+        ]
+    )
+
+
+def test_pictures_without_an_issuer_are_written_plainly() -> None:
+    plain = Assembler()
+    plain.start()
+    plain.whole(PNG)
+    plain.finish("stop")
+    (part,) = json.loads(serve("gemini", plain.take()))["candidates"][0]["content"]["parts"]
+    assert part == {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
