@@ -81,7 +81,7 @@ READ: dict[str, tuple[str, Any, list[Image]]] = {
     "not base64": ("openai", chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]), []),
     "another type": ("openai", chat(content="a", images=[{"image_url": {"url": "data:text/plain;base64,aGk="}}]), []),
     "no URL": ("openai", chat(content="a", images=["x", {"image_url": {}}]), []),
-    "references": ("openai", chat(content=[{"type": "reference", "reference_ids": [1]}]), []),
+    "a part without one": ("openai", chat(content=[{"type": "image_url"}]), []),
     "inline data": ("gemini", parts(PART), [PNG]),
     "a draft": ("gemini", parts(DRAFT), [PNG]),
     "a video": ("gemini", parts({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}), []),
@@ -123,7 +123,7 @@ def test_pictures_go_back_to_their_issuer_as_they_came() -> None:
     assert body["messages"][1] == {"role": "assistant", "content": None, "images": [DATA]}
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic", "gemini", "responses", "ollama"])
+@pytest.mark.parametrize("wire", ["openai", "anthropic", "gemini", "responses", "ollama", "cohere"])
 def test_pictures_of_another_issuer_are_reported(wire: str) -> None:
     state = Continuity(issuer=Issuer("responses" if wire != "responses" else "gemini"))
     said = Assistant([Text("a"), Image(Inline("aGk="), "image/png", continuity=state)])
@@ -226,12 +226,12 @@ def test_sealed_pictures_that_were_changed_are_refused() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("client", ["gemini", "responses", "ollama"])
+@pytest.mark.parametrize("client", ["gemini", "responses", "ollama", "cohere"])
 def test_pictures_that_a_client_cannot_receive_are_described(client: str, stream: bool) -> None:
     events = events_of("openai", chat(content="a", images=[DATA, {"image_url": {"url": URL}}]))
     written = serve(client, events, stream=stream).decode()
     assert f"![image]({URL})" in written
-    assert ("[image (image/png, about 3 bytes) left out" in written) == (client == "ollama")
+    assert ("[image (image/png, about 3 bytes) left out" in written) == (client in ("ollama", "cohere"))
 
 
 def test_pictures_and_speech_of_a_gemini_client_keep_their_issuer() -> None:

@@ -71,6 +71,11 @@ def describe_picture(block: Image) -> str:
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
+def describe_medium(block: Audio | Image) -> str:
+    """Return the text for a client of a wire whose replies have no such medium."""
+    return say_audio(block) if isinstance(block, Audio) else describe_picture(block)
+
+
 def refuse_audio(block: Audio, path: str) -> NoReturn:
     """Refuse audio on a wire that has no place for it."""
     raise UnsupportedContentError(f"{path}: this wire takes no {describe_media(block)}")

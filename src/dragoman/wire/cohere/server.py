@@ -51,7 +51,7 @@ from ...validate import parse_tools
 from ...validate.fields import Fields
 from ..codec import HttpReply
 from ..fields import Losses, read_body, read_media_url, read_stops
-from ..media import say_audio
+from ..media import describe_medium
 from ..server import Asked, BodyEncoder, ReplyEncoder, bearer_token, encode_json, known, named_frame, split_at_text
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
@@ -254,7 +254,7 @@ class _StreamEncoder(ReplyEncoder):
         return _begin(event) if isinstance(event, MessageStart) else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        spoken = b"".join([self._say(block) for block in complete.final_content if isinstance(block, Audio)])
+        spoken = b"".join([self._say(block) for block in complete.final_content if isinstance(block, Audio | Image)])
         cited = b"".join([_citation(at, record) for at, record in enumerate(_citations_of(complete))])
         closed = self._turn("")
         word = self.finish_word(complete, FINISH)
@@ -266,8 +266,8 @@ class _StreamEncoder(ReplyEncoder):
         end = {"usage": _write_usage(usage), "error": _sentence(error), "error_type": kind}
         return self._turn("") + _end(finish_reason="ERROR", **end)
 
-    def _say(self, block: Audio) -> bytes:
-        return self._turn("text") + _content("content-delta", self._index, text=say_audio(block))
+    def _say(self, block: Audio | Image) -> bytes:
+        return self._turn("text") + _content("content-delta", self._index, text=describe_medium(block))
 
     def _turn(self, kind: str) -> bytes:
         """Return the end of the content that is open, and the start of other content."""
@@ -324,8 +324,8 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
             content.append({"type": "text", "text": block.text})
         elif isinstance(block, Thinking):
             content.append({"type": "thinking", "thinking": block.text})
-        elif isinstance(block, Audio):
-            content.append({"type": "text", "text": say_audio(block)})
+        elif isinstance(block, Audio | Image):
+            content.append({"type": "text", "text": describe_medium(block)})
         elif isinstance(block, ToolCall):
             names.append(block.name)
     calls = [

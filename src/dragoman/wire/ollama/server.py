@@ -57,7 +57,7 @@ from ...validate import parse_tools
 from ...validate.fields import Fields
 from ..codec import HttpReply
 from ..fields import Losses, read_body, read_stops
-from ..media import describe_picture, say_audio
+from ..media import describe_medium
 from ..server import (
     Asked,
     BodyEncoder,
@@ -257,7 +257,9 @@ class _StreamEncoder(ReplyEncoder):
         return _hides_call(complete)
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        media = "".join([_describe(block) for block in complete.final_content if isinstance(block, Audio | Image)])
+        media = "".join(
+            [describe_medium(block) for block in complete.final_content if isinstance(block, Audio | Image)]
+        )
         return _line(self, self._at, {"content": media}, **end_fields(self, complete))
 
     def write_error(self, error: ProviderError) -> bytes:
@@ -271,7 +273,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes
         if isinstance(block, Text):
             message["content"] += block.text
         elif isinstance(block, Audio | Image):
-            message["content"] += _describe(block)
+            message["content"] += describe_medium(block)
         elif isinstance(block, Thinking):
             message["thinking"] = message.get("thinking", "") + block.text
         elif isinstance(block, ToolCall) and block.arguments is not None:
@@ -279,11 +281,6 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes
     if calls:
         message["tool_calls"] = calls
     return _line(reply, at, message, **end_fields(reply, complete))
-
-
-def _describe(block: Audio | Image) -> str:
-    """Return the text in place of a medium, which no reply of this wire has."""
-    return say_audio(block) if isinstance(block, Audio) else describe_picture(block)
 
 
 def _line(reply: ReplyEncoder, at: str, message: dict[str, Any], **ending: Any) -> bytes:

@@ -320,7 +320,7 @@ class OpenAIDecoder(Decoder):
                         self.out.thinking(text)
             elif isinstance(part.get("text"), str):
                 self._text(part["text"])
-            else:  # a picture, or Mistral's references
+            elif part.get("type") == "image_url":
                 self._beside = self._beside or Beside(self._request)
                 self._beside.read(None, [part], None)
 

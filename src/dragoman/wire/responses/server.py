@@ -23,7 +23,7 @@ from ...events import (
 from ...messages import AssistantBlock, Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
 from ..json import json_text
-from ..media import describe_picture, say_audio, write_annotations
+from ..media import describe_medium, write_annotations
 from ..openai.server import OpenAIServer, error_record
 from ..seal import is_from, write_opaque
 from ..server import (
@@ -114,7 +114,7 @@ class _StreamEncoder(ReplyEncoder):
                 self._items.append(_write_picture(self, len(self._items), block))
                 written += self._added() + self._done()
             elif isinstance(block, Audio | Image):
-                written += self._add_text(_SPOKEN + len(self._items), _describe(block)) + self._close()
+                written += self._add_text(_SPOKEN + len(self._items), describe_medium(block)) + self._close()
         status, facts = _ending(self, complete)
         return written + self._event(f"response.{status}", response=self._response(status, **facts))
 
@@ -260,7 +260,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, cre
         elif isinstance(block, Text | Audio | Image):
             part = {
                 "type": "output_text",
-                "text": block.text if isinstance(block, Text) else _describe(block),
+                "text": block.text if isinstance(block, Text) else describe_medium(block),
                 "annotations": own.pop("annotations", []) or write_annotations(block, flat=True),
                 "logprobs": [],
             }
@@ -271,11 +271,6 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, cre
             items.append(own if own.get("type") == "reasoning" else _item(reply, at, "reasoning", summary=summary))
     status, facts = _ending(reply, complete)
     return encode_json({**_response(reply, status, items, asked, created), **facts})
-
-
-def _describe(block: Audio | Image) -> str:
-    """Return the text in place of a medium that this wire cannot show."""
-    return say_audio(block) if isinstance(block, Audio) else describe_picture(block)
 
 
 def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]:
