@@ -348,7 +348,7 @@ ADAPTERS = [
     ("api_key_env: []", "a.api_key_env: must be the name of a variable"),
     ("api_key_env: [1]", "a.api_key_env: must be a list of strings"),
     ("proxy: 'socks5://x:1'", "a.proxy: the proxy is a socks5 URL"),
-    ("ca: missing.pem", "a.ca: there is no file"),
+    ("ca: missing.pem", "a.ca: the file"),
     ("ca: models.yaml", "a.ca: cannot be used"),
     ("client_cert: models.yaml", "a.client_cert: cannot be used"),
     ("client_cert: {key: models.yaml}", "a.client_cert: needs cert"),

@@ -245,7 +245,7 @@ async def test_rules_settle_without_asking() -> None:
 
 
 async def test_nobody_to_ask_is_a_no() -> None:
-    assert await decide(Gate(Policy()), bash("ls")) == Decision(False, "nobody", "there is nobody to ask")
+    assert await decide(Gate(Policy()), bash("ls")) == Decision(False, "nobody", "there is no approver to ask")
 
 
 async def _later(answer: Any) -> Any:

@@ -311,7 +311,7 @@ def test_a_changed_file_is_read_anew_and_a_bad_one_is_not(file: Path, caplog: py
     assert registry.find("big").wire_name == "claude-opus-4-7"
     assert registry.problem is not None
     assert "models.yaml:2: did not find" in registry.problem
-    assert "keeping what was read before" in caplog.text
+    assert "keeping the previous configuration" in caplog.text
     _rewrite(file, EXAMPLE)
     assert registry.find("opus")
     assert registry.problem is None
@@ -723,7 +723,7 @@ def test_a_wire_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     ("adapter", "problem"),
     [
         ("{type: openai, wire: respones}", "no such wire 'respones'; did you mean responses?"),
-        ("{type: anthropic, wire: gemini}", "no such wire 'gemini'; Anthropic speaks anthropic"),
+        ("{type: anthropic, wire: gemini}", "no such wire 'gemini'; Anthropic offers anthropic"),
         ("{type: openai-compatible, wire: x, base_url: 'http://a'}", "no such wire 'x'; one of"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Permission: rules over proposed actions, and an approver to ask where no rule decides.
+"""Permission: rules for proposed actions, and an approver to ask when no rule decides.
 
 ::
 
@@ -8,8 +8,8 @@
         Rule("deny", path="secrets/**", reason="not for models"),
     ])
 
-Every rule that matches counts, in any order: deny beats ask, ask beats allow. A proposal that no rule
-matches is asked about; without an approver it is denied. Nothing here runs anything.
+Every rule that matches counts, in any order: deny overrides ask, ask overrides allow. A proposal
+that no rule matches goes to the approver; without one it is denied. This module runs nothing.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ __all__ = ["Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule
 log = logging.getLogger("dragoman")
 
 Action: TypeAlias = Literal["allow", "ask", "deny"]
-_ACTIONS: tuple[Action, ...] = ("deny", "ask", "allow")  # the strictest first
+_ACTIONS: tuple[Action, ...] = ("deny", "ask", "allow")  # strictest first
 _EFFECTS: tuple[str, ...] = get_args(SideEffect)
 
 
 class Proposal(Struct, frozen=True):
-    """An action somebody has to allow: the checked intent, what it would do, and the paths it names.
+    """An action that needs permission: the validated intent, its side effect, and the paths it
+    uses.
 
-    Paths are relative to the workspace, with forward slashes. ``session`` is the id of the session that asks.
+    Paths are relative to the workspace, with forward slashes. ``session`` is the id of the session
+    that asks.
     """
 
     tool_name: str
@@ -57,12 +59,13 @@ Scope: TypeAlias = Literal["once", "session", "path", "prefix"]
 
 
 class Decision(Struct, frozen=True, omit_defaults=True):
-    """An answer: whose it is, by which rule and why.
+    """A permission decision: who made it, by which rule and why.
 
-    ``input`` replaces the input that was proposed; it is checked like the proposal, and both are on record.
-    ``scope`` is what else the answer allows in this session, so that it is not asked about again: the tool
-    (``session``), the tool on the same paths (``path``), or commands that begin with the words of ``prefix``, by
-    default the first word of this one (``prefix``). What a rule denies stays denied.
+    ``input`` replaces the proposed input; it is validated like the proposal, and both are
+    recorded. ``scope`` is what else the decision allows in this session without asking again: the
+    tool (``session``), the tool on the same paths (``path``), or commands that begin with the
+    words of ``prefix``, by default the first word of this one (``prefix``). What a rule denies
+    stays denied.
     """
 
     allowed: bool
@@ -78,17 +81,18 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """An action to take for the proposals that match; a part that is not given matches everything.
+    """An action for the proposals that match; an omitted part matches everything.
 
-    ``tool`` and ``arguments`` are patterns for the complete text: ``*`` and ``?`` stand for other
-    characters, a final ``" *"`` for nothing or for further words, and ``re:`` starts a regular
-    expression. In a rule that allows, neither ``*`` nor ``re:`` matches the characters with which a
-    shell starts another command (``;``, ``|``, ``$``, a new line ...), so ``pytest *`` does not match
-    ``pytest; curl ...``. ``path`` is a pattern for paths of the workspace, in which ``*`` stays within
-    a folder and ``**`` does not. A rule that allows needs every path of the proposal to match, and at
-    least one path; any other rule needs one match and ignores the difference between A and a.
+    ``tool`` and ``arguments`` are patterns for the complete string: ``*`` and ``?`` stand for
+    other characters, a final ``" *"`` for nothing or for further words, and ``re:`` starts a
+    regular expression. In a rule that allows, neither ``*`` nor ``re:`` matches the characters
+    with which a shell starts another command (``;``, ``|``, ``$``, a new line ...), so ``pytest
+    *`` does not match ``pytest; curl ...``. ``path`` is a pattern for paths of the workspace, in
+    which ``*`` stays within a folder and ``**`` does not. A rule that allows requires every path
+    of the proposal to match, and at least one path; any other rule requires one match and ignores
+    letter case.
 
-    A part that is given and empty is an error: an unset variable must not match everything.
+    A part that is given but empty is an error: an unset variable must not match everything.
     """
 
     action: Action
@@ -163,24 +167,25 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     def _matches_paths(self, pattern: str, paths: tuple[str, ...]) -> bool:
         if self.action == "allow":
             return bool(paths) and all(_compile_path(pattern).fullmatch(path) for path in paths)
-        # On some file systems .GIT/config is .git/config, so a denial must not depend on letter case.
+        # On some file systems .GIT/config is .git/config, so a denial must ignore letter case.
         folded = _compile_path(pattern.casefold())
         return any(folded.fullmatch(path.casefold()) for path in paths)
 
 
 _EMPTY = "is empty; leave it out to match everything"
-_SEPARATORS = ";&|<>$`\\(){}\r\n"  # with these, one command line becomes two in some shell
+_SEPARATORS = ";&|<>$`\\(){}\r\n"  # shells split a command line at these
 
 
 class _Wildcards:
     """A pattern with wildcards, matched in one pass over the text.
 
-    A regular expression with two stars takes quadratic time, and the model writes the text. Here the
-    set of places in the pattern that the text so far leads to is one integer, a bit for each place.
+    A regular expression with two stars takes quadratic time, and the model writes the text. This
+    is a bit-parallel matcher instead: the set of reachable positions in the pattern is one
+    integer, with one bit per position.
     """
 
     def __init__(self, tokens: list[str], excluded: str) -> None:
-        self._excluded = frozenset(excluded)  # what ``*`` and ``?`` do not stand for
+        self._excluded = frozenset(excluded)  # characters that ``*`` and ``?`` do not match
         self._last = 1 << len(tokens)
         self._literals: dict[str, int] = {}
         self._some = self._loops_any = self._loops_some = self._skips = self._skips_two = 0
@@ -194,7 +199,7 @@ class _Wildcards:
                 self._skips |= bit
             elif sign == "?":
                 self._some |= bit
-            elif sign == _OPTIONAL:  # the two tokens that follow may be left out together
+            elif sign == _OPTIONAL:  # the next two tokens are optional together
                 self._skips |= bit
                 self._skips_two |= bit
             else:
@@ -215,7 +220,7 @@ class _Wildcards:
         return bool(places & self._last)
 
     def _close(self, places: int) -> int:
-        """Add the places that are reached without a further character."""
+        """Add the positions that are reachable without a further character."""
         while True:
             further = places | (places & self._skips) << 1 | (places & self._skips_two) << 3
             if further == places:
@@ -238,7 +243,7 @@ def _compile_text(name: str, pattern: str, *, wary: bool) -> _Pattern:
             return re.compile(pattern[3:], re.DOTALL)
         except re.error as error:
             raise ValueError(f"{name}: {pattern!r} is not a regular expression: {error}") from None
-    # "pytest *" is the program with or without further words, and not "pytest-other".
+    # "pytest *" matches the program with or without further words, but not "pytest-other".
     tokens = [*pattern[:-2], _OPTIONAL, " ", "*"] if pattern.endswith(" *") else list(pattern)
     return _Wildcards(tokens, _SEPARATORS if wary else "")
 
@@ -264,7 +269,7 @@ def _as_text(value: Any) -> str:
 
 
 class Verdict(Struct, frozen=True):
-    """What the rules say of an action, which of them said it, and why."""
+    """The result of the rules for an action, the deciding rule, and its reason."""
 
     action: Action
     rule: str | None = None
@@ -272,7 +277,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Policy:
-    """Rules, and what becomes of an action no rule is about: ``ask``, or ``deny``; it is never allowed."""
+    """Rules, and the default for an action that no rule matches: ``ask`` or ``deny``, never allow."""
 
     def __init__(self, rules: Iterable[Rule] = (), default: Literal["ask", "deny"] = "ask") -> None:
         self.rules = tuple(rules)
@@ -284,20 +289,21 @@ class Policy:
             raise ValueError(f"default: must be ask or deny, not {default!r}; write a rule to allow something")
 
     def judge(self, proposal: Proposal) -> Verdict:
-        """Return the strictest of the rules that match."""
+        """Return the result of the strictest rule that matches."""
         found = [rule for rule in self.rules if rule.matches(proposal)]
         for action in _ACTIONS:
             for rule in found:
                 if rule.action == action:
                     return Verdict(action, rule.label, rule.reason)
-        return Verdict(self.default, None, "no rule is about this")
+        return Verdict(self.default, None, "no rule matches")
 
     def withheld(self, proposal: Proposal) -> Callable[[str], bool] | None:
-        """Return a test for the paths that an allowed call must not show, or ``None`` if there are none.
+        """Return a predicate for the paths that an allowed call must not show, or ``None`` if
+        there are none.
 
-        A tool that walks a folder names only the folder in its proposal. Every path that it comes
-        across is checked against the rules with a path that deny or ask; a rule that matches the
-        proposal itself has had its effect already.
+        A tool that walks a folder names only the folder in its proposal. Every path it finds is
+        checked against the rules with a path that deny or ask; a rule that matches the proposal
+        itself has already been applied.
         """
         strict = [rule for rule in self.rules if rule.path is not None and rule.action != "allow"]
         open_rules = [rule for rule in strict if not rule.matches(proposal)]
@@ -306,7 +312,7 @@ class Policy:
         return lambda path: any(rule.matches(replace(proposal, paths=(path,))) for rule in open_rules)
 
     def find_idle(self, tools: Iterable[tuple[str, SideEffect, bool]]) -> list[Rule]:
-        """Return the rules with a path that never match, because no tool they are about names paths.
+        """Return the rules with a path that can never match, because their tools never name paths.
 
         ``tools`` are (name, side effect, whether calls name paths).
         """
@@ -367,11 +373,13 @@ def _read_rule(item: Section) -> Rule:
 # --- asking -----------------------------------------------------------------------------------------
 
 Approver: TypeAlias = Callable[[Proposal, Verdict], "bool | Decision | Awaitable[bool | Decision]"]
-"""Somebody to ask: ``True`` or a ``Decision``. One that waits for a person is a coroutine function."""
+"""A callback that decides: it returns ``True`` or a ``Decision``. To wait for a person, use a
+coroutine function.
+"""
 
 
 class _Grant(Struct, frozen=True):
-    """What an answer allows for the rest of the session."""
+    """What a decision allows for the rest of the session."""
 
     decision: Decision
     tool_name: str
@@ -380,8 +388,8 @@ class _Grant(Struct, frozen=True):
 
     @classmethod
     def of(cls, decision: Decision, proposal: Proposal) -> _Grant | None:
-        """Return what a decision allows beyond the proposal, if anything; in doubt, nothing."""
-        kept = replace(decision, input=None)  # an edit is about one call
+        """Return what a decision allows beyond the proposal; ``None`` if it is unclear or nothing."""
+        kept = replace(decision, input=None)  # an edited input applies to one call only
         if not decision.allowed or decision.scope == "once":
             return None
         if decision.scope == "session":
@@ -400,9 +408,10 @@ class _Grant(Struct, frozen=True):
 
 
 def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | None:
-    """Return the prefix if the command begins with its words, and no other command can follow; else ``None``.
+    """Return the prefix if the command begins with its words and cannot contain a second command;
+    else ``None``.
 
-    Without a prefix, it is the first word of the command.
+    Without a prefix, use the first word of the command.
     """
     command = given.get("command")
     words = command.split() if isinstance(command, str) else []
@@ -413,28 +422,28 @@ def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | No
 
 
 class Gate:
-    """A policy and somebody to ask, for one session."""
+    """A policy and an approver, for one session."""
 
     def __init__(self, policy: Policy, approve: Approver | None = None) -> None:
         self.policy = policy
         self._approve = approve
         self._granted: list[_Grant] = []
-        self._asking = asyncio.Lock()  # a person answers one question at a time
+        self._asking = asyncio.Lock()  # ask one question at a time
 
     def settle(self, proposal: Proposal) -> tuple[Verdict, Decision | None]:
-        """What the rules say, and the decision where they, or an earlier answer, suffice for one."""
+        """Return the result of the rules, and the decision if no question is needed."""
         verdict = self.policy.judge(proposal)
         if verdict.action != "ask":
             return verdict, Decision(verdict.action == "allow", "policy", verdict.reason, verdict.rule)
         return verdict, self._find_earlier(proposal)
 
     async def ask(self, proposal: Proposal, verdict: Verdict) -> Decision:
-        """Have somebody decide. No answer, and an answer that is not a clear yes, is a no."""
+        """Ask the approver. No answer, or anything other than a clear yes, counts as no."""
         if self._approve is None:
-            return Decision(False, "nobody", "there is nobody to ask", verdict.rule)
+            return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
         async with self._asking:
-            earlier = self._find_earlier(proposal)  # given while this one waited
-            decision = earlier or await self._hear(self._approve, proposal, verdict)
+            earlier = self._find_earlier(proposal)  # decided while this one waited
+            decision = earlier or await self._call_approver(self._approve, proposal, verdict)
             if earlier is None and (grant := _Grant.of(decision, proposal)) is not None:
                 self._granted.append(grant)
         return decision
@@ -442,7 +451,7 @@ class Gate:
     def _find_earlier(self, proposal: Proposal) -> Decision | None:
         return next((grant.decision for grant in self._granted if grant.covers(proposal)), None)
 
-    async def _hear(self, approve: Approver, proposal: Proposal, verdict: Verdict) -> Decision:
+    async def _call_approver(self, approve: Approver, proposal: Proposal, verdict: Verdict) -> Decision:
         try:
             answer: Any = approve(proposal, verdict)
             if inspect.isawaitable(answer):

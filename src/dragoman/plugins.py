@@ -1,4 +1,4 @@
-"""Other packages that extend this one, by entry points.
+"""Other packages that extend this one, found by entry points.
 
 ====================  ====================================================================================
 ``dragoman.vendors``  a vendor: ``name = "package:file.yaml"``, in the form of the bundled catalogue
@@ -6,7 +6,8 @@
 ``dragoman.tools``    tools: ``name = "package.module:object"``, a function, a tool, or a list of them
 ====================  ====================================================================================
 
-Entry points are looked up when a name is not one of ours, and loaded when they are used. What is built in has priority.
+Entry points are looked up when a name is not built in, and loaded when they are used. Built-in
+names take precedence.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def find_plugins(group: PluginGroup) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if point.name in found:
-            log.warning("%s %s is in two packages; %s is not used", group, point.name, point.value)
+            log.warning("two packages define %s %s; %s is not used", group, point.name, point.value)
         else:
             found[point.name] = point
     return found

@@ -63,7 +63,7 @@ def lines(sound: Path) -> list[Any]:
 
 
 @pytest.mark.exhaustive
-def test_no_command_dies_of_flipped_bytes(sound: Path, tmp_path: Path, count: Count) -> None:
+def test_flipped_bytes_crash_no_command(sound: Path, tmp_path: Path, count: Count) -> None:
     draw, codes = random.Random(8), Counter[int]()
     data, path = sound.read_bytes(), tmp_path / "x.db"
     commands = [
@@ -194,7 +194,7 @@ async def replay(log: EventLog, session: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_hostile_exports_raise_errors_of_the_log(lines: list[Any], tmp_path: Path, count: Count) -> None:
+def test_hostile_exports_raise_log_errors(lines: list[Any], tmp_path: Path, count: Count) -> None:
     draw, seen = random.Random(4), Counter[str]()
     path, text = tmp_path / "x.jsonl", json.dumps(lines)
     for number in range(4000 if EXHAUSTIVE else 120):

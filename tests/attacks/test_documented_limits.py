@@ -37,12 +37,12 @@ def find_value(name: str) -> Any:
     return getattr(importlib.import_module(".".join(["dragoman", *parts])), last)
 
 
-def test_the_tables_are_found() -> None:
+def test_documentation_has_the_tables_of_limits() -> None:
     assert len(ROWS) > 40
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_documented_default_is_that_of_the_code(name: str) -> None:
+def test_documented_defaults_match_the_code(name: str) -> None:
     assert find_value(name) == read_default(ROWS[name])
 
 
@@ -52,12 +52,12 @@ def test_every_bound_and_deadline_is_documented() -> None:
 
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z-]+)", PAGE))))
-def test_an_option_on_the_page_exists(option: str) -> None:
+def test_documented_options_exist(option: str) -> None:
     reference = (ROOT / "docs/reference/cli.md").read_text()
     assert re.search(rf"{option}\b", reference) or option in ("--require-hashes",)
 
 
-def test_the_policy_points_to_the_page() -> None:
+def test_security_policy_links_to_the_limits_page() -> None:
     policy = (ROOT / "SECURITY.md").read_text()
     assert "docs/security.md" in policy
     for part in ("Threat model", "Limits and defaults", "Secrets", "Supply chain", "Reporting a vulnerability"):

@@ -54,7 +54,7 @@ def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
 
 @pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize("fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"])
-def test_a_sample(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
+def test_short_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
     ends = fuzz(fuzzer, 1000, SEED * 10**9 + part * 1000)
     assert sum(ends.values()) == 1000
     assert len(ends) >= 5
@@ -65,7 +65,7 @@ def test_a_sample(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) 
 @pytest.mark.skipif(not FUZZ, reason="a long run, whose length DRAGOMAN_FUZZ gives")
 @pytest.mark.parametrize("part", range(16))
 @pytest.mark.parametrize("fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"])
-def test_a_long_run(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
+def test_long_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
     share = FUZZ // 16
     assert sum(fuzz(fuzzer, share, SEED * 10**9 + 10**6 + part * share).values()) == share
     count(f"cases of {fuzzer.__name__}", share)
@@ -91,18 +91,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "log.jsonl").read_bytes()
 
 
-def test_logs(exported: bytes, tmp_path: Path) -> None:
+def test_fuzzed_logs_raise_log_errors(exported: bytes, tmp_path: Path) -> None:
     ends = Counter([fuzzers.fuzz_log(random.Random(SEED * 10**6 + seed), exported, tmp_path) for seed in range(FILES)])
     assert len(ends) >= 2
 
 
-def test_policies(tmp_path: Path) -> None:
+def test_fuzzed_policies_raise_config_errors(tmp_path: Path) -> None:
     ends = Counter([fuzzers.fuzz_policy(random.Random(SEED * 10**6 + seed), tmp_path) for seed in range(FILES)])
     assert ends["loaded"]
     assert ends["ConfigError"]
 
 
-def test_configuration(tmp_path: Path) -> None:
+def test_fuzzed_configuration_raises_config_errors(tmp_path: Path) -> None:
     ends = Counter([fuzzers.fuzz_configuration(random.Random(SEED * 10**6 + seed), tmp_path) for seed in range(FILES)])
     assert ends["loaded"]
     assert ends["ConfigError"]
@@ -119,7 +119,7 @@ FOUND: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
-def test_a_case_that_was_found(case: dict[str, Any]) -> None:
+def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any]) -> None:
     """``body`` is text, in which ``times`` repeats ``unit`` where ``@@`` stands."""
     body = case["body"].replace("@@", case.get("unit", "") * case.get("times", 1)).encode("utf-8", "surrogatepass")
     for tries_left in (2, 1, 0):
@@ -142,7 +142,7 @@ def _run_found(case: dict[str, Any], body: bytes) -> None:
         run_watched(fuzzers.read_reply(like, status, {}, [body], stream=stream))
 
 
-def test_a_held_loop_is_noticed() -> None:
+def test_blocked_event_loop_is_noticed() -> None:
     async def spin() -> None:
         until = time.thread_time() + 2 * MOST * cpu.measure_unit()
         while time.thread_time() < until:
@@ -152,7 +152,7 @@ def test_a_held_loop_is_noticed() -> None:
         run_watched(spin())
 
 
-def test_a_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any, **__: Any) -> Any:
         raise KeyError("x")
 
@@ -162,7 +162,7 @@ def test_a_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(CASES))
-def test_no_conformance_case_holds_the_loop(wire: str) -> None:
+def test_no_conformance_case_blocks_the_event_loop(wire: str) -> None:
     async def run(case: Any) -> None:
         for stream in (False, True):
             await fuzzers.read_reply(case, case.options.status, case.options.headers, [case.reply], stream=stream)

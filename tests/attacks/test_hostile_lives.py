@@ -36,7 +36,7 @@ def attack(place: str, folder: Path, count: Count, *, sessions: int, kills: int,
 
 
 @pytest.mark.exhaustive
-def test_killed_at_random_moments(place: str, tmp_path: Path, count: Count) -> None:
+def test_session_killed_at_random_moments_loses_nothing(place: str, tmp_path: Path, count: Count) -> None:
     tally = attack(place, tmp_path, count, sessions=2, kills=KILLS, runners=1)
     assert tally.kills >= KILLS
     assert min(tally.projections, tally.summaries, tally.edits, tally.rejections) > 0
@@ -46,7 +46,7 @@ def test_killed_at_random_moments(place: str, tmp_path: Path, count: Count) -> N
 
 
 @pytest.mark.exhaustive
-def test_two_processes_run_one_session(place: str, tmp_path: Path, count: Count) -> None:
+def test_two_processes_cannot_run_one_session(place: str, tmp_path: Path, count: Count) -> None:
     sessions = 200 if EXHAUSTIVE else 2
     tally = attack(place, tmp_path, count, sessions=sessions, kills=100 * sessions, runners=2)
     assert tally.refused + tally.fenced > 0

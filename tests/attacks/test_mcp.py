@@ -28,14 +28,14 @@ def evil(*mode: str, **settings: Any) -> McpServer:
     return McpServer([sys.executable, str(Path(__file__).with_name("evil_mcp.py")), *mode], **settings)
 
 
-async def test_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_reasons_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.tools.mcp._MAX_REASONS", 3)
     async with evil("names") as server:
         assert len(server.refused) == 4
         assert server.refused[-1].endswith(f": {len(NAMES) - 4} more tools are refused for their names")
 
 
-async def test_odd_names_are_refused_with_a_reason() -> None:
+async def test_tools_with_odd_names_are_rejected_with_a_reason() -> None:
     async with evil("names") as server:
         assert [tool.name for tool in server.tools] == ["ok-name_1.x"]
         assert len(server.refused) == len(NAMES) - 1
@@ -86,7 +86,7 @@ def _sleeping(seconds: str) -> list[psutil.Process]:
     return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", seconds]]
 
 
-async def test_a_changed_definition_is_on_record(tmp_path: Path) -> None:
+async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         async with evil("plain") as server:
             session = Session(Listed("Hi.", "Hi."), server.tools, None, log)

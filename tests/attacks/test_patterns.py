@@ -15,7 +15,7 @@ PATTERNS = find_patterns()
 ENOUGH = 1_000_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 8_000
 
 
-def test_the_patterns_are_found() -> None:
+def test_every_pattern_of_the_package_is_found() -> None:
     places = {found.place for found in PATTERNS}
     assert len(PATTERNS) > 60
     assert {"dragoman.errors._SECRETS", "dragoman.tokens._PIECE"} <= places
@@ -44,7 +44,7 @@ def slow_shape(found: Found, sizes: tuple[int, ...] = SIZES, enough: int = ENOUG
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("found", PATTERNS, ids=[found.place for found in PATTERNS])
-def test_time_is_linear(found: Found) -> None:
+def test_patterns_take_linear_time(found: Found) -> None:
     assert slow_shape(found) is None
 
 

@@ -22,11 +22,11 @@ LONG = "-eyJaaaaaaaaaa" * 20_000
 
 
 @pytest.mark.parametrize("unit", ["-eyJaaaaaaaaaa", "a-a-", "bearer ", "sk-", "AIza", "a.", "key_a-", "eyJaaaaaaaaaa."])
-def test_scrub_is_linear(unit: str) -> None:
+def test_scrub_takes_linear_time(unit: str) -> None:
     assert grows(lambda text: scrub(text, limit=None), lambda size: unit * (size // len(unit))) is None
 
 
-def test_an_error_keeps_a_bounded_part_of_every_text() -> None:
+def test_error_keeps_a_bounded_part_of_every_text() -> None:
     headers = {"x-ratelimit-a": LONG, "x-ratelimit-" + LONG: "1", "retry-after": "1"}
     error = ProviderError(LONG, provider_code=LONG, provider_message=LONG, headers=headers)
     error.hide(["k"], [LONG])
@@ -82,7 +82,7 @@ def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
     assert "aaaaaaaaaa" * 30 not in text
 
 
-def test_an_echoed_prompt_is_found_in_linear_time() -> None:
+def test_echoed_prompt_is_found_in_linear_time() -> None:
     def run(prompt: str) -> None:
         error = ProviderError("m", provider_message="abcdefghij" * 400)
         error.hide([], [prompt])
@@ -125,7 +125,7 @@ async def drain(provider: dragoman.Provider) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("text", UNREADABLE)
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_an_error_does_not_hold_what_a_server_echoed(wire: str, text: str, stream: bool) -> None:
+async def test_error_does_not_contain_what_a_server_echoed(wire: str, text: str, stream: bool) -> None:
     replies = [(200, {}, [text.encode()])] * 2
     transport = FixtureTransport(*replies)
     provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport)
@@ -138,7 +138,7 @@ async def test_an_error_does_not_hold_what_a_server_echoed(wire: str, text: str,
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_ready_does_not_hold_what_a_server_echoed(wire: str) -> None:
+async def test_readiness_error_does_not_contain_what_a_server_echoed(wire: str) -> None:
     replies = [(200, {}, [UNREADABLE[0].encode()])] * 2
     transport = FixtureTransport(*replies)
     provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport)

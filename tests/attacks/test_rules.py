@@ -40,7 +40,7 @@ async def run(root: Path, policy: Policy, tool: str, approve: Any = None, **argu
 
 @pytest.mark.parametrize("path", [".", "secrets", "secrets/deep", "a"])
 @pytest.mark.parametrize("action", ["deny", "ask"])
-async def test_search_leaves_out_what_a_rule_denies_or_asks_about(root: Path, path: str, action: Any) -> None:
+async def test_search_omits_paths_that_a_rule_denies_or_asks_about(root: Path, path: str, action: Any) -> None:
     policy = Policy([READING, Rule(action, path="secrets/**"), Rule("deny", path="**/.env")])
     if path == "secrets/deep":
         policy = Policy([*policy.rules[:1], Rule("deny", path="secrets/**/key"), *policy.rules[2:]])
@@ -51,7 +51,7 @@ async def test_search_leaves_out_what_a_rule_denies_or_asks_about(root: Path, pa
     assert ("a/main.py:1: KEY=1" in str(seen.content)) is (path in (".", "a"))
 
 
-async def test_list_files_leaves_out_what_a_rule_denies(root: Path) -> None:
+async def test_list_files_omits_paths_that_a_rule_denies(root: Path) -> None:
     policy = Policy([READING, Rule("deny", path="secrets/**"), Rule("deny", path="**/.env")])
     seen = await run(root, policy, "list_files")
     # A folder that matches is not entered, so what is in it is not counted.
@@ -59,14 +59,14 @@ async def test_list_files_leaves_out_what_a_rule_denies(root: Path) -> None:
     assert seen.details == {"withheld_paths": 4}
 
 
-async def test_what_was_asked_about_and_allowed_is_shown(root: Path) -> None:
+async def test_path_that_was_allowed_when_asked_is_shown(root: Path) -> None:
     policy = Policy([READING, Rule("ask", path="**")])
     seen = await run(root, policy, "search", lambda *_: True, text="KEY", path="secrets")
     assert "secrets/prod.env:1" in str(seen.content)
     assert seen.details == {}
 
 
-async def test_rules_about_other_tools_leave_nothing_out(root: Path) -> None:
+async def test_rules_for_other_tools_omit_nothing(root: Path) -> None:
     policy = Policy([READING, Rule("deny", "read_file", path="secrets/**"), Rule("deny", path="b/**")])
     seen = await run(root, policy, "search", text="KEY", path="secrets")
     assert "secrets/prod.env:1" in str(seen.content)

@@ -76,7 +76,7 @@ def test_the_home_and_the_sockets_are_hidden(root: Path, monkeypatch: pytest.Mon
     assert "--seccomp" not in Sandbox("bwrap", "").wrap(["ls"], root)
 
 
-def test_a_workspace_that_is_the_home_hides_what_is_private(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_folders_are_hidden_when_the_workspace_is_the_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = root.parent
     (home / ".ssh").mkdir()
     (home / ".netrc").write_text(SECRET)
@@ -87,7 +87,7 @@ def test_a_workspace_that_is_the_home_hides_what_is_private(root: Path, monkeypa
     assert ("--ro-bind", str(home / ".netrc")) in found
 
 
-def test_name_resolution_is_given_back_with_the_network(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_resolution_works_when_the_network_is_allowed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = root.parent.parent / "run" / "stub-resolv.conf"
     file.parent.mkdir()
     file.write_text("nameserver 127.0.0.53\n")
@@ -107,7 +107,7 @@ def test_version_control_is_mounted_read_only(root: Path, name: str, kind: str) 
     assert found[-1] == ("--ro-bind", str(place))
 
 
-def test_a_link_named_git_does_not_lead_out(root: Path) -> None:
+def test_link_named_git_does_not_escape_the_workspace(root: Path) -> None:
     (root / "real").mkdir()
     (root / "sub").mkdir()
     (root / ".git").symlink_to(root / "real")
@@ -119,7 +119,7 @@ def test_a_link_named_git_does_not_lead_out(root: Path) -> None:
 
 
 @LIVE
-async def test_no_service_below_run_is_reached(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_service_below_run_is_reachable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path("/run") if os.access("/run", os.W_OK) else root.parent.parent / "run"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(sandbox_module, "_EMPTY", (str(folder),))
@@ -150,7 +150,7 @@ def _serve(service: socket.socket, heard: list[bytes]) -> None:
 
 
 @LIVE
-async def test_nothing_in_the_home_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_file_in_the_home_is_readable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = root.parent
     for name in (".pgpass", ".vault-token", ".bash_history", ".ssh/id", ".local/share/dragoman/log.db", "notes.txt"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ async def test_nothing_in_the_home_is_read(root: Path, monkeypatch: pytest.Monke
 
 @LIVE
 @pytest.mark.parametrize("name", [".git", ".GIT", "sub/.git"])
-async def test_version_control_is_not_written_by_a_command(root: Path, name: str) -> None:
+async def test_command_cannot_write_version_control(root: Path, name: str) -> None:
     git = root / name
     (git / "hooks").mkdir(parents=True)
     (git / "config").write_text("[core]\n")
@@ -214,7 +214,7 @@ except OSError as error: print("TIOCSTI", errno.errorcode[error.errno])
 
 @LIVE
 @pytest.mark.skipif(not find_sandbox().seccomp, reason="this kernel or architecture has no filter")
-async def test_the_filter_is_loaded(root: Path) -> None:
+async def test_seccomp_filter_is_loaded(root: Path) -> None:
     column = os.uname().machine == "aarch64"
     calls = {name: (numbers[column], (0, 0, 0, 0, 0)) for name, numbers in BLOCKED.items()}
     (root / "calls.py").write_text(f"CALLS = {calls!r}\n{_CALLS}")
@@ -227,7 +227,7 @@ async def test_the_filter_is_loaded(root: Path) -> None:
 
 
 @LIVE
-async def test_ordinary_work_is_possible(root: Path) -> None:
+async def test_ordinary_commands_work_in_the_sandbox(root: Path) -> None:
     program = "import subprocess, threading; t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()"
     (root / "work.py").write_text(f"{program}\nprint(subprocess.check_output(['echo', 'child'], text=True))\n")
     said = await bash(root, f"{sys.executable} work.py && (sleep 0.01 & wait) && mktemp && ls /proc/self/fd | wc -l")
@@ -236,7 +236,7 @@ async def test_ordinary_work_is_possible(root: Path) -> None:
 
 
 @LIVE
-async def test_other_processes_and_namespaces_are_not_available(root: Path) -> None:
+async def test_other_processes_and_namespaces_are_unavailable(root: Path) -> None:
     said = await bash(
         root,
         f"ls -d /proc/[0-9]* | wc -l; test -e /proc/{os.getpid()}/environ && echo seen; grep CapEff /proc/self/status",
@@ -291,7 +291,7 @@ async def test_daemons_do_not_outlive_the_call(root: Path, kind: str, number: st
 
 @LINUX
 @pytest.mark.parametrize("way", ["timeout", "cancelled", "stopped"])
-async def test_daemons_do_not_outlive_a_call_that_is_cut_off(root: Path, way: str, number: str) -> None:
+async def test_daemons_do_not_outlive_a_cancelled_call(root: Path, way: str, number: str) -> None:
     box = Toolbox(workspace_tools(root, sandbox=NONE, timeout=30 if way == "cancelled" else 0.7))
     stop = "kill -STOP $PPID;" if way == "stopped" else ""  # the supervisor itself
     nap = f"sleep 3{number}"
@@ -308,7 +308,7 @@ async def test_daemons_do_not_outlive_a_call_that_is_cut_off(root: Path, way: st
 
 
 @LINUX
-async def test_daemons_do_not_outlive_an_agent_that_is_killed(root: Path, number: str) -> None:
+async def test_daemons_do_not_outlive_a_killed_agent(root: Path, number: str) -> None:
     program = (
         "import asyncio; from dragoman.tools.process import run_process;"
         f"asyncio.run(run_process(['sh', '-c', 'setsid sleep 3{number} & sleep 3{number}']))"
@@ -337,13 +337,13 @@ async def test_daemons_do_not_outlive_an_agent_that_is_killed(root: Path, number
         (["true"], 0),
     ],
 )
-async def test_exit_codes_and_signals_are_reported_as_they_are(argv: list[str], code: int) -> None:
+async def test_exit_codes_and_signals_are_reported_unchanged(argv: list[str], code: int) -> None:
     for supervised in (True, False):
         assert (await run_process(argv, supervised=supervised)).exit_code == code
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-async def test_a_program_that_does_not_start_is_named(tmp_path: Path, supervised: bool) -> None:
+async def test_program_that_does_not_start_is_named(tmp_path: Path, supervised: bool) -> None:
     (tmp_path / "file").write_text("no program")
     for program, reason in (("/no/such", "No such file or directory"), (str(tmp_path / "file"), "Permission denied")):
         with pytest.raises(ToolFailure, match=f"^{program}: {reason}$"):
@@ -361,7 +361,7 @@ print(subprocess.run(["sh", "-c", tried], capture_output=True, text=True, env={}
 
 
 @LINUX
-def test_the_memory_of_the_agent_is_not_readable(tmp_path: Path) -> None:
+def test_memory_of_the_agent_is_not_readable(tmp_path: Path) -> None:
     # Root reads every process. Without its capabilities it is like any other user.
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
     if drop and shutil.which(drop[0]) is None:
@@ -381,7 +381,7 @@ def test_the_memory_of_the_agent_is_not_readable(tmp_path: Path) -> None:
 
 
 @LINUX
-def test_the_agent_hides_its_memory_before_anything_else() -> None:
+def test_agent_hides_its_memory_at_start() -> None:
     prctl = ctypes.CDLL(None).prctl
     prctl(4, 1, 0, 0, 0)
     try:
@@ -418,7 +418,7 @@ def doctor(root: Path, *more: str) -> tuple[int, str]:
 
 
 @pytest.mark.usefixtures("without_bubblewrap")
-def test_doctor_names_what_is_missing_and_what_to_do(root: Path) -> None:
+def test_doctor_names_what_is_missing_and_how_to_fix_it(root: Path) -> None:
     code, said = doctor(root)
     assert code == 1
     assert "missing  home hidden                 bubblewrap is not installed; install bubblewrap (Debian" in said
@@ -453,6 +453,6 @@ def test_doctor_tries_the_sandbox(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not found["version control read-only"]["active"]
 
 
-def test_a_goal_that_starts_with_the_word_is_a_goal() -> None:
+def test_goal_that_starts_with_doctor_is_a_goal() -> None:
     result = CliRunner().invoke(main, ["agent", "doctor the tests", "--budget", "x"])
     assert "--budget x: must be one of" in result.output

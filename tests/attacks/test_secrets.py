@@ -136,7 +136,7 @@ async def drain(model: Provider) -> Any:
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_calls(wire: str, search: Search) -> None:
+async def test_calls_leak_no_secret(wire: str, search: Search) -> None:
     events: list[Any] = []
     spans = InMemorySpanExporter()
     tracing = TracerProvider()
@@ -167,7 +167,7 @@ async def test_calls(wire: str, search: Search) -> None:
     assert search.looked > 60
 
 
-async def test_cassettes_sessions_and_exports(search: Search, tmp_path: Path) -> None:
+async def test_cassettes_sessions_and_exports_contain_no_secret(search: Search, tmp_path: Path) -> None:
     async with serve(echo) as server:
         for kind in ECHOES:
             folder = tmp_path / kind
@@ -209,7 +209,7 @@ def write_config(path: Path, server: Server) -> Path:
 
 
 @pytest.mark.parametrize("wire", PATHS)
-async def test_the_gateway(wire: str, search: Search, tmp_path: Path) -> None:
+async def test_gateway_leaks_no_secret(wire: str, search: Search, tmp_path: Path) -> None:
     async with serve(echo) as server:
         registry = Registry.load(write_config(tmp_path / "models.yaml", server))
         search.look("registry", repr(registry) + repr(vars(registry)) + repr(registry.adapter("up")))
@@ -257,7 +257,7 @@ COMMANDS = [
 ]
 
 
-def test_the_command_line(search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_prints_no_secret(search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OPENAI_API_KEY", CLIENT)
@@ -274,7 +274,7 @@ def test_the_command_line(search: Search, tmp_path: Path, monkeypatch: pytest.Mo
     assert search.looked > len(COMMANDS)
 
 
-def test_the_bill_of_materials(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bill_of_materials_contains_no_secret(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(sys, "argv", ["sbom", KEY])
     build = runpy.run_path(str(ROOT / "scripts/sbom.py"))["build"]
@@ -282,7 +282,7 @@ def test_the_bill_of_materials(search: Search, monkeypatch: pytest.MonkeyPatch) 
     search.look("bill", json.dumps(build(locks, distribution("dragoman"))))
 
 
-def test_the_search_finds_what_is_there() -> None:
+def test_secret_search_finds_planted_secrets() -> None:
     made = Search()
     error = dragoman.ProviderError("x")
     error.__cause__ = ValueError(KEY)

@@ -46,7 +46,7 @@ def nested(levels: int, start: str = "[", end: str = "]") -> str:
 
 @pytest.mark.parametrize("wire", PATHS)
 @pytest.mark.parametrize("levels", [129, 300, 900, 20_000])
-async def test_a_body_that_is_nested_too_deeply_is_refused(wire: str, levels: int) -> None:
+async def test_deeply_nested_body_is_rejected(wire: str, levels: int) -> None:
     body = bodies(x="@")[wire].replace(b'"@"', nested(levels).encode())
     answer = await post(APP, wire, body)
     assert answer.status == 400
@@ -54,7 +54,7 @@ async def test_a_body_that_is_nested_too_deeply_is_refused(wire: str, levels: in
 
 
 @pytest.mark.parametrize("wire", PATHS)
-async def test_numbers_out_of_range_are_refused(wire: str) -> None:
+async def test_numbers_out_of_range_are_rejected(wire: str) -> None:
     for name in ("temperature", "top_p", "max_tokens", "seed"):
         body = bodies(**{name: 0})[wire].replace(f'"{name}": 0'.encode(), f'"{name}": 1{"0" * 400}'.encode())
         if wire == "gemini":
@@ -73,7 +73,7 @@ CROWDED = {
 
 
 @pytest.mark.parametrize("name", CROWDED)
-async def test_numbers_of_things_are_bounded(name: str) -> None:
+async def test_list_lengths_are_limited(name: str) -> None:
     app = create_app({"fast": ScriptedProvider("Hello.")}, bounds=SMALL)
     answer = await post(app, "openai", bodies(**CROWDED[name])["openai"])
     assert answer.status == 413
@@ -81,14 +81,14 @@ async def test_numbers_of_things_are_bounded(name: str) -> None:
     assert (await post(app, "openai", bodies()["openai"])).status == 200
 
 
-def test_the_defaults() -> None:
+def test_default_limits() -> None:
     bounds = Bounds()
     assert bounds.body_bytes == 8 * 1024 * 1024
     assert wire_codec.MAX_BODY == 16 * 1024 * 1024
 
 
 @pytest.mark.parametrize("url", ["https://x/a.png", "file:///etc/passwd", "http://10.0.0.1/a.png"])
-async def test_urls_of_media_are_refused_where_the_operator_says_so(url: str) -> None:
+async def test_media_urls_are_rejected_when_the_operator_forbids_them(url: str) -> None:
     closed = create_app({"fast": ScriptedProvider("Hello.")}, bounds=Bounds(media_urls=False))
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
     inline = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
@@ -99,7 +99,7 @@ async def test_urls_of_media_are_refused_where_the_operator_says_so(url: str) ->
     assert (await post(closed, "openai", bodies(messages=inline)["openai"])).status == 200
 
 
-async def test_a_large_request_does_not_hold_the_loop() -> None:
+async def test_large_request_does_not_block_the_event_loop() -> None:
     text = "word, Word! 12 " * 200_000
     body = json.dumps({"model": "fast", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}).encode()
     ticks = 0
@@ -131,7 +131,7 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("levels", [129, 500, 5000])
-def test_deep_values_are_refused_and_named(levels: int) -> None:
+def test_deeply_nested_values_are_rejected_by_name(levels: int) -> None:
     provider = dragoman.connect("m", base_url="http://127.0.0.1:9", transport=FixtureTransport())
     call = Assistant([ToolCall("c", "t", {"a": deep(levels)})])
     opaque = Assistant([Opaque({"a": deep(levels)})])
@@ -149,7 +149,7 @@ def test_deep_values_are_refused_and_named(levels: int) -> None:
         assert caught.value.message.startswith(message)
 
 
-def test_a_temperature_beyond_every_float_is_refused() -> None:
+def test_temperature_beyond_the_float_range_is_rejected() -> None:
     request = dragoman.Request((User("a"),), config=RuntimeConfig(temperature=10**400))
     with pytest.raises(InvalidRequestError, match=r"config\.temperature must be a finite number"):
         check_request(request)
@@ -176,7 +176,7 @@ SHAPES = {
 @pytest.mark.parametrize("items", [MANY, FEW], ids=["many", "few"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_a_crowded_reply_takes_little_time(wire: str, shape: str, items: bytes, status: int) -> None:
+async def test_reply_with_many_blocks_takes_little_time(wire: str, shape: str, items: bytes, status: int) -> None:
     reply = SHAPES[shape].replace(b"%s", items)
     transport = FixtureTransport(*[(status, {}, [reply])] * 6)
     provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", transport=transport)

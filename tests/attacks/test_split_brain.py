@@ -67,7 +67,7 @@ def open_other(log: EventLog, open_store: Open) -> EventLog:
     return open_store() if isinstance(log, PostgresLog) else log
 
 
-async def test_resuming_a_running_session_is_refused(open_store: Open) -> None:
+async def test_resuming_a_running_session_is_rejected(open_store: Open) -> None:
     log, till = open_store(), Till()
     running = asyncio.create_task(Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711."))
     await till.began.wait()
@@ -79,7 +79,7 @@ async def test_resuming_a_running_session_is_refused(open_store: Open) -> None:
     check_evidence(list(log.read("s1")))
 
 
-async def test_a_session_that_began_to_run_after_it_was_loaded_is_refused(open_store: Open) -> None:
+async def test_session_started_after_it_was_loaded_is_rejected(open_store: Open) -> None:
     log, till = open_store(), Till()
     first = Session(Payer(), till.tools, ALL, log, session_id="s1")
     await first._journal.write(STARTED)  # noqa: SLF001 - the fenced process writes without its session
@@ -95,7 +95,7 @@ async def test_a_session_that_began_to_run_after_it_was_loaded_is_refused(open_s
     assert till.payments == 1
 
 
-async def test_a_session_taken_over_stops_the_first_runner(open_store: Open) -> None:
+async def test_taking_over_a_session_stops_the_first_runner(open_store: Open) -> None:
     log, first, second = open_store(), Till(), Till()
     running = asyncio.create_task(Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711."))
     await first.began.wait()
@@ -114,7 +114,7 @@ async def test_a_session_taken_over_stops_the_first_runner(open_store: Open) -> 
     assert log.verify().ok
 
 
-async def test_a_fenced_runner_starts_nothing(open_store: Open) -> None:
+async def test_fenced_runner_starts_nothing(open_store: Open) -> None:
     """Another process continues the session between the permission and the start of the tool."""
     log, till = open_store(), Till()
     other = open_other(log, open_store)

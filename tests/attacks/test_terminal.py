@@ -15,7 +15,7 @@ from .patterns import grows
 HOSTILE = "A\x1b]0;t\x07B\x9b31mC\u202eD\u2066E\x08F\rG\u200fH"
 
 
-def test_controls_and_directions_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_and_bidi_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = legible(HOSTILE)
     assert not set(shown) & set("\x1b\x07\x9b\u202e\u2066\x08\r\u200f")
@@ -40,14 +40,14 @@ def test_every_argument_and_path_is_shown(given: dict[str, str], paths: tuple[st
         assert f"path: {path}\n" in shown
 
 
-def test_a_change_is_shown_line_by_line() -> None:
+def test_edit_is_shown_line_by_line() -> None:
     shown = _show_whole(Proposal("edit", {"old": "one\ntwo\nthree", "new": "one\n2\nthree"}, "write"))
     assert shown == "  one\n- two\n+ 2\n  three"
     long = _show_whole(Proposal("edit", {"old": "a\n" * 2000, "new": "b\n" * 2000}, "write"))
     assert (long.count("- a"), long.count("+ b")) == (2000, 2000)
 
 
-def test_a_change_is_shown_in_bounded_time() -> None:
+def test_edit_is_shown_in_bounded_time() -> None:
     def run(lines: int) -> None:
         old = "\n".join([f"    value_{at} = old_name.compute(i, {at})" for at in range(lines)])
         _show_whole(Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write"))

@@ -102,14 +102,14 @@ async def test_every_row_has_a_result_in_the_order_of_the_input(out: Path) -> No
     assert sorted(path.name for path in out.parent.iterdir()) == ["out.jsonl", "out.jsonl.state"]
 
 
-async def test_results_as_they_are_completed(out: Path) -> None:
+async def test_results_can_be_written_in_order_of_completion(out: Path) -> None:
     report = await run(prompts(200), out, Echo(pause=0.005), concurrency=20, order="completed")
     lines = [row["line"] for row in results(out)]
     assert sorted(lines) == list(range(1, 201)) != lines
     assert report.rows == 200
 
 
-async def test_a_row_that_is_slow_holds_nothing_back_on_disk(out: Path) -> None:
+async def test_slow_row_does_not_delay_writing_the_others(out: Path) -> None:
     running = asyncio.create_task(run(prompts(50), out, holding("p0"), concurrency=5))
     ahead = out.with_name("out.jsonl.ahead")
     async with asyncio.timeout(20):
@@ -126,7 +126,7 @@ async def test_a_row_that_is_slow_holds_nothing_back_on_disk(out: Path) -> None:
     assert not ahead.exists()
 
 
-async def test_rows_that_finished_ahead_are_kept_when_the_order_changes(out: Path) -> None:
+async def test_finished_rows_are_kept_when_the_order_changes(out: Path) -> None:
     running = asyncio.create_task(run(prompts(20), out, holding("p0"), concurrency=5))
     ahead = out.with_name("out.jsonl.ahead")
     async with asyncio.timeout(20):
@@ -140,7 +140,7 @@ async def test_rows_that_finished_ahead_are_kept_when_the_order_changes(out: Pat
     assert sorted(row["line"] for row in results(out)) == list(range(1, 21))
 
 
-async def test_failures_are_rows_with_their_error(out: Path) -> None:
+async def test_failed_rows_have_their_error(out: Path) -> None:
     answers = {
         "p1": RateLimitError("slow down", status=429),
         "p2": cut_off(),
@@ -159,7 +159,7 @@ async def test_failures_are_rows_with_their_error(out: Path) -> None:
     assert rows[3]["error"] == {"category": "other", "kind": "ZeroDivisionError", "message": "a bug"}
 
 
-async def test_failed_rows_are_asked_again_on_request_only(out: Path) -> None:
+async def test_failed_rows_are_retried_only_on_request(out: Path) -> None:
     await run(prompts(3), out, Echo({"p1": OverloadedError("later")}))
     model = Echo()
     assert (await run(prompts(3), out, model)).failed == 1
@@ -192,7 +192,7 @@ async def test_bad_rows_are_reported_with_their_line(tmp_path: Path, out: Path) 
     assert (again.rows, again.resumed, again.bad) == (7, 7, 5)
 
 
-async def test_strict_sends_nothing(tmp_path: Path, out: Path) -> None:
+async def test_strict_batch_with_a_bad_row_sends_nothing(tmp_path: Path, out: Path) -> None:
     model = Echo()
     with pytest.raises(StrictError, match="line 2: must have either"):
         await run([{"prompt": "a"}, {}], out, model, strict=True)
@@ -201,7 +201,7 @@ async def test_strict_sends_nothing(tmp_path: Path, out: Path) -> None:
     assert (await run([{"prompt": "a"}], out, model, strict=True)).rows == 1
 
 
-async def test_structured_output(out: Path) -> None:
+async def test_structured_output_is_parsed_per_row(out: Path) -> None:
     answers = {"p0": '{"n": 3}', "p1": '{"n": "x"}', "p2": '{"n": 4}'}
     report = await run(prompts(3), out, Echo(answers), response_schema=SCHEMA)
     rows = results(out)
@@ -248,14 +248,14 @@ async def test_a_budget_stops_cleanly_and_covers_all_runs(out: Path) -> None:
 
 
 @pytest.mark.parametrize(("budget", "rows"), [("rows=7", 7), ("tokens=150", 10), ("usd=0", 0), ("rows=100", 20)])
-async def test_other_budgets(out: Path, budget: str, rows: int) -> None:
+async def test_token_and_call_budgets_stop_the_batch(out: Path, budget: str, rows: int) -> None:
     model = Echo()
     model.priced_as = "openai:gpt-5"
     report = await run(prompts(20), out, model, budget=budget)
     assert (report.rows, report.stopped) == (rows, None if rows == 20 else "budget")
 
 
-async def test_a_budget_of_money_needs_a_price(out: Path) -> None:
+async def test_cost_budget_needs_a_known_price(out: Path) -> None:
     model = Echo()
     with pytest.raises(BatchError, match="a budget in usd cannot hold: no price for listed:m"):
         await run(prompts(3), out, model, budget="usd=5")
@@ -263,12 +263,12 @@ async def test_a_budget_of_money_needs_a_price(out: Path) -> None:
 
 
 @pytest.mark.parametrize("budget", ["eur=5", "usd=x", "usd", "usd=-1", "usd=inf"])
-async def test_wrong_budgets(out: Path, budget: str) -> None:
+async def test_invalid_budgets_are_rejected(out: Path, budget: str) -> None:
     with pytest.raises(ValueError, match="budget"):
         await run(prompts(3), out, Echo(), budget=budget)
 
 
-async def test_what_failed_rows_cost_is_counted_also_after_they_were_dropped(out: Path) -> None:
+async def test_cost_of_failed_rows_counts_even_after_they_are_dropped(out: Path) -> None:
     model = Echo({"p0": cut_off()})
     model.priced_as = "openai:gpt-5"
     first = await run(prompts(2), out, model)
@@ -288,7 +288,7 @@ async def test_transient_failures_are_retried(out: Path) -> None:
     assert (report.failed, len(model.requests)) == (0, 2)
 
 
-async def test_identical_rows_are_asked_once_with_a_cache(tmp_path: Path, out: Path) -> None:
+async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Path) -> None:
     model = Echo(pause=0.002)
     model.priced_as = "openai:gpt-5"
     rows = [{"id": str(number), "prompt": f"p{number % 3}"} for number in range(30)]
@@ -299,7 +299,7 @@ async def test_identical_rows_are_asked_once_with_a_cache(tmp_path: Path, out: P
     assert sum(row.get("cached", False) for row in results(out)) == 27
 
 
-async def test_limits_hold(out: Path) -> None:
+async def test_concurrency_and_rate_limits_hold(out: Path) -> None:
     model = Echo()
     running = asyncio.create_task(run(prompts(20), out, model, requests_per_minute=6))
     async with asyncio.timeout(20):
@@ -324,7 +324,7 @@ async def test_progress_is_reported(out: Path) -> None:
 # --- the output of another batch --------------------------------------------------------------------
 
 
-async def test_an_output_belongs_to_one_batch(out: Path) -> None:
+async def test_output_file_belongs_to_one_batch(out: Path) -> None:
     await run(prompts(3), out, Echo())
     for settings in ({"temperature": 0.5}, {"system": "x"}, {"template": "{prompt}"}):
         with pytest.raises(OutputError, match="another model or other settings"):
@@ -334,7 +334,7 @@ async def test_an_output_belongs_to_one_batch(out: Path) -> None:
     assert (await run(prompts(3), out, Echo(), temperature=0.5, fresh=True)).resumed == 0
 
 
-async def test_another_input_is_refused_and_a_longer_one_goes_on(tmp_path: Path, out: Path) -> None:
+async def test_different_input_is_rejected_and_a_longer_one_continues(tmp_path: Path, out: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"prompt": "a"}\n')
     await run(source, out, Echo())
@@ -346,7 +346,7 @@ async def test_another_input_is_refused_and_a_longer_one_goes_on(tmp_path: Path,
         await run(source, out, Echo())
 
 
-async def test_a_file_that_is_not_ours_is_never_touched(out: Path) -> None:
+async def test_file_of_another_program_is_never_touched(out: Path) -> None:
     out.write_text("precious")
     with pytest.raises(OutputError, match="is not the output of a batch"):
         await run(prompts(3), out, Echo())
@@ -360,7 +360,7 @@ async def test_a_file_that_is_not_ours_is_never_touched(out: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", ['{"line": 3, "te', "\0" * 100, "\0" * 100 + "\n"])
-async def test_half_a_line_at_the_end_is_cut_off(out: Path, rest: str) -> None:
+async def test_partial_last_line_is_removed(out: Path, rest: str) -> None:
     await run(prompts(2), out, Echo())
     whole = out.read_bytes()
     with out.open("a") as file:
@@ -372,7 +372,7 @@ async def test_half_a_line_at_the_end_is_cut_off(out: Path, rest: str) -> None:
     assert len(results(out)) == 3
 
 
-async def test_two_processes_do_not_write_one_output(out: Path) -> None:
+async def test_two_processes_cannot_write_one_output(out: Path) -> None:
     model = holding("p0")
     running = asyncio.create_task(run(prompts(1), out, model))
     async with asyncio.timeout(20):
@@ -388,7 +388,7 @@ async def test_two_processes_do_not_write_one_output(out: Path) -> None:
     "settings",
     [{"concurrency": 0}, {"retries": -1}, {"order": "x"}, {"template": "{"}, {"tools": 5}, {"temperature": "x"}],
 )
-async def test_wrong_settings_are_found_before_anything_is_sent(out: Path, settings: dict[str, Any]) -> None:
+async def test_invalid_settings_are_found_before_anything_is_sent(out: Path, settings: dict[str, Any]) -> None:
     model = Echo()
     with pytest.raises((ValueError, dragoman.InvalidRequestError)):
         await batch(prompts(1), out, model, **settings)
@@ -396,7 +396,7 @@ async def test_wrong_settings_are_found_before_anything_is_sent(out: Path, setti
     assert not out.exists()
 
 
-async def test_a_disk_that_is_full_ends_the_batch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_ends_the_batch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> None:
         raise OSError(28, "No space left on device")
 

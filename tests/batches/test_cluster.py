@@ -50,13 +50,13 @@ def test_parts_are_merged_by_line_and_removed(out: Path) -> None:
     assert not parts_of(out).exists()
 
 
-def test_parts_are_merged_as_they_come(out: Path) -> None:
+def test_parts_are_merged_in_order_of_completion(out: Path) -> None:
     (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3) + line_of(1))
     merge(out, ordered=False)
     assert [json.loads(line)["line"] for line in out.read_text().splitlines()] == [3, 1]
 
 
-def test_a_worker_sees_what_the_others_have_finished(out: Path) -> None:
+def test_worker_skips_rows_that_others_finished(out: Path) -> None:
     part = parts_of(out) / "part-1-a.jsonl"
     part.write_text(line_of(1) + '{"line": 2')
     finished = FinishedLines(parts_of(out))
@@ -66,7 +66,7 @@ def test_a_worker_sees_what_the_others_have_finished(out: Path) -> None:
     assert [number in finished.refresh() for number in (1, 2, 3, 4)] == [True, True, True, False]
 
 
-async def test_a_local_run_takes_up_what_a_cluster_left(out: Path) -> None:
+async def test_local_run_continues_what_a_cluster_left(out: Path) -> None:
     model = Listed("x", repeat=True)
     rows = [{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}]
     await batch(rows, out, model, budget="rows=1")
@@ -77,7 +77,7 @@ async def test_a_local_run_takes_up_what_a_cluster_left(out: Path) -> None:
     assert not parts_of(out).exists()
 
 
-async def test_parts_in_use_are_left_alone(out: Path) -> None:
+async def test_parts_in_use_are_not_merged(out: Path) -> None:
     (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3))
     with hold(out), pytest.raises(OutputError, match="another process"):
         merge(out, ordered=True)
@@ -95,7 +95,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "text"), WRONG)
-async def test_settings_that_a_cluster_cannot_have(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+async def test_settings_that_a_cluster_does_not_support_are_rejected(
+    tmp_path: Path, settings: dict[str, Any], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         await batch([{"prompt": "a"}], tmp_path / "out.jsonl", Listed("x"), **{"on": "ray", **settings})
 
@@ -173,7 +175,7 @@ async def end(process: asyncio.subprocess.Process) -> dict[str, Any]:
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
 @pytest.mark.parametrize("victim", ["nobody", "worker", "driver"])
-async def test_a_batch_on_ray(tmp_path: Path, victim: str) -> None:
+async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
     source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Counting()
     async with serve(model) as server, asyncio.timeout(400):
         await end(await start(server, source, tmp_path / "local.jsonl"))

@@ -80,7 +80,7 @@ def results(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-async def test_answers_errors_and_bad_rows_come_back_to_their_rows(run: Run, out: Path, server: SimServer) -> None:
+async def test_replies_errors_and_bad_rows_are_matched_to_their_rows(run: Run, out: Path, server: SimServer) -> None:
     rows = [*prompts("a", "limit", "b", "tool"), {"no": 1}, {"messages": []}, {"prompt": "c"}]
     report = await run(rows, tools=[{"name": "add", "parameters": {"type": "object", "properties": {}}}])
     found = results(out)
@@ -94,7 +94,7 @@ async def test_answers_errors_and_bad_rows_come_back_to_their_rows(run: Run, out
     assert len(server.batches.batches) == 1
 
 
-async def test_a_batch_costs_half(run: Run, out: Path) -> None:
+async def test_batch_is_billed_at_half_price(run: Run, out: Path) -> None:
     report = await run(prompts("a", "b"))
     one = dragoman.cost(Usage(1000, 10), "openai:gpt-5").total
     assert one is not None
@@ -102,12 +102,12 @@ async def test_a_batch_costs_half(run: Run, out: Path) -> None:
     assert Decimal(results(out)[0]["cost_usd"]) == one / 2
 
 
-async def test_structured_output(run: Run, out: Path) -> None:
+async def test_structured_output_is_parsed(run: Run, out: Path) -> None:
     await run(prompts("a"), response_schema=SCHEMA)
     assert results(out)[0]["parsed"] == {"n": 7}
 
 
-async def test_rows_of_a_batch_that_expired_failed(run: Run, out: Path, server: SimServer) -> None:
+async def test_rows_of_an_expired_batch_fail(run: Run, out: Path, server: SimServer) -> None:
     server.batches.script = BatchScript(expire_after=2)
     report = await run(prompts("a", "b", "c", "d"))
     found = results(out)
@@ -124,7 +124,7 @@ class Interrupted(Exception):
     pass
 
 
-async def test_a_restart_waits_for_the_batch_instead_of_submitting_again(
+async def test_restart_waits_for_the_submitted_batch(
     run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.batches.script = BatchScript(polls=5)
@@ -149,7 +149,7 @@ async def test_a_restart_waits_for_the_batch_instead_of_submitting_again(
     assert len(server.batches.batches) == 1
 
 
-async def test_cancelling_fetches_what_is_done_and_a_later_run_the_rest(
+async def test_cancelling_fetches_finished_rows_and_a_later_run_the_rest(
     run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.batches.script = BatchScript(polls=1000)
@@ -172,7 +172,7 @@ async def test_cancelling_fetches_what_is_done_and_a_later_run_the_rest(
     assert sorted(row["text"] for row in results(out)) == ["a!", "b!", "c!", "d!", "e!", "f!"]
 
 
-async def test_many_rows_are_many_batches(
+async def test_many_rows_are_split_into_batches(
     run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in set(APIS.values()):
@@ -183,14 +183,14 @@ async def test_many_rows_are_many_batches(
 
 
 @pytest.mark.parametrize("wire", ["openai", "gemini"])
-async def test_a_batch_that_the_provider_does_not_take(run: Run, out: Path, server: SimServer) -> None:
+async def test_batch_that_the_provider_rejects_fails(run: Run, out: Path, server: SimServer) -> None:
     server.batches.script = BatchScript(refuse="the file is too strange")
     report = await run(prompts("a", "b"))
     assert (report.rows, report.failed) == (2, 2)
     assert "the file is too strange" in results(out)[0]["error"]["message"]
 
 
-async def test_gemini_answers_without_keys_belong_to_rows_by_their_place(
+async def test_gemini_replies_without_keys_are_matched_by_position(
     server: SimServer, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -201,7 +201,7 @@ async def test_gemini_answers_without_keys_belong_to_rows_by_their_place(
     assert [(row["line"], row["text"]) for row in results(out)] == [(1, "a!"), (2, "b!")]
 
 
-async def test_models_without_a_batch_api_are_refused(server: SimServer, out: Path) -> None:
+async def test_models_without_a_batch_api_are_rejected(server: SimServer, out: Path) -> None:
     connection = {"base_url": server.base_urls["ollama"], "wire": "ollama"}
     with pytest.raises(errors.UnsupportedFeatureError, match="batch API"):
         await batch(prompts("a"), out, "sim", connection=connection, via="provider")
@@ -210,7 +210,7 @@ async def test_models_without_a_batch_api_are_refused(server: SimServer, out: Pa
 @pytest.mark.parametrize(
     "settings", [{"budget": "usd=1"}, {"cache": "x.db"}, {"via": "post"}, {"via": "model", "cancel": True}]
 )
-async def test_settings_that_do_not_go_together(out: Path, settings: dict[str, Any]) -> None:
+async def test_conflicting_settings_are_rejected(out: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="via"):
         await batch(
             prompts("a"), out, "x", **{"via": "provider", "connection": {"base_url": "http://127.0.0.1:1"}, **settings}

@@ -119,7 +119,7 @@ RUNS = (
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("order", "kills", "rows", "seed"), RUNS)
-async def test_killed_at_random_points(
+async def test_batch_killed_at_random_points_resumes(
     tmp_path: Path, order: str, kills: int, rows: int, seed: int, count: Callable[[str, int], None]
 ) -> None:
     count("kills of a batch", await kill_often(tmp_path, order, kills, rows, seed))

@@ -41,7 +41,7 @@ SHAPES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_means_the_same_request(shape: str) -> None:
+def test_every_row_format_gives_the_same_request(shape: str) -> None:
     row = parse_one(SHAPES[shape])
     assert (row.id, row.shape, row.line) == ("c", shape, 1)
     assert (row.request.messages[0].text, row.request.config.max_tokens) == ("Hi", 9)  # type: ignore[union-attr]
@@ -49,7 +49,7 @@ def test_every_shape_means_the_same_request(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_settings_of_the_batch_hold_unless_the_row_has_its_own(shape: str) -> None:
+def test_row_settings_override_batch_settings(shape: str) -> None:
     given = {"system": "Be terse.", "config": RuntimeConfig(temperature=0.5, max_tokens=3), "tools": (Tool("t"),)}
     request = parse_one(SHAPES[shape], **given).request
     assert request.messages[0] == System("Be terse.")
@@ -57,7 +57,7 @@ def test_settings_of_the_batch_hold_unless_the_row_has_its_own(shape: str) -> No
     assert request.tools == (Tool("t"),)
 
 
-def test_messages_and_settings_of_our_shape() -> None:
+def test_rows_of_our_format_have_messages_and_settings() -> None:
     record = {
         "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}],
         "tools": [{"name": "t"}],
@@ -101,7 +101,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("record", "reason"), BAD)
-def test_bad_rows_name_their_fault_and_do_not_stop_the_rest(record: Any, reason: str) -> None:
+def test_bad_row_is_reported_and_does_not_stop_the_others(record: Any, reason: str) -> None:
     bad, good = parse(record, {"prompt": "x"})
     assert isinstance(bad, BadRow)
     assert reason in bad.reason
@@ -109,7 +109,7 @@ def test_bad_rows_name_their_fault_and_do_not_stop_the_rest(record: Any, reason:
     assert good.line == 2
 
 
-def test_an_id_is_used_once() -> None:
+def test_duplicate_ids_are_rejected() -> None:
     first, again, number, same = parse(*[{"id": name, "prompt": "x"} for name in ("a", "a", 7, "7")])
     assert isinstance(first, Row)
     assert isinstance(number, Row)
@@ -118,7 +118,7 @@ def test_an_id_is_used_once() -> None:
     assert str(same) == "line 4: id '7' is already used in line 3"
 
 
-def test_rows_that_are_done_keep_their_ids() -> None:
+def test_finished_rows_keep_their_ids() -> None:
     rows = [{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}]
     found = list(read_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), {1}))
     assert [type(row).__name__ for row in found] == ["Skipped", "BadRow"]
@@ -133,18 +133,18 @@ def test_a_template_fills_in_columns() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{a!r}", "{a:>5}", "{}"])
-def test_templates_that_are_wrong(text: str) -> None:
+def test_invalid_templates_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="template"):
         Template(text)
 
 
 @pytest.mark.parametrize("name", ["a.__class__", "a[0]", "0"])
-def test_a_template_reaches_nothing_but_columns(name: str) -> None:
+def test_template_can_access_columns_only(name: str) -> None:
     with pytest.raises(ValueError, match="needs a column"):
         Template("{" + name + "}").fill({"a": "x"})
 
 
-def test_strict_finds_rows_that_break_a_rule_of_requests() -> None:
+def test_strict_finds_rows_that_are_invalid_requests() -> None:
     rows = [{"prompt": "x"}, {"messages": []}, {"prompt": "x", "tool_choice": "required"}, {"no": 1}]
     found = find_bad_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), 10)
     assert [row.line for row in found] == [2, 3, 4]

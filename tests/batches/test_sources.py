@@ -38,20 +38,20 @@ JSONL: list[tuple[bytes, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("data", "wanted"), JSONL)
-def test_json_lines(tmp_path: Path, data: bytes, wanted: list[Any]) -> None:
+def test_json_lines_are_read(tmp_path: Path, data: bytes, wanted: list[Any]) -> None:
     found = read(tmp_path / "in.jsonl", data)
     assert [line for line, _ in found] == [line for line, _ in wanted]
     for (_, record), (_, expected) in zip(found, wanted, strict=True):
         assert record.startswith(expected) if isinstance(expected, str) else record == expected
 
 
-def test_nesting_without_end_is_a_bad_row(tmp_path: Path) -> None:
+def test_deeply_nested_json_is_a_bad_row(tmp_path: Path) -> None:
     found = read(tmp_path / "in.jsonl", b'{"a": ' + b"[" * 100_000 + b'\n{"a": 1}\n', 1_000_000)
     assert found[0][1].startswith("is not JSON")
     assert found[1] == (2, {"a": 1})
 
 
-def test_a_long_row_is_never_in_memory(tmp_path: Path) -> None:
+def test_long_row_is_not_read_into_memory(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'{"a": "' + b"x" * 30_000_000 + b'"}\n{"a": 1}\n')
     tracemalloc.start()
     try:
@@ -75,23 +75,23 @@ CSV: list[tuple[str | bytes, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("data", "wanted"), CSV)
-def test_csv(tmp_path: Path, data: str | bytes, wanted: list[Any]) -> None:
+def test_csv_files_are_read(tmp_path: Path, data: str | bytes, wanted: list[Any]) -> None:
     found = read(tmp_path / "in.csv", data)
     assert [line for line, _ in found] == [line for line, _ in wanted]
     for (_, record), (_, expected) in zip(found, wanted, strict=True):
         assert record.startswith(expected) if isinstance(expected, str) else record == expected
 
 
-def test_columns_of_the_same_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two columns have the same name"):
         read(tmp_path / "in.csv", "a,a\n1,2\n")
 
 
-def test_tabs_separate_columns_of_a_tsv_file(tmp_path: Path) -> None:
+def test_tsv_columns_are_separated_by_tabs(tmp_path: Path) -> None:
     assert read(tmp_path / "in.tsv", "a\tb\n1\t2\n") == [(2, {"a": "1", "b": "2"})]
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet_files_are_read(tmp_path: Path) -> None:
     table = pyarrow.table({"word": [f"w{n}" for n in range(2000)], "n": list(range(2000))})
     pyarrow.parquet.write_table(table, tmp_path / "in.parquet")
     source = open_source(tmp_path / "in.parquet", 1000)
@@ -101,7 +101,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert found[-1] == (2000, {"word": "w1999", "n": 1999})
 
 
-def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read as Parquet"):
         read(tmp_path / "in.parquet", "hello")
 

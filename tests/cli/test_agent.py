@@ -93,7 +93,7 @@ def records(workspace: Path) -> list[Any]:
         return list(log.read(entry.session))
 
 
-def test_everything_is_allowed_by_yes(server: Server, workspace: Path) -> None:
+def test_yes_option_allows_everything(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--yes", DRAGOMAN_API_KEY=KEY)
     assert result.exit_code == 0, result.output
     assert (workspace / "a.txt").read_text() == "two\n"
@@ -117,7 +117,7 @@ def test_everything_is_allowed_by_yes(server: Server, workspace: Path) -> None:
     check_evidence(records(workspace))
 
 
-def test_what_a_wire_cannot_carry_is_said_once(workspace: Path) -> None:
+def test_loss_of_a_wire_is_reported_once(workspace: Path) -> None:
     fails = [("", [("bash", {"command": "exit 3"})])] * 3
     with Background(Scripted(*fails, ("So.", []))) as server:
         result = run(server, workspace, "--yes")
@@ -125,11 +125,11 @@ def test_what_a_wire_cannot_carry_is_said_once(workspace: Path) -> None:
     assert "     note  messages[3].is_error: this wire cannot mark a result as an error" in result.stdout
 
 
-def test_nobody_to_ask_is_a_no(server: Server, workspace: Path) -> None:
+def test_call_is_denied_without_an_approver(server: Server, workspace: Path) -> None:
     result = run(server, workspace)
     assert result.exit_code == 0
     assert (workspace / "a.txt").read_text() == "one\n"
-    assert "   denied  edit_file, by nobody: there is nobody to ask" in result.stdout
+    assert "   denied  edit_file, by nobody: there is no approver to ask" in result.stdout
     assert "   denied  bash, by nobody" in result.stdout
 
 
@@ -141,7 +141,7 @@ def test_rules_on_the_command_line(server: Server, workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["bash:", "edit_file: ", ":x", " "])
-def test_rules_without_a_part_are_refused(server: Server, workspace: Path, rule: str) -> None:
+def test_rules_without_a_required_part_are_rejected(server: Server, workspace: Path, rule: str) -> None:
     result = run(server, workspace, "--allow", rule)
     assert result.exit_code == 2
     assert f"--allow {rule}: n" in result.output
@@ -209,7 +209,7 @@ def test_headers_of_servers_are_bound_to_their_origin(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])
-def test_version_control_is_not_written(workspace: Path, path: str) -> None:
+def test_git_folder_cannot_be_written_with_yes(workspace: Path, path: str) -> None:
     with Background(Scripted(("", [("edit_file", {"path": path, "old": "", "new": "x"})]), ("So.", []))) as server:
         result = run(server, workspace, "--allow", "write")
     assert "denied  edit_file, by rule: version control is not written" in result.stdout, result.output
@@ -220,11 +220,11 @@ def test_rules_in_a_file(server: Server, workspace: Path) -> None:
     path = workspace.parent / "policy.yaml"
     path.write_text("default: deny\nrules:\n  - {action: allow, tool: bash, name: shell}\n")
     result = run(server, workspace, "--policy", str(path))
-    assert "   denied  read_file, by policy: no rule is about this" in result.stdout
+    assert "   denied  read_file, by policy: no rule matches" in result.stdout
     assert "  allowed  bash, by rule: shell" in result.stdout
 
 
-def test_answers_come_from_whoever_is_asked(server: Server, workspace: Path) -> None:
+def test_answers_are_read_from_standard_input(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="a\nlooks wrong to me\ny\n")
     assert result.exit_code == 0
     granted = [record.payload for record in records(workspace) if record.type == "permission.granted"]
@@ -257,7 +257,7 @@ def test_a_reason_is_not_read_as_a_yes(server: Server, workspace: Path, answer: 
     assert [(each.tool_name, each.reason) for each in denied] == [("bash", answer)]
 
 
-def test_a_hook_decides_before_anybody_is_asked(server: Server, workspace: Path) -> None:
+def test_hook_decides_before_the_user_is_asked(server: Server, workspace: Path) -> None:
     program = workspace.parent / "check.py"
     program.write_text(
         "import json, sys\nasked = json.load(sys.stdin)\n"
@@ -266,28 +266,28 @@ def test_a_hook_decides_before_anybody_is_asked(server: Server, workspace: Path)
     result = run(server, workspace, "--hook", f"{sys.executable} {program}")
     assert result.exit_code == 0, result.output
     assert "  allowed  edit_file, by hook python" in result.stdout
-    assert "   denied  bash, by nobody: there is nobody to ask" in result.stdout
+    assert "   denied  bash, by nobody: there is no approver to ask" in result.stdout
 
 
-def test_an_answer_that_never_comes_is_a_no(server: Server, workspace: Path) -> None:
+def test_missing_answer_counts_as_no(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="y\n")
     assert "   denied  edit_file, by nobody: the answer never came" in result.stdout
 
 
-def test_records_as_json(server: Server, workspace: Path) -> None:
+def test_records_are_printed_as_json(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--yes", "--json")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["type"] for line in lines] == types(records(workspace))
     assert lines[0]["payload"]["metadata"]["workspace"] == str(workspace)
 
 
-def test_a_budget_is_an_exit_code(server: Server, workspace: Path) -> None:
+def test_exceeded_budget_has_its_own_exit_code(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--budget", "steps=2", "--yes")
     assert result.exit_code == EXIT_CODES["session_exhausted"] == 23
     assert " finished  exhausted: the budget of 2 turns is used up" in result.stdout
 
 
-def test_a_session_goes_on_where_it_was_left(server: Server, workspace: Path) -> None:
+def test_session_is_resumed(server: Server, workspace: Path) -> None:
     run(server, workspace, "--budget", "steps=1", "--yes")
     [first] = {record.session for record in records(workspace)}
     again = words(server, workspace, "--resume", first, "--yes")
@@ -299,7 +299,7 @@ def test_a_session_goes_on_where_it_was_left(server: Server, workspace: Path) ->
     check_evidence(records(workspace))
 
 
-def test_a_session_goes_on_at_a_record_or_in_a_fork(workspace: Path) -> None:
+def test_session_is_resumed_at_a_record_or_as_a_fork(workspace: Path) -> None:
     with Background(Scripted(("One.", []), ("Two.", []), ("Three.", []), ("Four.", []))) as server:
         run(server, workspace)
         [first] = {record.session for record in records(workspace)}
@@ -323,11 +323,11 @@ def test_a_session_goes_on_at_a_record_or_in_a_fork(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["--at", "3"], ["--fork", "last", "--resume", "last"]])
-def test_options_that_do_not_go_together_are_refused(server: Server, workspace: Path, wrong: list[str]) -> None:
+def test_conflicting_options_are_rejected(server: Server, workspace: Path, wrong: list[str]) -> None:
     assert run(server, workspace, *wrong).exit_code == 2
 
 
-def test_an_error_of_the_model_is_an_exit_code(workspace: Path) -> None:
+def test_model_error_sets_the_exit_code(workspace: Path) -> None:
     with Background(Scripted()) as server:
         result = run(server, workspace)
     assert result.exit_code == EXIT_CODES["provider_unavailable"]
@@ -347,26 +347,26 @@ def test_an_error_of_the_model_is_an_exit_code(workspace: Path) -> None:
         (["--resume", "nowhere"], "the log has no session 'nowhere'"),
     ],
 )
-def test_what_makes_no_sense_is_said(server: Server, workspace: Path, more: list[str], complaint: str) -> None:
+def test_invalid_values_are_reported(server: Server, workspace: Path, more: list[str], complaint: str) -> None:
     result = run(server, workspace, *more)
     assert result.exit_code == 2, result.output
     assert complaint in " ".join(result.stderr.split())
     assert not server.requests
 
 
-def test_a_goal_or_a_session_is_needed(workspace: Path) -> None:
+def test_goal_or_session_is_required(workspace: Path) -> None:
     result = CliRunner().invoke(main, ["agent", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"])
     assert result.exit_code == 2
     assert "give a GOAL, or --resume a session" in result.stderr
 
 
-def test_a_server_of_tools_that_does_not_start(server: Server, workspace: Path) -> None:
+def test_mcp_server_that_does_not_start_is_reported(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--mcp", "/no/such/server --flag")
     assert result.exit_code == EXIT_CODES["session_failed"]
     assert "/no/such/server" in result.stderr
 
 
-def test_the_folder_of_version_control_is_not_written(workspace: Path) -> None:
+def test_git_folder_cannot_be_written(workspace: Path) -> None:
     (workspace / ".git").mkdir()
     hook = ("edit_file", {"path": ".git/hooks/pre-commit", "old": "", "new": "#!/bin/sh\n"})
     with Background(Scripted(("", [hook]), ("Oh.", []))) as server:
@@ -378,7 +378,7 @@ def test_the_folder_of_version_control_is_not_written(workspace: Path) -> None:
 # --- at a terminal ----------------------------------------------------------------------------------
 
 
-def test_a_person_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
+def test_user_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
     with Terminal(*words(server, workspace), columns=120) as terminal:
         terminal.see("asked  edit_file a.txt (write)")
         terminal.see("+ two")
@@ -398,7 +398,7 @@ def test_a_person_is_asked_at_the_terminal(server: Server, workspace: Path) -> N
     assert "\x1b[32m           +two" in terminal.raw  # and when it is done
 
 
-def test_an_interrupt_while_a_person_is_asked_is_recorded(server: Server, workspace: Path) -> None:
+def test_interrupt_during_a_question_is_recorded(server: Server, workspace: Path) -> None:
     with Terminal(*words(server, workspace), columns=120) as terminal:
         terminal.see("or why not: ")
         os.kill(terminal.process.pid, signal.SIGINT)
@@ -412,7 +412,7 @@ def test_an_interrupt_while_a_person_is_asked_is_recorded(server: Server, worksp
     assert (workspace / "a.txt").read_text() == "one\n"
 
 
-def test_what_a_model_says_cannot_play_with_the_terminal(workspace: Path) -> None:
+def test_model_output_cannot_control_the_terminal(workspace: Path) -> None:
     with (
         Background(
             Scripted(("\x1b]0;mine\x07hello", [("bash", {"command": "echo \x1b[2J\u202e"})]), ("", []))
@@ -429,7 +429,7 @@ def test_what_a_model_says_cannot_play_with_the_terminal(workspace: Path) -> Non
 
 
 @pytest.mark.parametrize("ending", ["\n", "\x04"])
-def test_a_session_goes_on_at_the_terminal(workspace: Path, ending: str) -> None:
+def test_session_continues_at_the_terminal(workspace: Path, ending: str) -> None:
     with Background(Scripted(("**First** answer.", []), ("Second answer.", []))) as server:
         with Terminal(*words(server, workspace), columns=120) as terminal:
             terminal.see("First answer.")  # Markdown, without its asterisks
@@ -445,7 +445,7 @@ def test_a_session_goes_on_at_the_terminal(workspace: Path, ending: str) -> None
     check_evidence(records(workspace))
 
 
-def test_once_ends_after_the_first_answer(workspace: Path) -> None:
+def test_once_option_ends_after_the_first_answer(workspace: Path) -> None:
     with (
         Background(Scripted(("Done.", []))) as server,
         Terminal(*words(server, workspace, "--once"), columns=120) as terminal,
@@ -491,9 +491,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("more", "name"),
     [([], "local/"), (["--model", "local"], "local/"), (["--model", "groq:allam-2-7b"], "groq/allam-2-7b")],
 )
-def test_a_model_that_does_not_call_tools_is_refused(
-    settings: Path, workspace: Path, more: list[str], name: str
-) -> None:
+def test_model_without_tool_support_is_rejected(settings: Path, workspace: Path, more: list[str], name: str) -> None:
     place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
     result = CliRunner().invoke(main, ["agent", "Mend it.", *place, *more], env={"GROQ_API_KEY": "k" * 20})
     assert result.exit_code == EXIT_CODES["provider_invalid_request"]
@@ -507,7 +505,7 @@ def test_a_model_that_does_not_call_tools_is_refused(
     assert not (workspace.parent / "log.db").exists()
 
 
-def test_a_model_without_its_key_is_three_lines(settings: Path, workspace: Path) -> None:
+def test_missing_key_is_reported_in_three_lines(settings: Path, workspace: Path) -> None:
     result = CliRunner().invoke(main, ["agent", "Mend it.", "--model", "groq:llama-3.3-70b-versatile"])
     assert result.exit_code == EXIT_CODES["provider_authentication"] == 10
     assert result.stderr.splitlines() == [
@@ -518,7 +516,7 @@ def test_a_model_without_its_key_is_three_lines(settings: Path, workspace: Path)
     ]
 
 
-def test_a_key_that_is_refused_is_no_traceback(settings: Path, workspace: Path) -> None:
+def test_rejected_key_prints_no_traceback(settings: Path, workspace: Path) -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(401, b'{"error": {"message": "bad key"}}')
 
@@ -530,7 +528,7 @@ def test_a_key_that_is_refused_is_no_traceback(settings: Path, workspace: Path) 
     assert isinstance(result.exception, SystemExit)
 
 
-def test_the_default_model_is_that_of_the_settings(settings: Path, workspace: Path) -> None:
+def test_default_model_comes_from_the_settings(settings: Path, workspace: Path) -> None:
     with Background(Scripted(("Done.", []))) as server:
         settings.write_text(
             f"default: box:m\nadapters: {{box: {{type: openai-compatible, base_url: '{server.base_url}'}}}}\n"
@@ -541,13 +539,13 @@ def test_the_default_model_is_that_of_the_settings(settings: Path, workspace: Pa
     assert "  session  box:m with " in result.stdout
 
 
-def test_an_address_needs_a_model(workspace: Path) -> None:
+def test_base_url_option_needs_a_model(workspace: Path) -> None:
     result = CliRunner().invoke(main, ["agent", "Mend it.", "--base-url", "http://127.0.0.1:9/v1"])
     assert result.exit_code == 2
     assert "--base-url needs --model" in result.stderr
 
 
-def test_a_long_task_goes_on_in_a_small_window(workspace: Path) -> None:
+def test_long_task_runs_in_a_small_context_window(workspace: Path) -> None:
     """Forty turns of reading with a window of 16,000 tokens: the agent leaves old results out by default."""
     (workspace / "long.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 90)
     reads = [("", [("read_file", {"path": "long.txt"})])] * 40

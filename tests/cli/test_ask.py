@@ -52,7 +52,7 @@ def test_piped_text_is_sent_with_the_prompt(words: list[str], piped: str | None,
 
 
 @pytest.mark.parametrize("words", [["m"], ["m", "-"]])
-def test_nothing_to_ask_is_a_usage_error(words: list[str], server: Background) -> None:
+def test_missing_prompt_is_a_usage_error(words: list[str], server: Background) -> None:
     result = run(*words, "--base-url", server.base_url, given="")
     assert result.exit_code == 2
     assert "PROMPT" in result.stderr
@@ -78,7 +78,7 @@ def configure(folder: Path, server: Background, default: str = "") -> str:
         (["mine:three", "Hi"], "", "", "three", "Hi"),
     ],
 )
-def test_the_model_has_a_default(
+def test_default_model_is_used(
     words: list[str], default: str, variable: str, model: str, text: str, tmp_path: Path, server: Background
 ) -> None:
     path = configure(tmp_path, server, default)
@@ -89,13 +89,13 @@ def test_the_model_has_a_default(
 
 
 @pytest.mark.parametrize("word", ["uno", "openai:gpt-5", "gpt-5", "local"])
-def test_a_model_alone_lacks_a_prompt(word: str, tmp_path: Path, server: Background) -> None:
+def test_model_without_a_prompt_is_a_usage_error(word: str, tmp_path: Path, server: Background) -> None:
     result = run(word, given="", DRAGOMAN_CONFIG=configure(tmp_path, server), DRAGOMAN_MODEL="mine:one")
     assert result.exit_code == 2
     assert "PROMPT" in result.stderr
 
 
-def test_settings(server: Background) -> None:
+def test_settings_are_sent(server: Background) -> None:
     result = run(
         "m", "Hi", "--base-url", server.base_url, "--no-stream", "--reasoning", "low",
         "-o", "top_p", "0.5", "-o", "seed", "7", "-o", "stop_sequences", "END", "-o", "top_k", "40", "-o", "user", "me",
@@ -123,7 +123,7 @@ def test_wrong_settings_are_usage_errors(words: list[str], complaint: str, serve
     assert server.requests == []
 
 
-def test_attachments(tmp_path: Path, server: Background) -> None:
+def test_attachments_are_sent(tmp_path: Path, server: Background) -> None:
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     (tmp_path / "notes.txt").write_text("seven\n")
@@ -165,7 +165,7 @@ def test_json_without_streaming_is_one_object(server: Background) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--no-stream"]])
-def test_errors_are_json_where_json_is_asked_for(words: list[str]) -> None:
+def test_errors_are_json_with_the_json_option(words: list[str]) -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(401, b'{"error": {"message": "no"}}')
 
@@ -202,5 +202,5 @@ def test_each_retry_is_printed(retries: str, calls: int) -> None:
         ("```\n```", ""),
     ],
 )
-def test_the_first_closed_block_is_found(text: str, block: str) -> None:
+def test_first_closed_code_block_is_found(text: str, block: str) -> None:
     assert _first_block(text) == block

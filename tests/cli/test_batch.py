@@ -39,7 +39,7 @@ def results() -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
 
 
-def test_results_and_a_summary(server: Background) -> None:
+def test_results_and_summary_are_written(server: Background) -> None:
     done = run(server, "--priced-as", "openai:gpt-5")
     assert done.exit_code == 0, done.output
     assert "3 rows in out.jsonl; 1 failed; 1 of them could not be read; $0.0000" in done.stdout
@@ -50,7 +50,7 @@ def test_results_and_a_summary(server: Background) -> None:
     assert len(server.requests) == 2
 
 
-def test_the_report_as_json(server: Background) -> None:
+def test_report_is_printed_as_json(server: Background) -> None:
     report = json.loads(run(server, "--json").stdout)
     assert (report["rows"], report["failed"], report["bad"], report["stopped"]) == (3, 1, 1, None)
 
@@ -70,14 +70,14 @@ def test_settings_reach_the_wire(server: Background) -> None:
     assert "response_format" in sent
 
 
-def test_a_budget_stops_the_batch_with_a_code_of_its_own(server: Background) -> None:
+def test_budget_stops_the_batch_with_its_own_exit_code(server: Background) -> None:
     done = run(server, "--budget", "rows=1")
     assert done.exit_code == EXIT_CODES["session_exhausted"]
     assert "the budget is used up" in done.stderr
     assert len(results()) == 1
 
 
-def test_a_batch_by_a_name_of_models_yaml(server: Background, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_model_names_come_from_models_yaml(server: Background, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     Path("models.yaml").write_text(
         f"adapters:\n  here: {{type: openai, base_url: {server.base_url}}}\n"
         "models:\n  small: {adapter: here, wire_name: m}\n"
@@ -99,14 +99,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "code", "text"), WRONG)
-def test_wrong_usage(server: Background, words: list[str], code: int, text: str) -> None:
+def test_invalid_usage_is_reported(server: Background, words: list[str], code: int, text: str) -> None:
     done = run(server, *words)
     assert (done.exit_code, server.requests) == (code, [])
     assert text in done.stderr
     assert not Path("out.jsonl").exists()
 
 
-def test_an_output_of_something_else(server: Background) -> None:
+def test_output_of_another_program_is_rejected(server: Background) -> None:
     Path("out.jsonl").write_text("precious\n")
     done = run(server)
     assert done.exit_code == 2

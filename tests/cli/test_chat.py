@@ -86,7 +86,7 @@ def test_several_lines_are_one_message(keys: str, sent: str) -> None:
     assert heard(server) == [[sent]]
 
 
-def test_the_history_outlives_the_program_and_is_private(tmp_path: Path) -> None:
+def test_history_is_kept_and_private(tmp_path: Path) -> None:
     with Background(answering("Hello")) as server:
         with chatting(server, XDG_DATA_HOME=str(tmp_path)) as terminal:
             terminal.type("remember me\r")
@@ -117,7 +117,7 @@ def test_a_message_is_written_in_an_editor(tmp_path: Path) -> None:
     assert heard(server) == [["draft:\nfrom\nthe editor"]]
 
 
-def test_keys_typed_during_an_answer_are_not_lost() -> None:
+def test_keys_typed_during_a_reply_are_not_lost() -> None:
     async def handler(connection: Connection) -> None:
         if len(connection.seen.json["messages"]) > 1:
             await answering("Done")(connection)
@@ -140,7 +140,7 @@ def test_keys_typed_during_an_answer_are_not_lost() -> None:
     assert heard(server)[-1] == ["one", "Working", "typed ahead"]
 
 
-def test_reasoning_that_is_not_resent_is_noted_once_and_never_logged_to_the_terminal() -> None:
+def test_reasoning_that_is_not_resent_is_noted_once() -> None:
     async def handler(connection: Connection) -> None:
         delta = {"reasoning_content": "hm"}
         data = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
@@ -161,7 +161,7 @@ def test_reasoning_that_is_not_resent_is_noted_once_and_never_logged_to_the_term
     assert terminal.raw.rindex("not sent back") > terminal.raw.index("Hello")
 
 
-def test_errors_use_the_words_of_the_command_line() -> None:
+def test_errors_use_option_names() -> None:
     async def handler(connection: Connection) -> None:
         connection.begin_stream()
         connection.chunk(chunk("Half"))
@@ -176,7 +176,7 @@ def test_errors_use_the_words_of_the_command_line() -> None:
     assert "config." not in setting.stderr
 
 
-def test_markdown_grows_and_an_interrupt_keeps_the_conversation() -> None:
+def test_markdown_is_rendered_while_streaming_and_an_interrupt_keeps_the_chat() -> None:
     async def handler(connection: Connection) -> None:
         question = connection.seen.json["messages"][-1]["content"]
         if question != "slowly":
@@ -227,7 +227,7 @@ def test_a_swap_at_a_terminal_shows_the_losses_and_asks(tmp_path: Path) -> None:
         assert terminal.wait() == 0
 
 
-def test_a_model_cannot_speak_to_the_terminal() -> None:
+def test_model_output_cannot_control_the_terminal() -> None:
     attack = "before\x1b]0;owned\x07\x9b2Jafter"
     with Background(answering(attack)) as server:
         for words in (["chat", "--prompt", "Hi"], ["ask"]):
@@ -240,7 +240,7 @@ def test_a_model_cannot_speak_to_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_without_colour(variables: dict[str, str]) -> None:
+def test_output_without_colour(variables: dict[str, str]) -> None:
     with Background(answering("**Hello**")) as server:
         with Terminal("chat", "m", "--prompt", "Hi", "--base-url", server.base_url, **variables) as terminal:
             assert terminal.wait() == 0
@@ -252,7 +252,7 @@ def test_without_colour(variables: dict[str, str]) -> None:
 # --- without one ------------------------------------------------------------------------------------
 
 
-def test_a_swap_shows_what_is_lost_and_goes_on(tmp_path: Path) -> None:
+def test_swap_shows_losses_and_continues(tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
     said = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]
     saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
@@ -267,7 +267,7 @@ def test_a_swap_shows_what_is_lost_and_goes_on(tmp_path: Path) -> None:
     assert (heard(one), heard(two)) == ([], [["Hi", "Hello", "and now?"]])
 
 
-def test_a_swap_that_cannot_be_changes_nothing() -> None:
+def test_impossible_swap_changes_nothing() -> None:
     with Background(answering("Hello")) as server:
         talk = chat(
             "m",
@@ -282,7 +282,7 @@ def test_a_swap_that_cannot_be_changes_nothing() -> None:
     assert heard(server)[-1] == ["one", "Hello", "two"]
 
 
-def test_save_and_load(tmp_path: Path) -> None:
+def test_chat_is_saved_and_loaded(tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     with Background(answering("Hello")) as server:
         first = chat("m", "--base-url", server.base_url, "--system", "S", given=f"one\n/save {file}\n/save {file}\n")
@@ -297,7 +297,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert list(parse_messages(kept["messages"]))[3] == User("two")
 
 
-def test_cost(tmp_path: Path) -> None:
+def test_cost_command_prints_the_cost(tmp_path: Path) -> None:
     with Background(answering("Hello")) as server:
         config = tmp_path / "models.yaml"
         config.write_text(
@@ -313,7 +313,7 @@ def test_cost(tmp_path: Path) -> None:
     assert "set priced_as: in models.yaml" in unknown.stdout
 
 
-def test_pictures_go_with_the_next_message(tmp_path: Path) -> None:
+def test_images_are_sent_with_the_next_message(tmp_path: Path) -> None:
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "paper.pdf").write_bytes(b"%PDF")
@@ -328,7 +328,7 @@ def test_pictures_go_with_the_next_message(tmp_path: Path) -> None:
     assert "/image needs a file" in talk.stderr
 
 
-def test_proposals_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
+def test_tool_calls_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(TOOL))
     with Background(propose) as server:
         given = f"/tools {tmp_path / 'tools.json'}\nlook!\n/result a boat\n/result again\n/tools none\n"
@@ -340,7 +340,7 @@ def test_proposals_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
     assert "no proposal is waiting" in talk.stderr
 
 
-def test_a_proposal_that_is_passed_over_is_said_not_to_have_run(tmp_path: Path) -> None:
+def test_skipped_tool_call_is_marked_as_not_run(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps([TOOL]))
     with Background(propose) as server:
         chat("m", "--base-url", server.base_url, given=f"/tools {tmp_path / 'tools.json'}\nlook!\nnever mind\n")
@@ -349,7 +349,7 @@ def test_a_proposal_that_is_passed_over_is_said_not_to_have_run(tmp_path: Path) 
     assert "Not executed" in server.requests[1].json["messages"][2]["content"]
 
 
-def test_wrong_commands_say_so(tmp_path: Path) -> None:
+def test_invalid_commands_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "odd.json").write_text('[{"role": "wizard", "content": "x"}]')
     lines = ["/fly", "/save", f"/load {tmp_path / 'bad.json'}", f"/load {tmp_path / 'odd.json'}", "/load /nowhere"]
@@ -363,7 +363,7 @@ def test_wrong_commands_say_so(tmp_path: Path) -> None:
     assert "/model NAME" in talk.stderr
 
 
-def test_events_as_json() -> None:
+def test_events_are_printed_as_json() -> None:
     with Background(answering("Hello")) as server:
         talk = chat("m", "--base-url", server.base_url, "--json", given="one\n")
     types = [json.loads(line)["type"] for line in talk.stdout.splitlines()]
@@ -384,11 +384,11 @@ def test_events_as_json() -> None:
         ("x\n ", ""),
     ],
 )
-def test_only_finished_blocks_are_printed_for_good(text: str, finished: str) -> None:
+def test_only_finished_blocks_are_printed_permanently(text: str, finished: str) -> None:
     assert text[: find_end(text)] == finished
 
 
-def test_half_a_call_is_not_kept() -> None:
+def test_incomplete_tool_call_is_not_kept() -> None:
     talk = Conversation(SyncProvider(Listed()), "m", [], lambda *_, **__: SyncProvider(Listed()))
     half = Assistant([Text("I will"), ToolCall("c1", "look", {})])
     talk.ask("Look.")

@@ -17,7 +17,7 @@ def run(*words: str, **variables: str) -> Result:
     return CliRunner().invoke(main, ["config", *words], env=variables)
 
 
-def test_a_sound_file(tmp_path: Path) -> None:
+def test_valid_file_passes(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "adapters: {a: {type: openai, api_key_env: K}, b: {type: azure, api_key_env: K}, c: {type: vllm}}\n"
@@ -35,7 +35,7 @@ def test_a_sound_file(tmp_path: Path) -> None:
     assert [each["status"] for each in data["adapters"]] == ["configured", "not_configured", "configured"]
 
 
-def test_every_mistake_with_its_line(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "adapters:\n  a:\n    type: openia\n    api_key: sk-canary-1\n    options: {x: 1}\n"
@@ -78,7 +78,7 @@ def bad_files(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_bad_files_are_one_line_everywhere(tmp_path: Path) -> None:
+def test_invalid_file_is_reported_in_one_line_by_every_command(tmp_path: Path) -> None:
     for name, words in bad_files(tmp_path).items():
         file = tmp_path / name
         checked = run("check", str(file))
@@ -94,14 +94,14 @@ def test_bad_files_are_one_line_everywhere(tmp_path: Path) -> None:
             assert len(used.stderr.splitlines()) == 1, used.stderr
 
 
-def test_an_enormous_file_is_refused_without_being_read(tmp_path: Path) -> None:
+def test_huge_file_is_rejected_unread(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     with file.open("wb") as sparse:
         sparse.truncate(50 * 1024 * 1024)
     assert "larger than" in run("check", str(file)).stderr
 
 
-def test_a_missing_file_is_fine(tmp_path: Path) -> None:
+def test_missing_default_file_is_fine(tmp_path: Path) -> None:
     elsewhere = {"DRAGOMAN_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
     result = run("check", **elsewhere)
     assert (result.exit_code, "none is needed" in result.stdout) == (0, True)
@@ -109,7 +109,7 @@ def test_a_missing_file_is_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["config", "check"], ["ask", "openai:gpt-5", "Hi"], ["models"]])
-def test_a_missing_file_that_was_asked_for_is_an_error(words: list[str], tmp_path: Path) -> None:
+def test_missing_explicit_file_is_an_error(words: list[str], tmp_path: Path) -> None:
     nowhere = str(tmp_path / "models.yaml")
     result = CliRunner().invoke(main, words, env={"DRAGOMAN_CONFIG": nowhere})
     assert result.exit_code == 2
@@ -117,7 +117,7 @@ def test_a_missing_file_that_was_asked_for_is_an_error(words: list[str], tmp_pat
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_path(exists: bool, tmp_path: Path) -> None:
+def test_path_is_printed(exists: bool, tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     if exists:
         file.write_text("")
@@ -126,7 +126,7 @@ def test_path(exists: bool, tmp_path: Path) -> None:
     assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == {"path": str(file), "exists": exists}
 
 
-def test_what_a_name_opens(tmp_path: Path) -> None:
+def test_show_prints_the_stack_of_a_name(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "adapters: {a: {type: openai, api_key_env: [K1, K2], rate_limit: {max_concurrency: 2},"

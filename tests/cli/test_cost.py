@@ -31,7 +31,7 @@ def bill(*words: str, given: str | None = None, **variables: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_counts() -> None:
+def test_token_counts_are_priced() -> None:
     made = bill("--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50", "--reasoning", "20")
     assert made["pricing_version"] == VERSION
     assert made["parts"] == {
@@ -59,7 +59,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape(shape: str, tmp_path: Path) -> None:
+def test_every_reply_format_is_read(shape: str, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps(SHAPES[shape], indent=2))
     words = ["--model", "openai:gpt-5"] if shape in ("usage", "openai body") else []
@@ -67,7 +67,7 @@ def test_every_shape(shape: str, tmp_path: Path) -> None:
     assert bill("-", *words, given=json.dumps(SHAPES[shape]))["total"] == "0.00135"
 
 
-def test_cached_tokens_are_billed_once_whoever_counts_them() -> None:
+def test_cached_tokens_are_billed_once_on_every_wire() -> None:
     ours = {"input_tokens": 1000, "cached_input_tokens": 900, "cache_creation_input_tokens": 50, "output_tokens": 1}
     theirs = {
         "input_tokens": 50, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 50, "output_tokens": 1,
@@ -81,12 +81,12 @@ def test_cached_tokens_are_billed_once_whoever_counts_them() -> None:
     assert bill("-", "--model", "openai:gpt-5", given=json.dumps(other))["parts"]["cached_input"] == "0.0001125"
 
 
-def test_our_own_reply_as_json() -> None:
+def test_our_own_reply_as_json_is_priced() -> None:
     reply = Response(Assistant("x"), "stop", Usage(1000, 10), model="gpt-5", provider="openai")
     assert bill("-", given=msgspec.json.encode(reply).decode())["total"] == "0.00135"
 
 
-def test_the_events_of_ask(tmp_path: Path) -> None:
+def test_events_of_ask_are_priced(tmp_path: Path) -> None:
     with Background(answering("Hello")) as server:
         (tmp_path / "models.yaml").write_text(
             f"adapters: {{mine: {{type: openai, api_key: k, base_url: '{server.base_url}'}}}}\n"
@@ -98,7 +98,7 @@ def test_the_events_of_ask(tmp_path: Path) -> None:
     assert (made["calls"], made["total"], made["models"][0]["model"]) == (1, "0.00002375", "openai:gpt-5")
 
 
-def test_many_calls_and_what_is_not_known() -> None:
+def test_many_calls_and_unknown_prices() -> None:
     calls: list[dict[str, Any]] = [
         {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},
         {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},
@@ -118,7 +118,7 @@ def test_many_calls_and_what_is_not_known() -> None:
     assert "price unknown, 1 of 4: no price for acme:x" in shown
 
 
-def test_prices_of_your_own_and_of_a_day(tmp_path: Path) -> None:
+def test_own_price_table_and_date_are_used(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         'rows: [{provider: openai, match: {equals: [gpt-5]}, input: "2", output: "2", valid_from: 2026-07-01}]'
     )
@@ -150,13 +150,13 @@ def test_prices_of_your_own_and_of_a_day(tmp_path: Path) -> None:
         (["--model", "openai:gpt-5", "--input", "-1"], None, "-1"),
     ],
 )
-def test_wrong_input_is_one_line(words: list[str], given: str | None, said: str) -> None:
+def test_invalid_input_is_reported_in_one_line(words: list[str], given: str | None, said: str) -> None:
     result = run(*words, given=given)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
 
 
-def test_a_name_nobody_knows() -> None:
+def test_unknown_name_is_reported() -> None:
     result = run("--model", "gpt5", "--input", "1", "--output", "1")
     assert result.exit_code == 11
     assert "did you mean" in result.stderr

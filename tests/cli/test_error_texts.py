@@ -40,13 +40,13 @@ def run(*words: str, **variables: str) -> Result:
         (NetworkError("gone", advice=""), "gone"),
     ],
 )
-def test_options_have_the_names_they_are_typed_by(error: ProviderError, shown: str) -> None:
+def test_errors_use_option_names(error: ProviderError, shown: str) -> None:
     assert str(name_options(error)).startswith(shown)
     assert "error." not in str(error)
     assert str(name_options(error)).startswith(shown)  # again changes nothing
 
 
-def test_a_server_that_does_not_run_is_named_with_its_hint(tmp_path: Path) -> None:
+def test_stopped_server_is_named_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: {}")
     config = str(tmp_path / "models.yaml")
     result = run("ask", "ollama:llama3", "Hi", "--retries", "0", DRAGOMAN_CONFIG=config, OLLAMA_HOST="127.0.0.1:1")
@@ -62,7 +62,7 @@ def test_a_server_that_does_not_run_is_named_with_its_hint(tmp_path: Path) -> No
     assert "http://127.0.0.1:1" in json.loads(as_json.stdout)["error"]["message"]
 
 
-def test_a_server_is_called_by_its_address_and_not_by_its_wire() -> None:
+def test_server_is_named_by_its_address() -> None:
     result = run("ask", "m", "Hi", "--base-url", "http://127.0.0.1:1/v1", "--retries", "0")
     assert result.exit_code == 14
     assert "  127.0.0.1:1/m: the server at http://127.0.0.1:1 cannot be reached." in result.stderr
@@ -87,14 +87,14 @@ def test_a_server_is_called_by_its_address_and_not_by_its_wire() -> None:
         ("http://[box", "http://[box"),
     ],
 )
-def test_the_address_of_a_server_may_be_in_its_own_variable(
+def test_server_address_is_read_from_its_own_variable(
     given: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OLLAMA_HOST", given)
     assert load_vendor("ollama").address() == address
 
 
-def test_an_address_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+def test_invalid_address_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: {}")
     config = str(tmp_path / "models.yaml")
     result = run("ask", "ollama:llama3", "Hi", DRAGOMAN_CONFIG=config, OLLAMA_HOST="http://[box")

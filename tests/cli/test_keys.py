@@ -44,7 +44,7 @@ def run(place: str) -> Run:
     return start
 
 
-def test_set_list_rm(run: Run, place: str, tmp_path: Path) -> None:
+def test_keys_are_set_listed_and_removed(run: Run, place: str, tmp_path: Path) -> None:
     outputs = [
         run("keys", "set", "groq", given=f"{KEY}\n"),
         run("keys", "list"),
@@ -71,7 +71,7 @@ def test_set_list_rm(run: Run, place: str, tmp_path: Path) -> None:
     assert KEY not in "".join(kept)
 
 
-def test_who_may_read_the_file(run: Run, place: str) -> None:
+def test_key_file_is_readable_by_its_owner_only(run: Run, place: str) -> None:
     run("keys", "set", "MY_KEY", given=KEY)
     path = keys_path()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -91,7 +91,7 @@ def test_who_may_read_the_file(run: Run, place: str) -> None:
         (["ollama"], KEY, "needs no key"),
     ],
 )
-def test_what_is_not_stored(run: Run, words: list[str], given: str, complaint: str) -> None:
+def test_invalid_keys_are_not_stored(run: Run, words: list[str], given: str, complaint: str) -> None:
     result = run("keys", "set", *words, given=given)
     assert result.returncode == 2
     assert complaint in result.stderr
@@ -99,7 +99,7 @@ def test_what_is_not_stored(run: Run, words: list[str], given: str, complaint: s
     assert stored_keys() == {}
 
 
-def test_a_stored_key_goes_to_its_vendor_only(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_key_is_sent_to_its_vendor_only(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_key("OPENAI_API_KEY", KEY)
     store_key("MY_KEY", "own-canary-key")
     (tmp_path / "models.yaml").write_text(
@@ -119,7 +119,7 @@ def test_a_stored_key_goes_to_its_vendor_only(place: str, tmp_path: Path, monkey
     assert "canary" not in repr(registry.adapter("own"))
 
 
-def test_a_damaged_file_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_damaged_file_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     keys_path().parent.mkdir()
     keys_path().write_text(f"{{'{KEY}")
     result = run("keys", "list")

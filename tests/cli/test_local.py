@@ -38,7 +38,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(main, ["local", *words])
 
 
-def test_pull_prints_the_path_and_its_progress_as_lines(hub: HubServer) -> None:
+def test_pull_prints_the_path_and_progress_lines(hub: HubServer) -> None:
     done = run("pull", SPEC)
     assert done.exit_code == 0, done.output
     assert Path(done.stdout.strip()).read_bytes() == CONTENT
@@ -55,19 +55,19 @@ def test_pull_as_json_prints_nothing_else(hub: HubServer) -> None:
     assert (facts["name"], facts["is_present"], facts["source"]) == ("tiny", True, SPEC)
 
 
-def test_errors(hub: HubServer) -> None:
+def test_errors_are_reported(hub: HubServer) -> None:
     hub.digest = "0" * 64
     plain, data = run("pull", SPEC), run("pull", SPEC, "--json")
     assert (plain.exit_code, plain.stdout, data.exit_code, data.stderr) == (12, "", 12, "")
-    assert plain.stderr.splitlines()[-1].startswith("error: small.gguf is not the file it should be")
-    assert json.loads(data.stdout)["error"].startswith("small.gguf is not the file it should be")
+    assert plain.stderr.splitlines()[-1].startswith("error: small.gguf has the wrong contents")
+    assert json.loads(data.stdout)["error"].startswith("small.gguf has the wrong contents")
     unknown = run("pull", "quen")
     assert (unknown.exit_code, "smollm2, qwen" in unknown.stderr) == (12, True)
     assert run("serve", "quen").exit_code == 12
     assert run("rm", "quen").exit_code == 12
 
 
-def test_list_and_rm(hub: HubServer) -> None:
+def test_models_are_listed_and_removed(hub: HubServer) -> None:
     run("pull", SPEC)
     listed = run("list").stdout.splitlines()
     assert listed[0].split()[:4] == ["name", "pulled", "MB", "tools"]
@@ -82,7 +82,7 @@ def test_list_and_rm(hub: HubServer) -> None:
     assert run("rm", "qwen").stdout == "qwen was not pulled\n"
 
 
-def test_a_bar_at_a_terminal(hub: HubServer, tmp_path: Path) -> None:
+def test_progress_bar_is_shown_at_a_terminal(hub: HubServer, tmp_path: Path) -> None:
     with Terminal("local", "pull", SPEC, columns=100) as terminal:
         terminal.see("fetching small.gguf")
         terminal.see("small.gguf\r\n")  # the path has a line of its own, after the bar
@@ -134,19 +134,19 @@ def test_serve_answers_other_programs_until_it_is_interrupted(tmp_path: Path, ke
         process.communicate()
 
 
-def test_serve_needs_the_key_that_it_is_told_of() -> None:
+def test_serve_requires_its_key() -> None:
     done = run("serve", "--api-key-env", "NOT_SET_ANYWHERE")
     assert (done.exit_code, "NOT_SET_ANYWHERE: the variable is not set" in done.stderr) == (2, True)
 
 
-def test_an_unknown_model_is_an_error_of_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_model_is_reported_in_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "log.db"))
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     done = CliRunner().invoke(main, ["agent", "Do it", "--model", "local:quen"])
     assert (done.exit_code, done.stdout) == (11, "")
     assert done.stderr.splitlines() == [
         "error: provider_invalid_model",
-        "  local/quen: there is no local model 'quen'; there are smollm2, qwen, and any .gguf file by its path; "
+        "  local/quen: no local model is named 'quen'; known are smollm2, qwen, and any .gguf file by its path; "
         "pull hf:owner/repo/file.gguf adds others",
     ]
 

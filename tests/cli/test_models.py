@@ -69,7 +69,7 @@ def test_every_fact_has_a_source(run: Any) -> None:
     assert "sk-" not in run("--json").stdout
 
 
-def test_which_can_be_used(run: Any) -> None:
+def test_configured_models_are_marked(run: Any) -> None:
     names = [entry["id"] for entry in json.loads(run("--json", "--configured", "--no-live").stdout)]
     assert names == ["local", "mine:five", "box:tiny"]
     with_key = [entry["id"] for entry in json.loads(run("--json", "--configured", GROQ_API_KEY="k").stdout)]
@@ -77,7 +77,7 @@ def test_which_can_be_used(run: Any) -> None:
     assert json.loads(run("five", "--json", MY_KEY="").stdout)[0]["status"] == "not_configured"
 
 
-def test_one_model(run: Any) -> None:
+def test_one_model_is_shown(run: Any) -> None:
     shown = run("five").stdout
     assert shown.startswith("mine:five: configured\n")
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
@@ -90,7 +90,7 @@ def test_one_model(run: Any) -> None:
     assert "free" in run("box:tiny").stdout
 
 
-def test_a_pattern(run: Any) -> None:
+def test_models_are_filtered_by_a_pattern(run: Any) -> None:
     for pattern in ("groq:*", "GROQ:"):
         table = run(pattern).stdout.splitlines()
         assert table[0].split()[:3] == ["MODEL", "USE", "CONTEXT"]
@@ -106,14 +106,14 @@ def test_a_pattern(run: Any) -> None:
     assert near.exit_code == 0  # part of a name is a pattern
 
 
-def test_a_pattern_that_fits_nothing_is_no_name(run: Any) -> None:
+def test_pattern_without_matches_is_reported(run: Any) -> None:
     result = run("ollama:*")
     assert (result.exit_code, result.stdout) == (11, "")
     assert "no model that is listed fits 'ollama:*'" in result.stderr
     assert "ollama:any" in run("ollama:any").stdout
 
 
-def test_a_bad_file_is_one_line_and_exit_code_2(run: Any, tmp_path: Path) -> None:
+def test_invalid_file_exits_with_2_and_one_line(run: Any, tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: [1]")
     result = run()
     assert result.exit_code == 2
@@ -121,7 +121,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(run: Any, tmp_path: Path) -> Non
     assert result.stdout == ""
 
 
-def test_at_a_terminal(tmp_path: Path) -> None:
+def test_table_is_shown_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     words = ["models", "--configured", "--no-live"]
     for variables in ({}, {"NO_COLOR": "1"}):
@@ -132,7 +132,7 @@ def test_at_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 100])
-def test_names_are_never_broken(tmp_path: Path, columns: int) -> None:
+def test_names_are_never_wrapped(tmp_path: Path, columns: int) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "PAGER": "cat"}
     with Terminal("models", "--no-live", "openai:gpt-5*", columns=columns, **variables) as terminal:
@@ -157,7 +157,7 @@ def test_long_lists_are_paged_at_a_terminal(tmp_path: Path) -> None:
         assert ("mine:five" in terminal.raw) == (not is_paged), words
 
 
-def test_a_list_in_a_pipe_is_not_paged(run: Any) -> None:
+def test_piped_list_is_not_paged(run: Any) -> None:
     assert "xai:grok" in run("--no-live", PAGER="false").stdout
 
 
@@ -189,7 +189,7 @@ def test_pulled_models_are_listed(run: Any, tmp_path: Path) -> None:
     assert run("local").stdout.startswith("local: configured\n")
 
 
-def test_local_servers_are_asked_what_they_serve(run: Any, tmp_path: Path) -> None:
+def test_models_of_local_servers_are_listed(run: Any, tmp_path: Path) -> None:
     async def handle(connection: Connection) -> None:
         served = b'{"object": "list", "data": [{"id": "llama3:8b"}, {"id": "bad\\nname"}, 7]}'
         connection.reply(200, served if connection.seen.path == "/v1/models" else b"{}")
@@ -215,7 +215,7 @@ def test_local_servers_are_asked_what_they_serve(run: Any, tmp_path: Path) -> No
     ("status", "body", "problem"),
     [(404, b"{}", "HTTP 404"), (200, b"<html>", "cannot be read"), (200, b"[]", "cannot be read")],
 )
-def test_a_server_without_a_list_is_one_note(run: Any, tmp_path: Path, status: int, body: bytes, problem: str) -> None:
+def test_server_without_a_list_is_noted_once(run: Any, tmp_path: Path, status: int, body: bytes, problem: str) -> None:
     async def handle(connection: Connection) -> None:
         connection.reply(status, body)
 

@@ -81,7 +81,7 @@ def test_ask_is_recorded(place: Path, mode: str) -> None:
     assert "!" not in run("replay", "last").stdout  # nothing that does not follow from the records
 
 
-def test_a_chat_is_one_session_and_is_found_by_its_words(place: Path) -> None:
+def test_chat_is_one_session_and_its_text_is_searchable(place: Path) -> None:
     with Background(answering("Hello")) as server:
         run("chat", "m", "--base-url", server.base_url, given="one giraffe\ntwo\n/reset\nthree\n")
     sessions = list(read(place).values())
@@ -103,7 +103,7 @@ def test_an_empty_chat_leaves_no_session(place: Path) -> None:
     assert not place.exists()
 
 
-def test_a_chat_goes_on_with_its_model_and_messages(place: Path) -> None:
+def test_continued_chat_keeps_its_model_and_messages(place: Path) -> None:
     with Background(answering("Hello")) as server:
         run("chat", "m", "--base-url", server.base_url, "--system", "S", given="one\n")
         run("ask", "m", "other", "--base-url", server.base_url)
@@ -119,7 +119,7 @@ def test_a_chat_goes_on_with_its_model_and_messages(place: Path) -> None:
     assert "!" not in run("replay", records[0].session).stdout
 
 
-def test_a_question_without_an_answer_is_recorded_and_not_continued(place: Path) -> None:
+def test_unanswered_question_is_recorded_and_not_continued(place: Path) -> None:
     async def handler(connection: Connection) -> None:
         if connection.seen.json["messages"][-1]["content"] == "two":
             connection.reply(400, b'{"error": {"message": "no ' + KEY.encode() + b'"}}')
@@ -136,7 +136,7 @@ def test_a_question_without_an_answer_is_recorded_and_not_continued(place: Path)
     assert KEY.encode() not in place.read_bytes()
 
 
-def test_continue_without_a_chat_and_with_an_unknown_id(place: Path) -> None:
+def test_continue_without_a_chat_or_with_an_unknown_id_is_reported(place: Path) -> None:
     with Background(answering("Hello")) as server:
         run("ask", "m", "one", "--base-url", server.base_url)
     for words, problem in ((["-c"], "the log has no chat yet"), (["-c", "nope"], "no session 'nope'")):
@@ -167,7 +167,7 @@ def test_proposals_are_recorded_as_not_executed(place: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["ask", "chat"])
-def test_an_interrupted_reply_is_recorded_with_what_arrived(place: Path, command: str) -> None:
+def test_interrupted_reply_is_recorded_partially(place: Path, command: str) -> None:
     async def handler(connection: Connection) -> None:
         connection.begin_stream()
         connection.chunk(chunk("Half an ans"))
@@ -193,7 +193,7 @@ def test_an_interrupted_reply_is_recorded_with_what_arrived(place: Path, command
 
 
 @pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
-def test_an_ask_that_is_interrupted_before_its_reply_is_recorded(place: Path, mode: str) -> None:
+def test_ask_interrupted_before_its_reply_is_recorded(place: Path, mode: str) -> None:
     asked = threading.Event()
 
     async def handler(connection: Connection) -> None:
@@ -224,7 +224,7 @@ def test_a_failed_ask_is_recorded(place: Path) -> None:
     assert records[-1].data["outcome"] == "failed"
 
 
-def test_a_log_in_use_or_unusable_costs_one_note_and_no_answer(place: Path) -> None:
+def test_unusable_log_prints_one_note_and_does_not_stop_the_reply(place: Path) -> None:
     place.parent.mkdir(parents=True)
     with Background(answering("Paris")) as server:
         with SqliteLog(place):
@@ -237,7 +237,7 @@ def test_a_log_in_use_or_unusable_costs_one_note_and_no_answer(place: Path) -> N
         assert found.stderr.count("note: the log is not complete") == 1
 
 
-def test_a_chat_writes_what_it_could_not_write_before(place: Path) -> None:
+def test_chat_writes_later_what_it_could_not_write_before(place: Path) -> None:
     place.parent.mkdir(parents=True)
     with Background(answering("Hello")) as server, SqliteLog(place) as other:
         process = subprocess.Popen(
@@ -259,7 +259,7 @@ def test_a_chat_writes_what_it_could_not_write_before(place: Path) -> None:
 # --- on and off -------------------------------------------------------------------------------------
 
 
-def test_no_log_and_log_off(place: Path) -> None:
+def test_log_can_be_turned_off(place: Path) -> None:
     with Background(answering("Hello")) as server:
         where = ["--base-url", server.base_url]
         run("ask", "m", "one", *where, "--no-log")
@@ -274,7 +274,7 @@ def test_no_log_and_log_off(place: Path) -> None:
     assert messages(only(place))[0] == User("three")
 
 
-def test_the_log_is_where_the_variable_says(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_location_comes_from_the_variable(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "mine.db"))
     with Background(answering("Hello")) as server:
         run("ask", "m", "one", "--base-url", server.base_url)

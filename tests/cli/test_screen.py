@@ -67,7 +67,7 @@ ANSWERS: list[tuple[str, Any, list[str], list[str]]] = [
 
 @pytest.mark.parametrize("kind", ["plain", "drawn"])
 @pytest.mark.parametrize(("answer", "seen", "unseen"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
-def test_answers(
+def test_answers_are_shown(
     kind: str, answer: Any, seen: list[str], unseen: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawing = Drawing()
@@ -92,7 +92,7 @@ def test_answers(
         assert printed.out == "" or printed.out.endswith("\n")
 
 
-def test_what_was_lost_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     def answer(request: Any) -> Any:
         out = Assembler(
             request_id=request.request_id,
@@ -124,7 +124,7 @@ def test_a_long_answer_is_printed_once() -> None:
     assert len(drawing.file.getvalue()) < 60 * 60 * 6
 
 
-def test_arguments_are_shown_whole() -> None:
+def test_complete_arguments_are_shown() -> None:
     drawing = Drawing()
     screen = drawing.open()
     arguments = {"path": "a" * 100, "text": "[bold]not markup[/bold]"}

@@ -184,7 +184,7 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("habit", HABITS)
-async def test_a_bad_habit_is_found_by_the_check_for_it(dragoman_sim: Sim, habit: str) -> None:
+async def test_each_misbehaviour_is_found_by_its_check(dragoman_sim: Sim, habit: str) -> None:
     rule, wanted = HABITS[habit]
     sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
     skip = [check.name for check in CHECKS if check.name not in wanted]
@@ -206,9 +206,7 @@ async def test_a_bad_habit_is_found_by_the_check_for_it(dragoman_sim: Sim, habit
         (ScriptRule(fault=Fault(status=400, message="no image input"), match=RequestMatch(where=has_image)), False),
     ],
 )
-async def test_pictures_are_known_to_be_seen_only_by_who_says_what_they_show(
-    dragoman_sim: Sim, rule: ScriptRule, known: bool | None
-) -> None:
+async def test_image_support_needs_the_right_colours(dragoman_sim: Sim, rule: ScriptRule, known: bool | None) -> None:
     sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
     report = await check_server(sim.base_urls["openai"], skip=["[!i]*"])
     assert report.capabilities.known("supports_images") is known
@@ -217,14 +215,14 @@ async def test_pictures_are_known_to_be_seen_only_by_who_says_what_they_show(
 
 @pytest.mark.parametrize("wire", sorted({"openai", "anthropic", "responses", "ollama"} & set(SERVER_CODECS)))
 @pytest.mark.parametrize("finish", ["stop", "length"])
-async def test_a_stream_that_was_cut_has_an_end_mark_too(dragoman_sim: Sim, wire: str, finish: str) -> None:
+async def test_truncated_stream_has_an_end_mark(dragoman_sim: Sim, wire: str, finish: str) -> None:
     sim = dragoman_sim(Script([changed(finish=finish)], model="m", models=["m"]))
     skip = [check.name for check in CHECKS if check.name != "stream.end_mark"]
     report = await check_server(sim.base_urls[wire], wire=wire, skip=skip)
     assert outcomes(report) == {"stream.end_mark": "pass"}
 
 
-async def test_a_server_that_is_down_tells_nothing_about_its_model(dragoman_sim: Sim) -> None:
+async def test_server_that_is_down_proves_nothing_about_its_model(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule(fault=Fault(status=503)))
     report = await check_server(sim.base_urls["openai"], skip=["[!ti]*"])
     assert report.failed
@@ -232,7 +230,7 @@ async def test_a_server_that_is_down_tells_nothing_about_its_model(dragoman_sim:
     assert set(report.probes.values()) == {None}
 
 
-async def test_a_server_that_answers_to_any_name_and_to_nothing() -> None:
+async def test_server_that_accepts_any_model_and_no_messages_is_found() -> None:
     async with serve(answering("hello there")) as server:
         report = await check_server(server.base_url, skip=["[!e]*"])
     assert outcomes(report) == {
@@ -243,7 +241,7 @@ async def test_a_server_that_answers_to_any_name_and_to_nothing() -> None:
     }
 
 
-async def test_a_server_that_goes_on_when_nobody_listens() -> None:
+async def test_server_that_keeps_generating_after_hang_up_is_found() -> None:
     """The next one waits until the work is done that nobody wanted any more."""
     free = 0.0
     answer = answering("hello there")
@@ -263,7 +261,7 @@ async def test_a_server_that_goes_on_when_nobody_listens() -> None:
     assert outcomes(report)["cancel.stops"] == "unsupported"
 
 
-async def test_a_key_is_in_no_report() -> None:
+async def test_report_contains_no_key() -> None:
     async def repeat(connection: Connection) -> None:
         if connection.seen.method == "GET":
             connection.reply(200, b'{"data": [{"id": "m"}]}')
@@ -283,18 +281,18 @@ async def test_a_key_is_in_no_report() -> None:
     assert outcomes(report)["errors.key"] == "pass"
 
 
-async def test_when_the_time_is_up_the_rest_is_not_run(dragoman_sim: Sim) -> None:
+async def test_remaining_checks_are_skipped_when_the_time_is_up(dragoman_sim: Sim) -> None:
     report = await check_server(dragoman_sim(GOOD).base_urls["openai"], budget=0)
     assert set(outcomes(report).values()) == {"not_applicable"}
     assert not report.failed
     assert report.capabilities == Capabilities()
 
 
-async def test_what_cannot_be_checked(dragoman_sim: Sim) -> None:
+async def test_invalid_arguments_are_rejected(dragoman_sim: Sim) -> None:
     url = dragoman_sim(GOOD).base_urls["openai"]
     with pytest.raises(ValueError, match="unknown wire"):
         await check_server(url, wire="morse")
-    with pytest.raises(ValueError, match="no check is named so"):
+    with pytest.raises(ValueError, match="no check has that name"):
         await check_server(url, skip=["tool.auto"])
 
     async def empty(connection: Connection) -> None:
@@ -305,7 +303,7 @@ async def test_what_cannot_be_checked(dragoman_sim: Sim) -> None:
             await check_server(server.url)
 
 
-async def test_the_wire_is_found_out() -> None:
+async def test_wire_is_detected() -> None:
     async def native(connection: Connection) -> None:
         found = {"/api/version": b'{"version": "1"}', "/api/tags": b'{"models": [{"name": "tiny:latest"}]}'}
         body = found.get(connection.seen.path)
@@ -332,13 +330,13 @@ NASTY = Report(
 )  # fmt: skip
 
 
-def test_junit_is_xml_that_a_build_server_reads() -> None:
+def test_junit_report_is_valid_xml() -> None:
     suite = ElementTree.fromstring(write_junit(NASTY).encode())[0]
     assert [suite.get(name) for name in ("tests", "failures", "skipped", "errors")] == ["4", "1", "2", "0"]
     assert suite.find("testcase/failure") is not None
 
 
-def test_the_page_holds_no_markup_of_the_servers() -> None:
+def test_html_report_escapes_markup_of_the_server() -> None:
     page = write_html(NASTY)
     tags: list[str] = []
 
@@ -351,7 +349,7 @@ def test_the_page_holds_no_markup_of_the_servers() -> None:
     assert "http" not in page.replace("http://h/v1", "")
 
 
-def test_words_say_what_colours_say() -> None:
+def test_text_report_is_readable_without_colour() -> None:
     text = write_text(NASTY)
     for word in ("FAIL", "pass", "not supported", "not applicable", "max_context_tokens", "unknown"):
         assert word in text
@@ -364,7 +362,7 @@ def test_words_say_what_colours_say() -> None:
 # --- the file of facts ------------------------------------------------------------------------------------
 
 
-def test_facts_are_read_again(tmp_path: Path) -> None:
+def test_saved_facts_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_bytes(NASTY.to_facts())
     assert Capabilities.read(path) == NASTY.capabilities
@@ -375,7 +373,7 @@ def test_facts_are_read_again(tmp_path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_every_form(dragoman_sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_every_format(dragoman_sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", KEY)
     files = {form: tmp_path / form for form in ("junit", "html", "markdown", "save")}
     options = [word for form, path in files.items() for word in (f"--{form}", str(path))]
@@ -389,7 +387,7 @@ def test_the_command_writes_every_form(dragoman_sim: Sim, tmp_path: Path, monkey
     assert Capabilities.read(files["save"]).supports_images.value is True
 
 
-def test_the_command_fails_when_a_check_does(dragoman_sim: Sim) -> None:
+def test_command_fails_when_a_check_fails(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("Blue.", RequestMatch(schema=True)), ScriptRule(obliging))
     result = CliRunner().invoke(main, ["check", sim.base_urls["openai"], "--skip", "[!s]*", "--skip", "st*", "--json"])
     report = json.loads(result.stdout)
@@ -402,7 +400,7 @@ def test_the_command_fails_when_a_check_does(dragoman_sim: Sim) -> None:
 
 
 MISUSED = [
-    (["check", "http://127.0.0.1:1/v1", "--skip", "nope"], 2, "no check is named so"),
+    (["check", "http://127.0.0.1:1/v1", "--skip", "nope"], 2, "no check has that name"),
     (["check", "ftp://x", "--model", "m", "--wire", "openai"], 2, "http or https"),
     (["check", "http://127.0.0.1:1/v1", "--wire", "morse"], 2, "morse"),
     (["check", "http://127.0.0.1:1/v1"], 11, "lists no model"),
@@ -410,14 +408,14 @@ MISUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "complaint"), MISUSED)
-def test_the_command_says_what_is_wrong(words: list[str], code: int, complaint: str) -> None:
+def test_command_reports_invalid_usage(words: list[str], code: int, complaint: str) -> None:
     result = CliRunner().invoke(main, words)
     assert result.exit_code == code
     assert complaint in result.output
     assert "Traceback" not in result.output
 
 
-def test_the_page_about_the_real_server_has_every_check() -> None:
+def test_documented_report_has_every_check() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/check-llamacpp.md").read_text()
     assert re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE) == [check.name for check in CHECKS]
     assert os.sep + "home" not in page

@@ -14,7 +14,7 @@ pytest_plugins = ("pytester",)
 PAGE = Path(__file__).parents[2] / "docs/howto/conformance.md"
 
 
-def test_the_examples_are_test_files_that_pass(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_page_pass(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(dragoman.__file__).parents[1].resolve()))
     provider, codec = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     pytester.makepyfile(test_provider=provider, test_codec=codec.replace('"openai")', '"gemini")'))

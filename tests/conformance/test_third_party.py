@@ -113,16 +113,16 @@ class ParrotCodec:
 
 
 @pytest.mark.parametrize("case", suite(wire="parrot", codec=ParrotCodec), ids=str)
-def test_my_codec_keeps_the_rules(case: CodecCase | CodecRule) -> None:
+def test_third_party_codec_keeps_the_rules(case: CodecCase | CodecRule) -> None:
     case.run()
 
 
 @pytest.mark.parametrize("case", suite(wire="anthropic", skip=["encode.*"])[:20], ids=str)
-def test_a_bundled_wire(case: CodecCase | CodecRule) -> None:
+def test_bundled_wire_passes(case: CodecCase | CodecRule) -> None:
     case.run()
 
 
-def test_my_codec_has_cases_of_its_own(tmp_path: Path) -> None:
+def test_third_party_codec_runs_its_own_cases(tmp_path: Path) -> None:
     folder = tmp_path / "parrot"
     folder.mkdir()
     (folder / "hello.reply.sse").write_bytes(
@@ -146,7 +146,7 @@ def test_my_codec_has_cases_of_its_own(tmp_path: Path) -> None:
     assert [str(case) for case in cases] == ["hello"]
     cases[0].run()
     (folder / "hello.folded.json").write_text('{"text": "hell", "finish": "stop", "raw": "stop"}')
-    with pytest.raises(AssertionError, match="what the reply says, fed whole"):
+    with pytest.raises(AssertionError, match="the folded reply, fed whole"):
         cases[0].run()
 
 
@@ -219,7 +219,7 @@ class Clockwork(Provider):
     ),
     ids=str,
 )
-async def test_my_provider_keeps_the_contract(case: ProviderCase) -> None:
+async def test_third_party_provider_keeps_the_contract(case: ProviderCase) -> None:
     await case.run()
 
 
@@ -233,5 +233,5 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize("case", suite(lambda: Clockwork(known=WITHOUT), capabilities=WITHOUT), ids=str)
-def test_what_it_cannot_do_it_refuses(case: ProviderCase) -> None:
+def test_missing_features_are_rejected(case: ProviderCase) -> None:
     case.run_sync()

@@ -258,10 +258,10 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("images.are-seen", Choosy, "it raised UnsupportedFeatureError"),
     ("tools.take-results", Choosy, "it raised UnsupportedFeatureError"),
     ("tools.ids-are-one", changing(renumbered), "not the sum of the deltas"),
-    ("ids.in-flight-once", Careless, "a request_id that is in flight: not refused"),
+    ("ids.in-flight-once", Careless, "a request_id that is in flight: not rejected"),
     ("concurrency.settings-are-one-calls", Sulking, "a later call has no text"),
     ("streams.fold-to-their-response", TwoFaced, "their usage"),
-    ("structured.parses-into-a-type", Untyped, "no instance of it"),
+    ("structured.parses-into-a-type", Untyped, "not an instance of it"),
     ("shape.says-what-it-is", Nameless, "name is empty"),
     ("shape.answers-with-a-response", changing(each(MessageComplete, usage=Usage(-1))), "usage.input_tokens is -1"),
     ("shape.answers-with-a-response", changing(each(MessageComplete, final_content=())), "has no text"),
@@ -272,24 +272,28 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("shape.takes-every-form", Bare, "KeyError came out"),
     ("shape.leaves-arguments-alone", Meddling, "were changed"),
     ("shape.closes-twice", OncePerLife, "RuntimeError came out"),
-    ("validation.refuses-what-is-wrong", Lenient, "no messages: not refused"),
+    ("validation.refuses-what-is-wrong", Lenient, "no messages: not rejected"),
     ("streams.keep-the-rules", changing(without(MessageStart)), "an event before message.start"),
     ("streams.keep-the-rules", changing(without(MessageComplete)), "ended before the message did"),
     ("streams.keep-the-rules", changing(lambda events: events + events[-1:]), "an event after message.complete"),
     ("streams.keep-the-rules", changing(each(TextDelta, text="?")), "not the sum of the deltas"),
     ("streams.keep-the-rules", changing(lambda events: events[:0]), "ended before the message did"),
     ("streams.can-be-left", Deaf, "still in flight"),
-    ("cancel.a-stream", Deaf, "finished call answered True"),
-    ("cancel.nothing-is-false", Deaf, "unknown id answered True"),
-    ("cancel.a-call", Deaf, "answered True, and complete() returned"),
+    ("cancel.a-stream", Deaf, "finished call returned True"),
+    ("cancel.nothing-is-false", Deaf, "unknown id returned True"),
+    ("cancel.a-call", Deaf, "returned True, but complete() returned"),
     ("cancel.from-outside", Swallowing, "swallowed"),
-    ("ids.are-the-callers", changing(each(Struct, request_id="mine")), "do not bear the request_id"),
+    ("ids.are-the-callers", changing(each(Struct, request_id="mine")), "do not have the given request_id"),
     ("ids.are-the-callers", changing(each(TextDelta, request_id="mine")), "differs from message.start's"),
-    ("ids.differ", changing(lambda events: [replace(event, message_id="m") for event in events]), "one message_id"),
-    ("ids.differ", Forgetful, "two calls have one request_id"),
-    ("concurrency.many-at-once", Forgetful, "another's id"),
-    ("concurrency.no-waiting", Locked, "not over after"),
-    ("streams.keep-the-rules", Slow, "not over after"),
+    (
+        "ids.differ",
+        changing(lambda events: [replace(event, message_id="m") for event in events]),
+        "the same message_id",
+    ),
+    ("ids.differ", Forgetful, "two calls have the same request_id"),
+    ("concurrency.many-at-once", Forgetful, "another call's id"),
+    ("concurrency.no-waiting", Locked, "still running after"),
+    ("streams.keep-the-rules", Slow, "still running after"),
     ("ready.costs-nothing", Talkative, "calls to the model that ready() made"),
     ("tools.are-proposed", changing(NO_INTENT), "a call that made no intent"),
     (
@@ -299,7 +303,7 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ),
     ("tools.are-proposed", changing(each(ToolUseStart, tool_use_id="other")), "a tool call that is not open"),
     ("tools.are-proposed", changing(each(MessageComplete, finish_reason="stop")), "the finish reason of a reply"),
-    ("tools.in-both-modes", changing(each(MessageComplete, final_content=())), "complete() brought no call"),
+    ("tools.in-both-modes", changing(each(MessageComplete, final_content=())), "complete() returned no call"),
     ("structured.parses-what-was-asked-for", changing(each(MessageComplete, parsed=None)), "parsed is empty"),
     (
         "structured.parses-what-was-asked-for",
@@ -311,9 +315,7 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
 
 
 @pytest.mark.parametrize(("name", "factory", "complaint"), WRONG)
-async def test_a_wrong_provider_is_caught_by_the_case_for_it(
-    name: str, factory: Callable[[], Provider], complaint: str
-) -> None:
+async def test_wrong_provider_is_caught_by_its_case(name: str, factory: Callable[[], Provider], complaint: str) -> None:
     cases = suite(factory, capabilities={"supports_images": True}, seconds=0.3)
     (case,) = [case for case in cases if str(case) == name]
     with pytest.raises(Violation) as caught:
@@ -327,28 +329,28 @@ def failing(error: ProviderError) -> Callable[[], Provider]:
 
 
 HOOKS: list[tuple[str, dict[str, Any], str]] = [
-    ("errors.RateLimitError", {"failing": {RateLimitError: Clockwork}}, "and returned"),
+    ("errors.RateLimitError", {"failing": {RateLimitError: Clockwork}}, "returned instead of raising"),
     ("errors.RateLimitError", {"failing": {RateLimitError: NotAnError}}, "it raised AuthenticationError"),
-    ("streams.break-off-well", {"breaking": Clockwork}, "was taken for a whole one"),
-    ("streams.break-off-well", {"breaking": EndsWell}, "was taken for a whole one"),
-    ("streams.break-off-well", {"breaking": RaisesEmpty}, "does not carry what had arrived"),
-    ("ready.ModelNotLoadedError", {"unready": {ModelNotLoadedError: Clockwork}}, "and returned"),
+    ("streams.break-off-well", {"breaking": Clockwork}, "counted as complete"),
+    ("streams.break-off-well", {"breaking": EndsWell}, "counted as complete"),
+    ("streams.break-off-well", {"breaking": RaisesEmpty}, "lacks the partial response"),
+    ("ready.ModelNotLoadedError", {"unready": {ModelNotLoadedError: Clockwork}}, "returned instead of raising"),
     ("ready.ModelNotLoadedError", {"unready": {ModelNotLoadedError: NotAnError}}, "raised AuthenticationError"),
-    ("tools.are-refused", {"capabilities": {"supports_tools": False}}, "not refused"),
-    ("images.are-refused", {"capabilities": {"supports_images": False}}, "not refused"),
-    ("system.is-refused", {"capabilities": {"supports_system_prompt": False}}, "not refused"),
-    ("streams.are-refused", {"capabilities": {"supports_streaming": False}}, "not refused"),
+    ("tools.are-refused", {"capabilities": {"supports_tools": False}}, "not rejected"),
+    ("images.are-refused", {"capabilities": {"supports_images": False}}, "not rejected"),
+    ("system.is-refused", {"capabilities": {"supports_system_prompt": False}}, "not rejected"),
+    ("streams.are-refused", {"capabilities": {"supports_streaming": False}}, "not rejected"),
 ]
 
 
 @pytest.mark.parametrize(("name", "hooks", "complaint"), HOOKS)
-def test_what_is_promised_is_held_against_it(name: str, hooks: dict[str, Any], complaint: str) -> None:
+def test_declared_capabilities_are_tested(name: str, hooks: dict[str, Any], complaint: str) -> None:
     (case,) = [case for case in suite(Clockwork, **hooks) if str(case) == name]
     with pytest.raises(Violation, match=complaint):
         case.run_sync()
 
 
-def test_every_case_has_been_seen_to_fail() -> None:
+def test_every_case_can_fail() -> None:
     seen = {name for name, *_ in [*WRONG, *HOOKS]}
     every = {str(case) for case in suite(Clockwork, capabilities={"supports_images": True})}
     assert every <= seen
@@ -390,7 +392,7 @@ def over_http(kind: type[HttpProvider]) -> Callable[[], Provider]:
 
 
 @pytest.mark.parametrize("kind", [Eager, EagerStream])
-async def test_a_spy_counts_the_calls_of_a_provider_over_http(kind: type[HttpProvider]) -> None:
+async def test_spy_counts_calls_over_http(kind: type[HttpProvider]) -> None:
     provider = over_http(kind)()
     spy = Spy(provider)
     await provider.complete("Hi")
@@ -406,10 +408,10 @@ async def test_a_spy_counts_the_calls_of_a_provider_over_http(kind: type[HttpPro
     ("name", "complaint"),
     [
         ("ready.costs-nothing", "calls to the model that ready() made"),
-        ("validation.refuses-what-is-wrong", "no messages: not refused"),
+        ("validation.refuses-what-is-wrong", "no messages: not rejected"),
     ],
 )
-async def test_a_wrong_provider_over_http_is_caught(kind: type[HttpProvider], name: str, complaint: str) -> None:
+async def test_wrong_provider_over_http_is_caught(kind: type[HttpProvider], name: str, complaint: str) -> None:
     (case,) = [case for case in suite(over_http(kind)) if str(case) == name]
     with pytest.raises(Violation, match=re.escape(complaint)):
         await case.run()
@@ -496,38 +498,38 @@ class Learning(ParrotCodec):
 WRONG_CODECS: list[tuple[str, type[ParrotCodec], str]] = [
     ("encode.same-request-same-bytes", Restless, "two encodings"),
     ("encode.a-post-of-json", Getting, "the method is GET"),
-    ("encode.asks-for-what-it-says", Hasty, "a stream is asked for as a whole"),
+    ("encode.asks-for-what-it-says", Hasty, "a streamed request equals"),
     ("encode.nothing-unset-is-sent", Nulls, "null is sent at /top_p"),
     ("encode.nothing-is-dropped-in-silence", Silent, "config.seed is neither sent"),
     ("keys.in-headers-alone", Keyless, "does not carry the key"),
     ("errors.statuses-decide", Unheeding, "not InvalidRequestError"),
-    ("keys.hidden-in-errors", Quoting, "shows the key"),
-    ("decode.nothing-readable-is-no-success", TrustingCodec, "taken for a whole reply"),
-    ("ready.asks-for-nothing-billed", Always, "does not say that the key is wrong"),
+    ("keys.hidden-in-errors", Quoting, "contains the rejected key"),
+    ("decode.nothing-readable-is-no-success", TrustingCodec, "accepted as a complete reply"),
+    ("ready.asks-for-nothing-billed", Always, "does not report that the key is wrong"),
     ("ready.asks-for-nothing-billed", Billing, "other than a plain GET"),
-    ("learn.only-from-refusals-it-knows", Learning, "to have learned something"),
+    ("learn.only-from-refusals-it-knows", Learning, "it learned something"),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind", "complaint"), WRONG_CODECS)
-def test_a_wrong_codec_is_caught_by_the_rule_for_it(name: str, kind: Any, complaint: str) -> None:
+def test_wrong_codec_is_caught_by_its_rule(name: str, kind: Any, complaint: str) -> None:
     (case,) = [case for case in suite(wire="parrot", codec=kind) if str(case) == name]
     with pytest.raises(Violation, match=complaint):
         case.run()
 
 
-def test_every_rule_has_been_seen_to_fail() -> None:
+def test_every_rule_can_fail() -> None:
     assert {name for name, *_ in WRONG_CODECS} == {str(case) for case in suite(wire="parrot", codec=ParrotCodec)}
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_the_bundled_wires_keep_the_rules(wire: str) -> None:
+def test_bundled_wires_keep_the_rules(wire: str) -> None:
     for case in suite(wire=wire):
         if "." in str(case):
             case.run()
 
 
-def test_another_wires_codec_fails_the_cases() -> None:
+def test_codec_of_another_wire_fails_the_cases() -> None:
     failed = 0
     for case in suite(wire="openai", codec=CODECS["anthropic"])[20:60]:
         try:
@@ -543,27 +545,27 @@ MISUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "either a factory"),
     ({"factory": Clockwork, "wire": "openai"}, "either a factory"),
     ({"wire": "morse"}, "no wire 'morse'"),
-    ({"wire": "openai", "failing": {}}, "failing mean nothing for a codec"),
-    ({"wire": "openai", "prompt": "x"}, "prompt mean nothing"),
-    ({"wire": "parrot", "codec": ParrotCodec, "cases": "/nowhere"}, "no cases in"),
+    ({"wire": "openai", "failing": {}}, "failing do not apply to a codec"),
+    ({"wire": "openai", "prompt": "x"}, "prompt do not apply"),
+    ({"wire": "parrot", "codec": ParrotCodec, "cases": "/nowhere"}, "no cases found in"),
     ({"factory": Clockwork, "promt": "x"}, "unknown setting 'promt'"),
-    ({"factory": Clockwork, "skip": ["tool.*"]}, "skip names 'tool.\\*'"),
+    ({"factory": Clockwork, "skip": ["tool.*"]}, "skip has 'tool.\\*'"),
     ({"factory": Clockwork, "capabilities": {"supports_x": True}}, "unknown name"),
 ]
 
 
 @pytest.mark.parametrize(("given", "complaint"), MISUSED)
-def test_misuse_is_refused_by_name(given: dict[str, Any], complaint: str) -> None:
+def test_misuse_of_suite_is_rejected_by_name(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         suite(**given)
 
 
-def test_a_factory_that_makes_no_provider() -> None:
-    with pytest.raises(Violation, match=r"no dragoman\.Provider"):
+def test_factory_without_a_provider_is_rejected() -> None:
+    with pytest.raises(Violation, match=r"not a dragoman\.Provider"):
         suite(lambda: "x")[0].run_sync()  # type: ignore[arg-type, return-value]
 
 
-async def test_an_async_factory() -> None:
+async def test_factory_may_be_async() -> None:
     async def make() -> Provider:
         return Clockwork()
 

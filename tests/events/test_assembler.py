@@ -128,9 +128,7 @@ def end(out: Assembler, ending: Any) -> None:
 
 
 @given(some.verbs(), endings, st.booleans())
-def test_any_order_of_verbs_gives_a_stream_that_keeps_the_rules(
-    verbs: list[some.Verb], ending: str, by_and_by: bool
-) -> None:
+def test_any_order_of_calls_gives_a_valid_stream(verbs: list[some.Verb], ending: str, by_and_by: bool) -> None:
     out = make()
     events: list[Event] = []
     for verb in verbs:
@@ -145,7 +143,7 @@ def test_any_order_of_verbs_gives_a_stream_that_keeps_the_rules(
 
 
 @given(some.verbs(), endings)
-def test_the_final_content_is_the_sum_of_what_was_said(verbs: list[some.Verb], ending: str) -> None:
+def test_final_content_is_the_sum_of_the_deltas(verbs: list[some.Verb], ending: str) -> None:
     out = say(make(), verbs)
     end(out, ending)
     response = fold(out.take())
@@ -160,7 +158,7 @@ def test_the_final_content_is_the_sum_of_what_was_said(verbs: list[some.Verb], e
 
 
 @given(some.verbs(), endings)
-def test_an_intent_is_made_of_complete_sound_calls_only(verbs: list[some.Verb], ending: str) -> None:
+def test_only_complete_valid_calls_become_intents(verbs: list[some.Verb], ending: str) -> None:
     out = say(make(), verbs)
     end(out, ending)
     events = out.take()
@@ -199,7 +197,7 @@ def late_in(verbs: list[some.Verb]) -> bool:
 
 
 @given(some.verbs())
-def test_one_block_is_spoken_at_a_time(verbs: list[some.Verb]) -> None:
+def test_one_block_is_open_at_a_time(verbs: list[some.Verb]) -> None:
     out = say(make(), verbs)
     out.finish("stop")
     places = [event.content_block_index for event in out.take() if hasattr(event, "content_block_index")]
@@ -207,7 +205,7 @@ def test_one_block_is_spoken_at_a_time(verbs: list[some.Verb]) -> None:
 
 
 @given(some.verbs(), endings)
-def test_a_stream_cut_anywhere_is_closed_well(verbs: list[some.Verb], ending: str) -> None:
+def test_stream_cut_anywhere_is_closed_validly(verbs: list[some.Verb], ending: str) -> None:
     out = say(make(), verbs)
     end(out, ending)
     events = out.take()
@@ -360,7 +358,7 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
 
 
 @pytest.mark.parametrize(("verbs", "heard"), SCRIPTS.values(), ids=SCRIPTS)
-def test_scripts(verbs: list[some.Verb], heard: list[Any]) -> None:
+def test_scripted_streams(verbs: list[some.Verb], heard: list[Any]) -> None:
     out = say(make(), verbs)
     out.finish("stop", "eos", "###")
     events = out.take()
@@ -371,7 +369,7 @@ def test_scripts(verbs: list[some.Verb], heard: list[Any]) -> None:
     assert (out.complete.finish_raw, out.complete.stop_sequence) == ("eos", "###")
 
 
-def test_events_are_said_as_soon_as_they_may_be() -> None:
+def test_events_are_emitted_as_early_as_possible() -> None:
     out = make()
     assert brief(out.take()) == ["start"]
     out.tool_start(0, "x", "any")
@@ -388,7 +386,7 @@ def test_events_are_said_as_soon_as_they_may_be() -> None:
     assert brief(out.take()) == [("call", 2, "y", "any"), ("end", 2, {}, None)]
 
 
-def test_every_event_names_its_message_and_its_request() -> None:
+def test_every_event_has_its_message_and_request_id() -> None:
     out = make()
     say(out, [("thinking", ("a",)), ("text", ("b",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{}"))])
     out.finish("tool_calls")
@@ -399,7 +397,7 @@ def test_every_event_names_its_message_and_its_request() -> None:
 
 
 @pytest.mark.parametrize(("said", "model"), [(None, "m1"), ("", "m1"), ("m1-2024", "m1-2024")])
-def test_the_model_is_the_one_that_answers(said: str | None, model: str) -> None:
+def test_model_is_the_one_that_answers(said: str | None, model: str) -> None:
     out = Assembler(model="m1")
     assert not out.started
     out.start(said)
@@ -416,7 +414,7 @@ def test_the_model_is_the_one_that_answers(said: str | None, model: str) -> None
 # --- what the message holds -----------------------------------------------------------------------
 
 
-def test_the_end_carries_everything() -> None:
+def test_last_event_has_the_complete_message() -> None:
     warning = LossWarning("c", "p", "d")
     out = make(warnings=[warning], structured_path="native")
     out.usage(Usage(1))
@@ -431,7 +429,7 @@ def test_the_end_carries_everything() -> None:
     assert (response.raw, response.text, response.provider) == ("x", "hi", "acme")
 
 
-def test_opaque_state_rides_on_its_block() -> None:
+def test_opaque_state_is_attached_to_its_block() -> None:
     out = make()
     out.thinking("a")
     out.attach(Thinking, "sig")
@@ -452,7 +450,7 @@ def test_opaque_state_rides_on_its_block() -> None:
     )
 
 
-def test_an_intent_says_where_it_came_from() -> None:
+def test_intent_records_its_origin() -> None:
     out = make()
     for offset, fragment in [(100, '{"city":'), (150, '"Oslo"'), (175, "}")]:
         out.offset = offset
@@ -487,7 +485,7 @@ def test_a_repeated_id_stays_verbatim_in_the_intent() -> None:
     assert [over.intent and over.intent.provider_call_id for over in overs] == ["same", "same", "call_4"]
 
 
-def test_questions_a_wire_may_ask() -> None:
+def test_state_queries_for_wires() -> None:
     out = make()
     assert not out.has_calls
     assert out.calls_are_complete()
@@ -519,7 +517,7 @@ def test_many_fragments_are_all_kept(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["text", "thinking"])
-def test_a_long_text_takes_little_more_than_its_bytes_while_it_grows(verb: str) -> None:
+def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     out = make()
     most = said = 0
     tracemalloc.start()
@@ -567,7 +565,9 @@ UNSOUND: list[tuple[Call, str, Problem, dict[str, Any] | None, str]] = [
 
 
 @pytest.mark.parametrize(("call", "reason", "problem", "arguments", "message"), UNSOUND)
-def test_unsound_calls(call: Call, reason: Any, problem: str, arguments: dict[str, Any] | None, message: str) -> None:
+def test_invalid_calls_have_their_problem(
+    call: Call, reason: Any, problem: str, arguments: dict[str, Any] | None, message: str
+) -> None:
     out = make()
     out.tool_start(0, "x", call[0])
     out.tool_input(0, call[1])
@@ -584,7 +584,7 @@ def test_unsound_calls(call: Call, reason: Any, problem: str, arguments: dict[st
     assert fold(events).tool_calls == (ToolCall("x", call[0], arguments),)
 
 
-def test_null_stands_for_no_arguments() -> None:
+def test_null_means_no_arguments() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_input(0, "null")
@@ -597,7 +597,7 @@ def test_null_stands_for_no_arguments() -> None:
     assert not [event for event in events if isinstance(event, ToolUseInputDelta)]
 
 
-def test_null_with_more_after_it_is_emitted_whole_and_malformed() -> None:
+def test_null_followed_by_more_is_malformed() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     for fragment in ("null", '{"a"', ":1}"):
@@ -611,7 +611,7 @@ def test_null_with_more_after_it_is_emitted_whole_and_malformed() -> None:
     assert (over.intent, over.problem) == (None, "malformed")
 
 
-def test_more_arguments_after_the_call_was_closed() -> None:
+def test_arguments_after_the_end_of_a_call_are_malformed() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_input(0, '{"a":1}')
@@ -627,7 +627,7 @@ def test_more_arguments_after_the_call_was_closed() -> None:
     assert fold(events).finish_reason == "error"
 
 
-def test_more_arguments_for_a_call_that_waits_make_no_intent() -> None:
+def test_more_arguments_for_a_waiting_call_make_no_intent() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_start(1, "y", "any")
@@ -640,7 +640,7 @@ def test_more_arguments_for_a_call_that_waits_make_no_intent() -> None:
     assert [(over.intent is None, over.problem) for over in ends(events)] == [(False, None), (True, "malformed")]
 
 
-def test_a_cut_reply_keeps_the_calls_that_were_whole() -> None:
+def test_truncated_reply_keeps_its_complete_calls() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_input(0, '{"a":1}')
@@ -652,7 +652,7 @@ def test_a_cut_reply_keeps_the_calls_that_were_whole() -> None:
 
 
 @pytest.mark.parametrize("reason", ["error", "cancelled"])
-def test_a_degraded_reply_is_surfaced_as_it_is(reason: Any) -> None:
+def test_degraded_reply_is_reported_unchanged(reason: Any) -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_input(0, '{"a":')
@@ -664,7 +664,7 @@ def test_a_degraded_reply_is_surfaced_as_it_is(reason: Any) -> None:
     assert ends(events)[0].intent is None
 
 
-def test_without_expectations_any_object_is_sound() -> None:
+def test_any_object_is_valid_without_expectations() -> None:
     out = Assembler()
     out.start()
     out.tool_start(0, "x", "unheard-of")
@@ -703,7 +703,7 @@ def test_structured_text_is_parsed() -> None:
     ("texts", "parsed"),
     [(["[1, ", "2]"], [1, 2]), (["Looking.", "[3]"], [3]), (["no", "nor this"], None)],
 )
-def test_structured_text_in_pieces(texts: list[str], parsed: Any) -> None:
+def test_structured_text_in_pieces_is_parsed(texts: list[str], parsed: Any) -> None:
     out = Assembler(expected=Structured())
     out.start()
     for text in texts:
@@ -715,7 +715,7 @@ def test_structured_text_in_pieces(texts: list[str], parsed: Any) -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [("no", "stop"), ("", "stop"), ("no", "length")])
-def test_structured_text_that_is_not(text: str, reason: str) -> None:
+def test_invalid_structured_text_raises(text: str, reason: str) -> None:
     out = structured(text, reason)
     assert isinstance(out.error, StructuredOutputError)
     cut = "the reply was cut off at the token limit (max_tokens) after 2 output tokens"
@@ -739,7 +739,7 @@ def test_structured_text_that_is_not(text: str, reason: str) -> None:
         ("no", "stop", False, Expected()),
     ],
 )
-def test_structured_text_that_is_not_asked_for(text: str, reason: str, call: bool, expected: Any) -> None:
+def test_unrequested_structured_text_is_not_parsed(text: str, reason: str, call: bool, expected: Any) -> None:
     out = structured(text, reason, call=call, expected=expected)
     assert out.error is None
     assert fold(out.take()).parsed is None
@@ -758,7 +758,7 @@ OPEN: list[some.Verb] = [
 @pytest.mark.parametrize(
     ("ending", "reason", "problem"), [("fail", "error", "interrupted"), ("cancel", "cancelled", "cancelled")]
 )
-def test_what_is_open_is_closed_without_an_intent(ending: str, reason: str, problem: str) -> None:
+def test_open_calls_are_closed_without_an_intent(ending: str, reason: str, problem: str) -> None:
     out = say(make(), OPEN)
     end(out, ending)
     events = out.take()
@@ -772,7 +772,7 @@ def test_what_is_open_is_closed_without_an_intent(ending: str, reason: str, prob
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
-def test_state_of_a_reply_that_broke_off_is_not_to_be_sent_again(ending: str) -> None:
+def test_state_of_a_broken_reply_is_not_replayable(ending: str) -> None:
     out = make()
     out.whole(RedactedThinking("secret"))
     out.whole(Opaque({"type": "search"}, Continuity(opaque=7)))
@@ -802,7 +802,7 @@ def test_state_of_a_reply_that_broke_off_is_not_to_be_sent_again(ending: str) ->
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
-def test_signed_text_that_was_cut_is_marked(ending: str) -> None:
+def test_truncated_signed_text_is_marked(ending: str) -> None:
     out = make()
     out.text("cut")
     out.attach(Text, "sig", 5)
@@ -810,14 +810,14 @@ def test_signed_text_that_was_cut_is_marked(ending: str) -> None:
     assert fold(out.take()).message.content == (Text("cut", Continuity("sig", 5, ISSUER, replayable=False)),)
 
 
-def test_failing_before_the_start_says_nothing() -> None:
+def test_failure_before_the_start_emits_nothing() -> None:
     out = Assembler()
     error = StreamInterruptedError("cut")
     out.fail(error)
     assert (out.take(), out.error, out.complete, out.response) == ([], error, None, None)
 
 
-def test_a_failure_carries_what_had_arrived() -> None:
+def test_failure_has_the_partial_reply() -> None:
     out = make()
     out.text("half")
     out.fail(StreamInterruptedError("cut"))
@@ -826,7 +826,7 @@ def test_a_failure_carries_what_had_arrived() -> None:
     assert out.error.response.text == "half"
 
 
-def test_cancelling_before_the_start_makes_a_whole_stream() -> None:
+def test_cancelling_before_the_start_makes_a_complete_stream() -> None:
     out = Assembler(request_id="req")
     out.cancel()
     events = out.take()
@@ -835,7 +835,7 @@ def test_cancelling_before_the_start_makes_a_whole_stream() -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
-def test_the_first_ending_stands(ending: str) -> None:
+def test_first_ending_is_final(ending: str) -> None:
     out = make()
     end(out, ending)
     error, complete = out.error, out.complete
@@ -883,7 +883,7 @@ def test_nothing_begins_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize(("verb", "message"), BEFORE)
-def test_illegal_before_the_start(verb: some.Verb, message: str) -> None:
+def test_illegal_calls_before_the_start(verb: some.Verb, message: str) -> None:
     out = Assembler()
     with pytest.raises(AssemblerError, match=f"^{message}$"):
         say(out, [verb])
@@ -891,7 +891,7 @@ def test_illegal_before_the_start(verb: some.Verb, message: str) -> None:
 
 
 @pytest.mark.parametrize(("verb", "message"), DURING)
-def test_illegal_during_a_message(verb: some.Verb, message: str) -> None:
+def test_illegal_calls_during_a_message(verb: some.Verb, message: str) -> None:
     out = say(make(), OPEN)
     heard = out.take()
     with pytest.raises(AssemblerError, match=f"^{message}$"):
@@ -902,7 +902,7 @@ def test_illegal_during_a_message(verb: some.Verb, message: str) -> None:
 
 @pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
 @pytest.mark.parametrize(("verb", "message"), AFTER)
-def test_illegal_after_the_end(verb: some.Verb, message: str, ending: str) -> None:
+def test_illegal_calls_after_the_end(verb: some.Verb, message: str, ending: str) -> None:
     out = say(make(), OPEN)
     end(out, ending)
     complete = out.complete
@@ -922,7 +922,7 @@ def followed(events: Iterable[Event]) -> Follower:
     return follower
 
 
-def test_a_stream_cut_before_its_start() -> None:
+def test_stream_cut_before_its_start_is_complete() -> None:
     start, complete = followed([]).cut()
     assert isinstance(start, MessageStart)
     assert start == MessageStart(start.message_id, "req", "m1", "acme")
@@ -930,13 +930,13 @@ def test_a_stream_cut_before_its_start() -> None:
     assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
 
 
-def test_the_opening_is_the_start_that_was_seen() -> None:
+def test_opening_is_the_received_start() -> None:
     start = MessageStart("msg", "req", "m1")
     assert followed([TextDelta("msg", "req", 0, "a")]).opening is None
     assert followed([start, TextDelta("msg", "req", 0, "a")]).opening == start
 
 
-def test_state_that_comes_after_a_signature_does_not_unsay_it() -> None:
+def test_state_after_a_signature_keeps_the_signature() -> None:
     out = make()
     out.thinking("a")
     out.attach(Thinking, "sig")
@@ -948,7 +948,7 @@ def test_state_that_comes_after_a_signature_does_not_unsay_it() -> None:
     assert fold(events).message.content == (Thinking("a", Continuity("sig", "state", ISSUER)),)
 
 
-def test_a_cut_thought_keeps_its_signature_and_says_that_it_may_be_short() -> None:
+def test_truncated_thinking_keeps_its_signature_and_is_marked() -> None:
     out = make()
     say(out, [("thinking", ("a",)), ("attach", (Thinking, "one")), ("block_end", (None,)), ("thinking", ("b",))])
     say(out, [("block_end", (None,)), ("thinking", ("c",)), ("attach", (Thinking, "two"))])
@@ -961,7 +961,7 @@ def test_a_cut_thought_keeps_its_signature_and_says_that_it_may_be_short() -> No
     )
 
 
-def test_events_of_unknown_types_end_nothing() -> None:
+def test_unknown_events_end_nothing() -> None:
     start, unknown = MessageStart("msg", "req", "m1"), UnknownEvent("citation.delta", {})
     heard: list[Any] = [start, unknown, TextDelta("msg", "req", 0, "a"), unknown]
     [complete] = followed(heard).cut()
@@ -978,7 +978,7 @@ CUT_CALLS = [
 
 
 @pytest.mark.parametrize(("text", "final_input", "arguments"), CUT_CALLS)
-def test_a_cut_call_is_closed_and_never_an_intent(
+def test_truncated_call_is_closed_without_an_intent(
     text: str, final_input: dict[str, Any], arguments: dict[str, Any] | None
 ) -> None:
     out = make()
@@ -1004,7 +1004,7 @@ def test_a_cut_call_is_closed_and_never_an_intent(
         ("weather", "", {}),
     ],
 )
-def test_calls_that_had_ended_stay_as_they_were(name: str, text: str, arguments: dict[str, Any] | None) -> None:
+def test_ended_calls_stay_unchanged(name: str, text: str, arguments: dict[str, Any] | None) -> None:
     out = make()
     out.tool_start(0, "x", name)
     out.tool_input(0, text)
@@ -1015,7 +1015,7 @@ def test_calls_that_had_ended_stay_as_they_were(name: str, text: str, arguments:
     assert complete.final_content == (ToolCall("x", name, arguments), Text("b"))
 
 
-def test_an_end_without_a_beginning_adds_nothing() -> None:
+def test_end_without_a_start_adds_nothing() -> None:
     start = MessageStart("msg", "req", "m1")
     follower = followed([start, ToolUseEnd("msg", "req", 0, "x", {}, None, "cancelled")])
     assert follower.cut() == [MessageComplete("msg", "req", "cancelled", (), model="m1")]
@@ -1025,9 +1025,7 @@ def test_an_end_without_a_beginning_adds_nothing() -> None:
 
 
 @given(some.verbs(), st.sampled_from(["stop", "fail", "open"]), st.data())
-def test_an_assembler_closes_a_stream_as_a_follower_of_its_events_does(
-    verbs: list[some.Verb], ending: str, data: st.DataObject
-) -> None:
+def test_assembler_and_follower_close_a_stream_alike(verbs: list[some.Verb], ending: str, data: st.DataObject) -> None:
     out = say(make(), verbs)
     if ending != "open":
         end(out, ending)
@@ -1096,9 +1094,7 @@ HEARD: dict[int, tuple[AssistantBlock, ...]] = {
 
 
 @pytest.mark.parametrize(("at", "content"), HEARD.items())
-def test_what_was_heard_is_kept_with_its_state_and_with_all_that_is_known(
-    at: int, content: tuple[AssistantBlock, ...]
-) -> None:
+def test_delivered_events_keep_their_state_and_facts(at: int, content: tuple[AssistantBlock, ...]) -> None:
     out = all_kinds()
     events = out.take()
     assert len(events) == 12
@@ -1113,19 +1109,19 @@ def test_what_was_heard_is_kept_with_its_state_and_with_all_that_is_known(
     assert out.response == fold([events[0], *closing])
 
 
-def test_what_was_heard_to_its_end_stays_as_it_ended() -> None:
+def test_completely_delivered_reply_stays_complete() -> None:
     out = all_kinds()
     complete, _ = out.complete, out.take()
     assert out.cut() == []
     assert out.complete is complete
 
 
-def test_what_nobody_has_taken_was_not_heard() -> None:
+def test_undelivered_events_are_undone() -> None:
     out = all_kinds()
     assert brief(out.cut()) == ["start", "cancelled"]
 
 
-def test_what_still_waits_for_its_turn_was_not_heard() -> None:
+def test_waiting_blocks_are_undone() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.text("later")
@@ -1136,7 +1132,7 @@ def test_what_still_waits_for_its_turn_was_not_heard() -> None:
     assert fold(closing).message.content == (ToolCall("x", "any", None),)
 
 
-def test_a_failure_that_nobody_heard_of_is_none() -> None:
+def test_undelivered_failure_is_undone() -> None:
     out = make()
     out.text("a")
     heard = out.take()
@@ -1146,7 +1142,7 @@ def test_a_failure_that_nobody_heard_of_is_none() -> None:
     assert (fold(closing).finish_reason, fold(closing).text, out.error) == ("cancelled", "a", None)
 
 
-def test_a_follower_of_an_assembler_that_had_nothing_to_say() -> None:
+def test_follower_of_an_empty_assembler() -> None:
     out = Assembler(request_id="req", model="m1", provider="acme", warnings=[LossWarning("c", "p", "d")])
     start, complete = out.cut()
     assert isinstance(start, MessageStart)
@@ -1154,7 +1150,7 @@ def test_a_follower_of_an_assembler_that_had_nothing_to_say() -> None:
     assert fold([start, complete]).warnings == (LossWarning("c", "p", "d"),)
 
 
-def test_the_number_of_blocks_is_bounded() -> None:
+def test_number_of_blocks_is_limited() -> None:
     out = make()
     for number in range(4_000):
         out.tool_start(number, "same id", "t")

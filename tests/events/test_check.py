@@ -173,7 +173,7 @@ SOUND: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("events", SOUND.values(), ids=SOUND)
-def test_sound_streams(events: list[Event]) -> None:
+def test_valid_streams_pass(events: list[Event]) -> None:
     check_events(events)
     check_events(iter(events))
 
@@ -337,7 +337,7 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
 
 
 @pytest.mark.parametrize(("rule", "index", "events"), BROKEN)
-def test_broken_streams(rule: str, index: int, events: list[Event]) -> None:
+def test_invalid_streams_raise(rule: str, index: int, events: list[Event]) -> None:
     with pytest.raises(StreamContractError) as caught:
         check_events(events)
     assert (caught.value.rule, caught.value.index) == (rule, index)
@@ -348,7 +348,7 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and len(node.args) == 2
 
 
-def test_every_rule_is_broken_once() -> None:
+def test_every_rule_is_broken_by_a_case() -> None:
     """The rules are the texts that the checker may raise."""
     second = [node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)]
     texts = [each.value for each in second if isinstance(each, ast.Constant) and isinstance(each.value, str)]
@@ -356,7 +356,7 @@ def test_every_rule_is_broken_once() -> None:
     assert set(texts) == {rule for rule, _, _ in BROKEN}
 
 
-def test_events_of_unknown_types_are_passed_over() -> None:
+def test_unknown_events_are_ignored() -> None:
     unknown = UnknownEvent("citation.delta", {})
     for events in SOUND.values():
         check_events([unknown, *[each for event in events for each in (event, unknown)]] if events else [])

@@ -57,7 +57,7 @@ def record(error: Exception | None = None, intent: ToolIntent | None = INTENT) -
     return out
 
 
-def test_a_recorded_message_is_the_message() -> None:
+def test_recorded_message_is_rebuilt() -> None:
     events = record().take()
     check_events(events)
     response = fold(events)
@@ -77,13 +77,13 @@ def test_a_recorded_message_ends_with_its_error() -> None:
     assert error.response.message.content == CONTENT
 
 
-def test_a_whole_call_without_an_intent_gets_one() -> None:
+def test_complete_call_without_an_intent_gets_one() -> None:
     [over] = [event for event in record(intent=None).take() if isinstance(event, ToolUseEnd)]
     assert over.intent is not None
     assert (over.intent.input, over.intent.raw_input_text) == ({"a": 1}, '{"a":  1}')
 
 
-def test_a_recorded_call_that_was_cut_off() -> None:
+def test_recorded_truncated_call_has_no_intent() -> None:
     out = RecordedAssembler(request_id="req", model="m1", provider="acme")
     out.begin(None)
     out.call(ToolCall("c1", "city", None), "", None, is_whole=False)
@@ -107,7 +107,7 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
     assert all(block.continuity is None or not block.continuity.replayable for block in response.message.content)
 
 
-def test_a_follower_knows_what_the_last_event_told() -> None:
+def test_follower_has_the_state_after_the_last_event() -> None:
     kept, warning = Raw([b"{}"], bytes.decode), LossWarning("c", "p", "d")
     follower = Follower()
     follower.follow(MessageStart("msg", "req", "m1", "acme"))
@@ -117,7 +117,7 @@ def test_a_follower_knows_what_the_last_event_told() -> None:
     assert follower.cut() == []
 
 
-def test_fragments_without_a_call_are_no_part_of_the_message() -> None:
+def test_fragments_without_a_call_are_not_part_of_the_message() -> None:
     follower = Follower()
     follower.follow(MessageStart("msg", "req", "m1"))
     follower.follow(TextDelta("msg", "req", 0, "a"))
@@ -127,7 +127,7 @@ def test_fragments_without_a_call_are_no_part_of_the_message() -> None:
     assert complete.final_content == (Text("a"),)
 
 
-def test_raw_can_be_looked_at_while_it_grows() -> None:
+def test_raw_can_be_read_while_it_grows() -> None:
     pieces = [b"a"]
     raw = Raw(pieces, bytes.decode)
     assert raw.peek() == "a"
@@ -135,7 +135,7 @@ def test_raw_can_be_looked_at_while_it_grows() -> None:
     assert raw.peek() == raw.value == raw.peek() == "ab"
 
 
-def test_an_intent_of_a_call_that_its_provider_rejected() -> None:
+def test_call_that_its_provider_rejected_keeps_its_intent() -> None:
     start = ToolUseStart("m", "req", 2, "call_1", "fly")
     end = ToolUseEnd("m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool")
     intent = make_intent(start, '{"to": "Oslo"}', end, "acme", "m1")
@@ -146,7 +146,7 @@ def test_an_intent_of_a_call_that_its_provider_rejected() -> None:
     assert make_intent(start, "", end, "acme", "m1").assembled_from == AssembledFrom(0, 0, 0)
 
 
-def test_a_recorded_pause_is_a_pause_again() -> None:
+def test_recorded_pause_is_a_pause() -> None:
     for paused in (True, False):
         out = RecordedAssembler(request_id="req", model="m1", provider="acme")
         out.begin("msg_1")

@@ -66,7 +66,7 @@ async def both_ways(events: list[Event], error: Exception | None = None) -> list
     return first
 
 
-async def test_the_articles_sequence() -> None:
+async def test_sequence_matches_the_contract() -> None:
     events = await both_ways(reply())
     *rest, proposed, finished = events
     assert rest == [
@@ -102,7 +102,7 @@ def test_each_event_is_json_with_its_type() -> None:
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel", "length"])
-async def test_a_call_that_was_cut_is_not_proposed(ending: str) -> None:
+async def test_truncated_call_is_not_proposed(ending: str) -> None:
     out = Assembler()
     out.start()
     out.tool_start(0, "call_1", "bash")
@@ -127,11 +127,11 @@ async def test_an_error_is_an_event_and_the_last() -> None:
     assert last.type == "provider.error"
 
 
-async def test_an_error_of_a_kind_that_does_not_pass() -> None:
+async def test_error_that_is_not_transient_is_not_retryable() -> None:
     assert await both_ways([], ProviderError("no")) == [ProviderErrorEvent("unknown", False, None, None, None, "no")]
 
 
-async def test_other_exceptions_are_not_the_providers() -> None:
+async def test_other_exceptions_are_not_converted() -> None:
     with pytest.raises(KeyError):
         list(to_model_events(stream([], KeyError("bug"))))
     with pytest.raises(KeyError):
@@ -139,7 +139,7 @@ async def test_other_exceptions_are_not_the_providers() -> None:
 
 
 @given(some.verbs())
-def test_one_proposal_for_each_intent_and_nothing_invented(verbs: list[some.Verb]) -> None:
+def test_each_intent_is_proposed_once(verbs: list[some.Verb]) -> None:
     out = Assembler()
     out.start()
     for verb, arguments in verbs:
@@ -156,7 +156,7 @@ def test_one_proposal_for_each_intent_and_nothing_invented(verbs: list[some.Verb
     assert {type(event) for event in projected} <= set(get_args(ModelEvent))
 
 
-async def test_a_delta_has_the_arguments_of_its_own_call_and_the_id_of_the_stream() -> None:
+async def test_delta_has_its_own_calls_arguments_and_the_stream_id() -> None:
     out = Assembler()
     out.start()
     for key in (0, 1):
@@ -176,7 +176,7 @@ async def test_a_delta_has_the_arguments_of_its_own_call_and_the_id_of_the_strea
     assert ids[1] != "same"
 
 
-async def test_events_of_unknown_types_are_passed_over() -> None:
+async def test_unknown_events_are_ignored() -> None:
     unknown: Any = UnknownEvent("citation.delta", {})
     heard = reply()
     assert await both_ways([unknown, *heard[:2], unknown, *heard[2:], unknown]) == await both_ways(heard)
@@ -186,6 +186,6 @@ def names_of(value: Any) -> set[str]:
     return {name for name in dir(value) if not name.startswith("_")}
 
 
-def test_nothing_here_can_run_a_tool() -> None:
+def test_module_cannot_run_a_tool() -> None:
     events = [*to_model_events(reply()), *reply()]
     assert not [name for event in events for name in names_of(event) if "exec" in name or "run" in name]

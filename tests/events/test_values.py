@@ -35,18 +35,18 @@ from tests import strategies as some
 
 @pytest.mark.parametrize("kind", some.EVENTS)
 @given(data=st.data())
-def test_events_survive_json(kind: type, data: st.DataObject) -> None:
+def test_events_round_trip_through_json(kind: type, data: st.DataObject) -> None:
     event = data.draw(some.EVENTS[kind])
     written = encode_event(event)
     assert decode_event(written) == decode_event(written.decode()) == event
     assert json.loads(written)["type"] == event.type
 
 
-def test_every_kind_of_event_is_tried() -> None:
+def test_every_event_class_is_tested() -> None:
     assert set(some.EVENTS) == set(get_args(Event))
 
 
-def test_types_are_the_contracts() -> None:
+def test_event_types_match_the_contract() -> None:
     assert [kind.type for kind in get_args(Event)] == [
         "message.start",
         "text.delta",
@@ -58,7 +58,7 @@ def test_types_are_the_contracts() -> None:
     ]
 
 
-def test_raw_bytes_stay_behind() -> None:
+def test_raw_bytes_are_not_serialised() -> None:
     event = MessageComplete("m", "r", "stop", kept=Raw([b"secret"], bytes.decode))
     assert b"secret" not in encode_event(event)
     assert decode_event(encode_event(event)) == MessageComplete("m", "r", "stop")
@@ -108,7 +108,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("data", MALFORMED)
-def test_malformed_events_are_refused(data: bytes) -> None:
+def test_malformed_events_are_rejected(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_event(data)
 
@@ -117,7 +117,7 @@ STRUCTS = [value for value in vars(events).values() if isinstance(value, type) a
 
 
 @pytest.mark.parametrize("kind", STRUCTS)
-def test_what_was_heard_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+def test_events_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
     assert kind.__struct_config__.eq
 
@@ -126,7 +126,7 @@ def test_what_was_heard_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
 
 
 @given(some.json_values)
-def test_sound_json_is_read_as_it_is(value: Any) -> None:
+def test_valid_json_is_read_unchanged(value: Any) -> None:
     assert read_json(json.dumps(value)) == read_json(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
@@ -177,13 +177,13 @@ REFUSED: list[tuple[bytes | str, str]] = [
 
 
 @pytest.mark.parametrize(("data", "reason"), REFUSED)
-def test_anything_else_is_a_value_error(data: bytes | str, reason: str) -> None:
+def test_unrepairable_text_is_a_value_error(data: bytes | str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         read_json(data)
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: '"' + text))
-def test_nothing_but_a_value_error_escapes(data: bytes | str) -> None:
+def test_only_value_errors_escape(data: bytes | str) -> None:
     try:
         value = read_json(data)
     except ValueError:
@@ -194,14 +194,14 @@ def test_nothing_but_a_value_error_escapes(data: bytes | str) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [('{"a":1}', {"a": 1}), ("{}", {}), ("[]", None), ("null", None), ("{", None), ("", None)]
 )
-def test_read_object(text: str, value: Any) -> None:
+def test_read_object_accepts_objects_only(text: str, value: Any) -> None:
     assert read_object(text) == value
 
 
 # --- raw --------------------------------------------------------------------------------------------
 
 
-def test_raw_is_decoded_once_and_only_when_looked_at() -> None:
+def test_raw_is_decoded_lazily_and_once() -> None:
     seen: list[bytes] = []
 
     def decode(data: bytes) -> Any:
@@ -214,7 +214,7 @@ def test_raw_is_decoded_once_and_only_when_looked_at() -> None:
     assert seen == [b'{"a":1}']
 
 
-def test_raw_is_equal_by_what_it_holds() -> None:
+def test_raw_compares_by_content() -> None:
     raw = Raw([b"[1]"], json.loads)
     assert raw == Raw([b"[", b"1]"], json.loads)
     assert raw != Raw([b"[2]"], json.loads)
@@ -223,7 +223,7 @@ def test_raw_is_equal_by_what_it_holds() -> None:
         hash(raw)
 
 
-def test_raw_bytes_leave_nothing_but_their_place_in_json() -> None:
+def test_raw_bytes_are_replaced_by_a_placeholder_in_json() -> None:
     for value in (fold([COMPLETE]), COMPLETE):
         written = msgspec.json.encode(value)
         assert json.loads(written)["kept"] == {}
@@ -238,13 +238,13 @@ def test_raw_bytes_leave_nothing_but_their_place_in_json() -> None:
 # --- usage and response -----------------------------------------------------------------------------
 
 
-def test_usage_answers_to_both_names() -> None:
+def test_usage_has_both_names_of_its_fields() -> None:
     usage = Usage(7, 5)
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 5)
     assert (Usage().prompt_tokens, Usage().completion_tokens, Usage().estimated) == (None, None, False)
 
 
-def test_not_reported_is_not_zero() -> None:
+def test_unreported_usage_is_not_zero() -> None:
     assert msgspec.json.encode(Usage()) == b"{}"
     assert msgspec.json.encode(Usage(0, cached_input_tokens=0)) == b'{"input_tokens":0,"cached_input_tokens":0}'
     assert Usage() != Usage(0)
@@ -268,7 +268,7 @@ COMPLETE = MessageComplete(
 )
 
 
-def test_fold_carries_everything() -> None:
+def test_fold_keeps_everything() -> None:
     response = fold([START, TextDelta("msg", "req", 0, "hi"), COMPLETE])
     assert response == Response(
         message=Assistant("hi", tool_calls=[CALL]),
@@ -288,27 +288,27 @@ def test_fold_carries_everything() -> None:
     assert (response.text, response.tool_calls, response.raw) == ("hi", (CALL,), [1])
 
 
-def test_fold_of_an_end_alone() -> None:
+def test_fold_of_the_last_event_alone() -> None:
     assert fold([COMPLETE]).provider is None
     assert fold([MessageStart("msg", "req", "m"), COMPLETE]).provider is None
 
 
 @pytest.mark.parametrize("half", [[], [START], [START, TextDelta("msg", "req", 0, "hi")]])
-def test_fold_of_half_a_stream_is_refused(half: list[Event]) -> None:
+def test_fold_of_an_incomplete_stream_is_rejected(half: list[Event]) -> None:
     with pytest.raises(ValueError, match=r"no message\.complete"):
         fold(half)
 
 
-def test_raw_that_was_not_kept_is_none() -> None:
+def test_raw_is_none_when_not_kept() -> None:
     assert Response(Assistant("hi"), "stop").raw is None
 
 
-def test_a_reply_of_a_cache_is_known_by_its_usage() -> None:
+def test_cached_reply_is_recognised_by_its_usage() -> None:
     assert Response(Assistant("hi"), "stop", Usage(from_cache=True)).cached
     assert not Response(Assistant("hi"), "stop", Usage(1, 2)).cached
 
 
-def test_a_reply_has_its_thinking_apart_from_its_text() -> None:
+def test_reply_separates_thinking_from_text() -> None:
     response = Response(Assistant((Thinking("h"), Text("hi"), Thinking("m"))), "stop")
     assert (response.thinking, response.text) == ("hm", "hi")
 
@@ -317,5 +317,5 @@ def test_a_reply_has_its_thinking_apart_from_its_text() -> None:
     ("reason", "raw", "paused"),
     [("stop", "pause_turn", True), ("stop", "end_turn", False), ("stop", None, False), ("length", "pause_turn", False)],
 )
-def test_a_paused_turn_is_known_by_the_providers_reason(reason: Any, raw: str | None, paused: bool) -> None:
+def test_paused_turn_is_recognised_by_the_raw_finish_reason(reason: Any, raw: str | None, paused: bool) -> None:
     assert Response(Assistant("hi"), reason, finish_raw=raw).is_paused is paused

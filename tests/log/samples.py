@@ -199,7 +199,7 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
         "private",
     ),
     ("tool.observed", ToolObserved("tu_01", "look", (Text("a"), Text("b"))), "tool", "private"),
-    ("tool.failed", ToolFailed("tu_01", "bash", "timeout", "no end after 60 s", 60000.0), "tool", "private"),
+    ("tool.failed", ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0), "tool", "private"),
     (
         "log.pruned",
         LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),

@@ -200,7 +200,7 @@ def test_a_record_no_session_leads_to_is_missed(path: Path) -> None:
         short = check_log(lambda: ["a", "b"], view.page, view.count, {})
     assert whole.ok
     assert [(found.session, found.problem) for found in short.breaks] == [("", "unreadable")]
-    assert "60 records are stored and the sessions lead to 40" in str(short)
+    assert "60 records are stored and only 40" in str(short)
 
 
 def check_flip(original: Path, folder: Path, bit: int) -> str:

@@ -206,7 +206,7 @@ def test_verify_finds_a_chain_cut_short_by_hashes_noted_earlier(path: Path, tmp_
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "there is no log to read"), (b"not a log " * 500, "not a database"), (b"SQLite format 3\0", "cut off")],
+    [(None, "no log exists here"), (b"not a log " * 500, "not a database"), (b"SQLite format 3\0", "cut off")],
 )
 def test_a_log_that_cannot_be_used(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "log.db"

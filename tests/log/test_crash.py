@@ -108,7 +108,7 @@ def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
     acknowledged = [line for line in lines if not line.startswith("!")]
     failed = [line for line in lines if line.startswith("!")]
     assert len(failed) == 4
-    assert all("LogFullError" in line and "make room and append again" in line for line in failed)
+    assert all("LogFullError" in line and "free some space and append again" in line for line in failed)
     assert len(acknowledged) > 10
     with SqliteLog(out / "log.db") as log:
         check(log, acknowledged)
@@ -124,7 +124,7 @@ def test_a_full_log_goes_on_once_there_is_room(tmp_path: Path) -> None:
                 record = log.append_sync("s0", ToolObserved("tu", "bash", "x" * 2000))
                 acknowledged.append(f"{record.session} {record.seq} {record.hash}")
 
-        with pytest.raises(LogFullError, match="make room and append again") as caught:
+        with pytest.raises(LogFullError, match="free some space and append again") as caught:
             append_until_full()
         assert "SQLITE_FULL" in str(caught.value)
         assert len(acknowledged) > 5

@@ -53,7 +53,7 @@ def test_it_says_what_the_log_said(path: Path) -> None:
 
 
 def test_it_cannot_be_written(path: Path) -> None:
-    with pytest.raises(LogReadOnlyError, match="can be read and not written"):
+    with pytest.raises(LogReadOnlyError, match="is read-only"):
         open_log(path)
     with ExportedLog(path) as log, pytest.raises(LogReadOnlyError):
         log.append_sync("fix", TurnStarted(1))
@@ -98,7 +98,7 @@ def test_a_line_taken_out_put_twice_or_moved(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"{}\n", b"no\n", b'{"session": "s", "seq": "x"}\n', b"\xff\n", b"[1]\n"])
 def test_what_is_no_export_is_refused_by_line(path: Path, content: bytes) -> None:
     path.write_bytes(path.read_bytes() + content)
-    with pytest.raises(LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is no record"):
+    with pytest.raises(LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is not a record"):
         ExportedLog(path)
 
 
@@ -152,4 +152,4 @@ def test_an_export_is_imported(path: Path, tmp_path: Path) -> None:
     assert take(str(path), "--session", "nobody").exit_code == 2
     path.write_bytes(path.read_bytes().replace(b"make test", b"make tea!"))
     broken = take(str(path))
-    assert (broken.exit_code, "nothing is taken over" in broken.stderr) == (20, True)
+    assert (broken.exit_code, "cannot be imported" in broken.stderr) == (20, True)

@@ -28,7 +28,7 @@ async def test_an_append_follows_the_record_it_expects(open_store: Open) -> None
     assert (await log.append("s1", TurnStarted(1), expected=1)).seq == 2
     assert log.append_sync("s1", TurnStarted(2), expected=2).seq == 3
     for wrong in (0, 1, 2, 4, -1):
-        with pytest.raises(LogConflictError, match=f"was to follow record {wrong}, and the session ends at record 3"):
+        with pytest.raises(LogConflictError, match=f"was to follow record {wrong}, but the session ends at record 3"):
             await log.append("s1", TurnStarted(9), expected=wrong)
         with pytest.raises(LogConflictError):
             log.append_sync("s1", TurnStarted(9), expected=wrong)

@@ -61,11 +61,11 @@ def test_a_payload_reads_back_as_itself(kind: str, payload: Any) -> None:
             CallFailed(model="m", provider="p", error_class="auth", error_message_redacted=3),  # type: ignore[arg-type]
             "payload of llm.call_failed: error_message_redacted: Expected `str`",
         ),
-        (ToolStarted("i", "t", {"x": [float("nan")]}), "payload of tool.started: holds a number that JSON cannot"),
-        (ToolStarted("i", "t", {"x": float("-inf")}), "payload of tool.started: holds a number that JSON cannot"),
-        (ToolStarted("i", "t", {1: 2}), "payload of tool.started: the keys of an object must be text"),  # type: ignore[dict-item]
+        (ToolStarted("i", "t", {"x": [float("nan")]}), "payload of tool.started: contains a number that JSON cannot"),
+        (ToolStarted("i", "t", {"x": float("-inf")}), "payload of tool.started: contains a number that JSON cannot"),
+        (ToolStarted("i", "t", {1: 2}), "payload of tool.started: the keys of an object must be strings"),  # type: ignore[dict-item]
         (ToolStarted("i", "t", {"x": object()}), "payload of tool.started: Encoding objects of type object"),
-        (ToolObserved("i", "t", "half \ud800"), "payload of tool.observed: holds text that is not Unicode"),
+        (ToolObserved("i", "t", "half \ud800"), "payload of tool.observed: contains a string that is not valid"),
         (msgspec.structs.replace(INTENT, status="executed"), "payload of tool_intent.proposed: status: Invalid enum"),
     ],
 )  # fmt: skip

@@ -141,7 +141,7 @@ def test_closing_with_a_reader_at_work_does_not_wait_for_it(path: Path) -> None:
 
 
 def test_a_log_that_is_not_there_is_not_read(tmp_path: Path) -> None:
-    with pytest.raises(LogReadOnlyError, match="there is no log to read"):
+    with pytest.raises(LogReadOnlyError, match="no log exists here"):
         SqliteLog(tmp_path / "none.db", readonly=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -241,7 +241,7 @@ def test_a_log_of_a_newer_version_is_refused(path: Path, readonly: bool) -> None
     connection.execute("INSERT INTO schema_version VALUES (99)")
     connection.commit()
     connection.close()
-    with pytest.raises(LogVersionError, match="has version 99, and this package reads up to 1"):
+    with pytest.raises(LogVersionError, match="has version 99, but this package reads up to 1"):
         SqliteLog(path, readonly=readonly)
 
 
@@ -304,7 +304,7 @@ def run_unprivileged(path: Path, mode: str) -> str:
 def test_a_folder_that_may_not_be_written_is_named(open_folder: Path) -> None:
     path = open_folder / "log.db"
     open_folder.chmod(0o555)
-    assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}.lock: cannot be made")
+    assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}.lock: cannot be created")
     assert run_unprivileged(open_folder / "deeper" / "log.db", "w").startswith("LogReadOnlyError ")
     assert list(open_folder.iterdir()) == []
 
@@ -441,4 +441,4 @@ def test_a_log_that_cannot_be_opened_on_a_full_disk_says_so(tmp_path: Path) -> N
     if result.returncode == 77:
         pytest.skip("mounting is not allowed here")
     assert result.stdout.startswith("LogFullError "), result.stdout + result.stderr
-    assert "make room" in result.stdout
+    assert "free some space" in result.stdout

@@ -239,7 +239,7 @@ async def test_without_a_rule_and_without_anybody_to_ask_nothing_runs(log: Sqlit
     session = Session(Listed(propose(call("look", word="ox")), "Oh."), [look], None, log)
     await session.run("Go.")
     [denied] = of(list(log.read(session.id)), "permission.denied")
-    assert (denied.by, denied.reason) == ("nobody", "there is nobody to ask")
+    assert (denied.by, denied.reason) == ("nobody", "there is no approver to ask")
     assert ran == []
 
 
@@ -263,7 +263,7 @@ async def test_a_tool_out_of_time_failed_and_observed_nothing(log: SqliteLog) ->
     await session.run("Go.")
     records = list(log.read(session.id))
     [failed] = of(records, "tool.failed")
-    assert (failed.kind, failed.message) == ("timeout", "no end after 0.01 s")
+    assert (failed.kind, failed.message) == ("timeout", "still running after 0.01 s")
     assert not of(records, "tool.observed")
     assert session.messages[-2].is_error  # type: ignore[union-attr]
 

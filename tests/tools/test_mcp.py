@@ -50,7 +50,7 @@ async def test_the_tools_of_a_server(server: McpServer, tmp_path: Path) -> None:
     await check_session(server, tmp_path)
     sleep = next(tool for tool in server.tools if tool.name == "sleep")
     sleep.timeout = 0.2
-    with pytest.raises(ToolFailure, match=r"no end after 0.2 s"):
+    with pytest.raises(ToolFailure, match=r"still running after 0.2 s"):
         await Toolbox(server.tools).execute("sleep", {})
     seen = await Toolbox(server.tools).execute("keys", {})
     assert "MINE" in str(seen.content)
@@ -178,7 +178,9 @@ async def test_a_server_that_does_not_start_is_said(target: list[str]) -> None:
     assert ("it does not start" in caught.value.message) is (target[-1] == "--broken")
 
 
-@pytest.mark.parametrize(("target", "said"), [("python server.py", "must be a URL, or a list"), ([], "is empty")])
+@pytest.mark.parametrize(
+    ("target", "said"), [("python server.py", "must be a URL, or a list"), ([], "must not be empty")]
+)
 def test_a_target_that_is_none_is_refused(target: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         McpServer(target)  # type: ignore[arg-type]

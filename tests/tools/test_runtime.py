@@ -64,7 +64,7 @@ async def test_a_function_gets_values_of_its_types() -> None:
         ({}, '"point" is a required property'),
         ({"point": {"x": "1"}}, "is not of type"),
         ({"point": {"x": 1}, "by": 1.5}, "1.5 is not"),
-        ({"point": {"x": 1}, "bye": 1}, "there is no argument 'bye'; the tool takes by, point"),
+        ({"point": {"x": 1}, "bye": 1}, "unknown argument 'bye'; the tool takes by, point"),
     ],
 )
 def test_arguments_are_checked_before_anything_runs(arguments: Any, complaint: str) -> None:
@@ -79,7 +79,7 @@ async def test_a_partial_keeps_what_it_has_filled_in() -> None:
     assert (await run(made, point={"x": 1})).content == "4"
     rejection = Toolbox([made]).validate("add", {"point": {"x": 1}, "by": 5})
     assert rejection is not None
-    assert "there is no argument 'by'" in rejection[1]
+    assert "unknown argument 'by'" in rejection[1]
 
 
 async def test_an_object_that_is_called() -> None:
@@ -167,7 +167,7 @@ async def test_out_of_time() -> None:
     async def politely() -> None:
         await asyncio.Event().wait()
 
-    for function, word in ((politely, "no end after 0.01 s"), (lambda: stop.wait(30), "may still be running")):
+    for function, word in ((politely, "still running after 0.01 s"), (lambda: stop.wait(30), "may still be running")):
         made = FunctionTool(function, name="f", timeout=0.01)
         with pytest.raises(ToolFailure) as caught:
             await run(made)
@@ -201,7 +201,7 @@ def test_the_decorator_and_the_worst_that_is_assumed() -> None:
 @pytest.mark.parametrize(
     ("facts", "complaint"),
     [
-        ({"side_effect": "reads"}, "side_effect: must be of"),
+        ({"side_effect": "reads"}, "side_effect: must be one of"),
         ({"timeout": 0}, "timeout: must be seconds above 0"),
         ({"output_limit": 10}, "output_limit: must be at least 200"),
     ],
@@ -257,7 +257,7 @@ def test_blocks_share_a_limit_and_a_picture_is_there_or_not() -> None:
     first, second, third, fourth = seen.content
     assert (first, third) == (Text("x" * 900), small)
     assert "left out here" in second.text  # type: ignore[union-attr]
-    assert fourth == Text("[image left out: it has 9000000 characters, and the limit is 8388608]")
+    assert fourth == Text("[image left out: it has 9000000 characters; the limit is 8388608]")
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ async def test_a_program_does_not_see_our_keys(monkeypatch: pytest.MonkeyPatch) 
     [
         ("--force", "word: must not begin with a dash"),
         ("a\0b", "word: must not contain a NUL"),
-        (None, "word: is needed"),
+        (None, "word: is required"),
     ],
 )
 def test_an_argument_is_not_an_option(word: Any, complaint: str) -> None:
@@ -378,7 +378,7 @@ async def test_nothing_is_left_running(how: str, tmp_path: Path) -> None:
     with pytest.raises(ToolFailure if how == "timeout" else asyncio.CancelledError) as caught:
         await running
     if how == "timeout":
-        assert "no end after 1.5 s" in str(caught.value)
+        assert "still running after 1.5 s" in str(caught.value)
     await gone(int(sign.read_text()))
 
 

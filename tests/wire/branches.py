@@ -17,7 +17,7 @@ from dragoman.events import Assembler, AssemblerError, Event, TextDelta, Thinkin
 from dragoman.messages import Issuer, Request
 from dragoman.wire import Codec, Decoder
 
-from .cases import Heard
+from .cases import DecodedReply
 
 __all__ = ["Snapshot", "hear_cuts", "seams_of"]
 
@@ -74,7 +74,12 @@ def seams_of(wire: str, data: bytes) -> list[int]:
     return sorted({0, *(match.end() for match in re.finditer(mark, data)), len(data)})
 
 
-def hear_cuts(codec: Codec, request: Request, data: bytes, offsets: Sequence[int]) -> Iterator[tuple[int, Heard]]:
+def hear_cuts(
+    codec: Codec,
+    request: Request,
+    data: bytes,
+    offsets: Sequence[int],
+) -> Iterator[tuple[int, DecodedReply]]:
     """What is heard of ``data`` cut at each of the ``offsets``, in order; the same object where the last cut said it.
 
     The decoder is fed event by event, and goes on from the last whole one for each cut. The codec must not keep
@@ -96,11 +101,11 @@ def hear_cuts(codec: Codec, request: Request, data: bytes, offsets: Sequence[int
 
 def _branches(
     decoder: Decoder, said: list[Event], data: bytes, begin: int, offsets: Sequence[int]
-) -> Iterator[tuple[int, Heard]]:
+) -> Iterator[tuple[int, DecodedReply]]:
     """The cuts between two seams."""
     snapshot = Snapshot(decoder)
     before: tuple[list[Event], Any] | None = None
-    heard = Heard([], None)
+    heard = DecodedReply([], None)
     for offset in offsets:
         branch = snapshot.restore()
         more = branch.feed(data[begin:offset])
@@ -109,7 +114,7 @@ def _branches(
         now = (more, error and (type(error), error.message))
         if now != before:
             assert error is None or not isinstance(error.__cause__, AssemblerError), repr(error.__cause__)
-            before, heard = now, Heard([*said, *more], error)
+            before, heard = now, DecodedReply([*said, *more], error)
         yield offset, heard
 
 

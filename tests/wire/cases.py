@@ -24,7 +24,7 @@ from dragoman.conformance.cases import (
     MODEL,
     PINGS,
     REPLIES,
-    Heard,
+    DecodedReply,
     ask_ready,
     bytewise,
     check_case,
@@ -43,7 +43,7 @@ from dragoman.messages import Request
 from dragoman.wire import CODECS, Codec
 
 __all__ = [
-    "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SHARED", "Case", "Heard", "Record",
+    "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SHARED", "Case", "DecodedReply", "Record",
     "ask_ready", "bytewise", "check_case", "cut_at_random", "decode", "find_cases", "find_exchanges", "find_records",
     "find_streams", "lines_of", "open_decoder", "plain_ids", "plain_request", "with_between", "with_crlf", "write",
 ]  # fmt: skip

@@ -57,7 +57,7 @@ from dragoman.messages import (
 )
 from dragoman.wire import CODECS, SERVER_CODECS, Asked, Codec
 
-from .cases import BASE_URL, Heard, decode
+from .cases import BASE_URL, DecodedReply, decode
 
 # --- requests: what two requests may differ in and still be the same bytes --------------------------
 
@@ -415,12 +415,12 @@ def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderE
     return [piece for piece in pieces if piece]
 
 
-def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True) -> Heard:
+def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True) -> DecodedReply:
     """What the client side makes of them."""
     return decode(client(wire, request.model), request, pieces, judged=judged)
 
 
-def said(heard: Heard, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
+def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
     """What a reply says, without what ``losses`` names; ``hidden``: a flaw of a call makes an error ending."""
     if "whole_order" in losses and heard.error is not None:  # they come last, and this reply never came so far
         losses |= {"whole"}
@@ -444,7 +444,7 @@ def said(heard: Heard, wire: Wire, losses: frozenset[str], *, hidden: bool) -> l
     return [*lines, ("error", None if heard.error is None else _class(heard.error, wire, hidden))]
 
 
-def _may_be_cut(heard: Heard) -> bool:
+def _may_be_cut(heard: DecodedReply) -> bool:
     ended = heard.events[-1]
     if not isinstance(ended, MessageComplete) or not ended.final_content:
         return False
@@ -456,7 +456,7 @@ def _may_be_cut(heard: Heard) -> bool:
 _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
 
 
-def hides(heard: Heard, losses: frozenset[str]) -> bool:
+def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
     """Would a call that was found unsound look sound, or could it not be said? Then the reply ends as an error."""
     ended = heard.events[-1]
     if not isinstance(heard.error, MalformedToolCallError) or not isinstance(ended, MessageComplete):

@@ -56,7 +56,7 @@ from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
 from dragoman.wire.plan import make_plan
-from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, Heard, bytewise, check_case, decode, find_cases
+from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, DecodedReply, bytewise, check_case, decode, find_cases
 
 CASES = find_cases("anthropic")
 STREAMS = find_cases("anthropic", "reply.sse")
@@ -74,11 +74,11 @@ def sent(request: Request, codec: AnthropicCodec | None = None) -> Any:
     return msgspec.json.decode((codec or connect()).encode(request).http.body)
 
 
-def hear(reply: bytes, request: Request = HELLO, codec: AnthropicCodec | None = None) -> Heard:
+def hear(reply: bytes, request: Request = HELLO, codec: AnthropicCodec | None = None) -> DecodedReply:
     return decode(codec or connect(), request, [reply])
 
 
-def replied(heard: Heard) -> Response:
+def replied(heard: DecodedReply) -> Response:
     assert heard.error is None, heard.error
     assert heard.response is not None
     return heard.response
@@ -838,7 +838,7 @@ def open_request(*, stream: bool) -> Request:
     return msgspec.structs.replace(HELLO, stream=stream)
 
 
-def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> Heard:
+def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> DecodedReply:
     """As ``decode``, without an opinion on the tools that were offered: recordings offered their own."""
     out = Assembler(request_id="R", model=MODEL, issuer=ISSUER)
     decoder = connect().decoder(open_request(stream=stream), out)
@@ -847,7 +847,7 @@ def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> Hea
         events += decoder.feed(piece)
     events += decoder.end()
     check_events(events)
-    return Heard(events, decoder.error)
+    return DecodedReply(events, decoder.error)
 
 
 @pytest.mark.no_cover

@@ -42,7 +42,7 @@ from dragoman.wire import CODECS
 from .cases import (
     BASE_URL,
     MODEL,
-    Heard,
+    DecodedReply,
     Record,
     bytewise,
     decode,
@@ -95,7 +95,7 @@ HELD: dict[str, tuple[str, str]] = {
 }
 
 
-def hear(record: Record, pieces: Any = None) -> Heard:
+def hear(record: Record, pieces: Any = None) -> DecodedReply:
     heard = decode(record.codec(), record.request(), [record.body] if pieces is None else pieces, judged=False)
     error = heard.error
     if error is not None:
@@ -233,7 +233,7 @@ def arguments_of(text: str) -> Any:
     return value if isinstance(value, dict) else None
 
 
-def check_reading(record: Record, heard: Heard) -> None:
+def check_reading(record: Record, heard: DecodedReply) -> None:
     """What we heard is what the plain reading finds."""
     plain, reply = read_plainly(record), heard.response
     if reply is None:

@@ -25,7 +25,7 @@ from .cases import (
     COMMENT,
     PINGS,
     Case,
-    Heard,
+    DecodedReply,
     Record,
     bytewise,
     cut_at_random,
@@ -100,7 +100,7 @@ def record_offsets(record: Record) -> Sequence[int]:
     return sorted(offsets)
 
 
-def check_cut(wire: str, cut: bytes, whole: Heard, heard: Heard, *, stream: bool, reread: bool) -> None:
+def check_cut(wire: str, cut: bytes, whole: DecodedReply, heard: DecodedReply, *, stream: bool, reread: bool) -> None:
     """``heard`` is what was made of ``cut``, the beginning of a reply of which ``whole`` was made."""
     error = heard.error
     if isinstance(error, StreamInterruptedError):
@@ -115,7 +115,7 @@ def check_cut(wire: str, cut: bytes, whole: Heard, heard: Heard, *, stream: bool
     check_words(heard, whole, reread=reread)
 
 
-def check_words(heard: Heard, whole: Heard, *, reread: bool) -> None:
+def check_words(heard: DecodedReply, whole: DecodedReply, *, reread: bool) -> None:
     if heard.response is None:
         return
     assert whole.response is not None

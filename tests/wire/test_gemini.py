@@ -64,7 +64,7 @@ from dragoman.wire.gemini.schema import project_schema
 from dragoman.wire.ids import IdRule
 from dragoman.wire.plan import make_plan
 from tests import strategies as some
-from tests.wire.cases import SHARED, Case, Heard, bytewise, check_case, decode, find_cases
+from tests.wire.cases import SHARED, Case, DecodedReply, bytewise, check_case, decode, find_cases
 
 MODEL = "gemini-3-flash"
 BASE = "https://models.example"
@@ -79,11 +79,11 @@ each_sent = pytest.mark.parametrize("case", find_cases("gemini", "wire.json"), i
 each_stream = pytest.mark.parametrize("case", find_cases("gemini", "reply.sse"), ids=str)
 
 
-def hear(case: Case, reply: bytes | None = None) -> Heard:
+def hear(case: Case, reply: bytes | None = None) -> DecodedReply:
     return decode(case.codec(GeminiCodec), case.request, [(case.reply or b"") if reply is None else reply])
 
 
-def listen(body: Any, request: Request = HELLO, codec: Codec = CODEC) -> Heard:
+def listen(body: Any, request: Request = HELLO, codec: Codec = CODEC) -> DecodedReply:
     return decode(codec, request, [body if isinstance(body, bytes) else json.dumps(body).encode()])
 
 
@@ -105,7 +105,7 @@ def warned(messages: Sequence[Message], codec: GeminiCodec = CODEC, **more: Any)
     return [(warning.code, warning.path) for warning in encoded.warnings]
 
 
-def content_of(heard: Heard) -> tuple[Any, ...]:
+def content_of(heard: DecodedReply) -> tuple[Any, ...]:
     assert heard.response is not None
     return heard.response.message.content
 
@@ -197,7 +197,7 @@ def test_of_an_array_cut_off_the_whole_chunks_are_heard() -> None:
 # --- round trips ----------------------------------------------------------------------------------
 
 
-def as_parts(heard: Heard, codec: GeminiCodec = CODEC) -> list[Any]:
+def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
     """The reply as the next turn sends it back."""
     message = heard.response.message if heard.response else Assistant()
     results = [ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None]
@@ -1337,7 +1337,7 @@ def recorded_chunks(record: dict[str, Any]) -> list[Any]:
     return [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data:")]
 
 
-def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None) -> Heard:
+def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None) -> DecodedReply:
     request = Request((User("Hello"),), model=MODEL, stream=record["stream"])
     decoder = CODEC.decoder(request, Assembler(model=MODEL, issuer=OURS))  # without the tools, of which we know nothing
     events: list[Event] = []
@@ -1345,7 +1345,7 @@ def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None)
         events += decoder.feed(piece_)
     events += decoder.end()
     check_events(events)
-    return Heard(events, decoder.error)
+    return DecodedReply(events, decoder.error)
 
 
 @needs_corpus

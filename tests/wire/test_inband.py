@@ -20,7 +20,7 @@ from dragoman.messages import Request, RuntimeConfig, User
 from dragoman.wire import CODECS
 from dragoman.wire.errors import is_failure
 
-from .cases import Heard, bytewise, decode
+from .cases import DecodedReply, bytewise, decode
 
 
 def said(*records: dict[str, Any]) -> bytes:
@@ -84,7 +84,7 @@ LINES = {
 }
 
 
-def hear(wire: str, reply: bytes, *, whole: bool = True) -> Heard:
+def hear(wire: str, reply: bytes, *, whole: bool = True) -> DecodedReply:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     request = Request((User("Hi"),), config=RuntimeConfig(max_tokens=9), model="m", stream=True)
     heard = decode(codec, request, [reply] if whole else bytewise(reply))

@@ -44,7 +44,7 @@ from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS
 from tests import strategies as some
 
-from .cases import Heard
+from .cases import DecodedReply
 from .pairs import client, hear, serve
 
 SERVER = SERVER_CODECS["ollama"]
@@ -108,7 +108,7 @@ def test_any_reply_is_read_as_it_was_written(verbs: list[some.Verb], ending: str
     else:
         reason = "tool_calls" if ending == "stop" and out.has_calls else ending
         out.finish(reason)  # type: ignore[arg-type]
-    heard = Heard(out.take(), out.error)
+    heard = DecodedReply(out.take(), out.error)
     hypothesis.note(f"{verbs} {heard}")
     raised: list[ProviderError] = []
     try:

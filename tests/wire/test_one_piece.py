@@ -12,7 +12,7 @@ from dragoman.events import check_events
 from dragoman.messages import Request, RuntimeConfig, User
 from dragoman.wire import CODECS, Codec
 
-from .cases import Case, Heard, bytewise, decode, find_cases, lines_of, open_decoder
+from .cases import Case, DecodedReply, bytewise, decode, find_cases, lines_of, open_decoder
 
 REPLIES = [
     case
@@ -22,13 +22,13 @@ REPLIES = [
 ]
 
 
-def read(codec: Codec, request: Request, reply: bytes) -> tuple[Heard, Any]:
+def read(codec: Codec, request: Request, reply: bytes) -> tuple[DecodedReply, Any]:
     decoder = open_decoder(codec, request)
     events = [*decoder.feed(reply), *decoder.end()]
     check_events(events)
     assert decoder.done
     assert decoder.end() == []
-    return Heard(events, decoder.error), decoder.out.kept.value if decoder.out.kept is not None else None
+    return DecodedReply(events, decoder.error), decoder.out.kept.value if decoder.out.kept is not None else None
 
 
 @pytest.mark.parametrize("case", REPLIES, ids=str)

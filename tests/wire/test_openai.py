@@ -79,7 +79,7 @@ from dragoman.wire.openai.reply import OpenAIDecoder
 from .cases import (
     BASE_URL,
     Case,
-    Heard,
+    DecodedReply,
     ask_ready,
     bytewise,
     check_case,
@@ -1189,7 +1189,7 @@ def event_of(value: Any) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def held(heard: Heard) -> Heard:
+def held(heard: DecodedReply) -> DecodedReply:
     """The error is one of ours, has no surprise for a cause, and what was said can be written down."""
     error = heard.error
     if error is not None:

@@ -41,7 +41,7 @@ from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS, Encoded
 from tests import strategies as some
 
-from .cases import Case, Heard, decode, find_cases
+from .cases import Case, DecodedReply, decode, find_cases
 from .pairs import WIRES, canonical, client, hear, hides, said, serve
 
 # Requests that the client codec changes: tools as words, a schema as a tool, a limit it knows, an effort as a budget,
@@ -96,7 +96,7 @@ def test_a_reply_that_is_read_is_the_one_that_was_written(wire: str, case: Case,
     check_reply(wire, request, heard)
 
 
-def check_reply(wire: str, request: Request, heard: Heard) -> None:
+def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
     rules = WIRES[wire]
     losses = rules.reply_losses | (rules.stream_losses if request.stream else rules.body_losses)
     pieces = None
@@ -222,7 +222,7 @@ def test_any_reply_is_read_as_it_was_written(
     else:
         reason = "tool_calls" if ending == "stop" and out.has_calls else ending
         out.finish(reason if out.has_calls or reason != "tool_calls" else "stop")  # type: ignore[arg-type]
-    heard = Heard(out.take(), out.error)
+    heard = DecodedReply(out.take(), out.error)
     hypothesis.note(f"{verbs} {ending} {stream} {heard}")
     check_reply(wire, request, heard)
 

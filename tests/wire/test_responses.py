@@ -61,7 +61,7 @@ from .cases import (
     MODEL,
     RECORDED,
     Case,
-    Heard,
+    DecodedReply,
     Record,
     bytewise,
     check_case,
@@ -825,7 +825,7 @@ def test_a_stream_folds_to_what_the_body_says(made: Any, cut: bool, seed: int, i
         assert body.response.finish_reason == ("length" if cut else "tool_calls" if calls else "stop")
 
 
-def words_of(heard: Heard) -> tuple[Any, ...]:
+def words_of(heard: DecodedReply) -> tuple[Any, ...]:
     reply = heard.response
     assert reply is not None
     calls = [(call.id, call.arguments) for call in reply.tool_calls]
@@ -969,7 +969,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return made
 
 
-def held(heard: Heard) -> Heard:
+def held(heard: DecodedReply) -> DecodedReply:
     """The error is one of ours, has no surprise for a cause, and what was said can be written down."""
     error = heard.error
     if error is not None:

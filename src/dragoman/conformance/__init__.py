@@ -1,7 +1,8 @@
-"""The conformance kit: does a codec, a provider or a server keep the contract?
+"""The conformance kit: test whether a codec, a provider or a server keeps the contract.
 
-``suite(wire="openai")`` gives the cases of a wire and ``suite(make_provider)`` those of a provider, for
-``pytest.mark.parametrize`` or any loop. ``check_server(url)`` examines a live server and reports.
+``suite(wire="openai")`` returns the cases of a wire and ``suite(make_provider)`` those of a
+provider, for ``pytest.mark.parametrize`` or any loop. ``check_server(url)`` examines a live server
+and reports.
 """
 
 from __future__ import annotations
@@ -73,18 +74,20 @@ def suite(
     skip: Iterable[str] = (),
     **settings: Any,
 ) -> Sequence[CodecCase | CodecRule | ProviderCase]:
-    """The cases of a codec (``wire=``) or of a provider (``factory``); run each with ``case.run()``.
+    """Return the cases of a codec (``wire=``) or of a provider (``factory``); run each with
+    ``case.run()``.
 
-    For a codec: ``codec`` is the class to hold them against, ours if left out, and ``cases`` a folder of
-    case files of your own, one folder per wire.
+    For a codec: ``codec`` is the class to test, by default ours, and ``cases`` a folder of your
+    own case files, with one folder per wire.
 
-    For a provider: ``factory()`` makes a fresh one for each case, or an awaitable of one.
-    ``capabilities`` switch cases on and off: what is known to be missing must be refused cleanly
-    instead. ``failing`` and ``unready`` map an error class to a factory whose calls, or whose ``ready()``,
-    must raise it; ``breaking`` makes one whose stream breaks off after its first text. ``settings`` are
-    those of ``Kit``: ``prompt``, ``tool``, ``schema``, ``config``, ``at_once``, ``seconds``.
+    For a provider: ``factory()`` returns a fresh one for each case, or an awaitable of one.
+    ``capabilities`` enable and disable cases: a feature known to be missing must be rejected
+    cleanly instead. ``failing`` and ``unready`` map an error class to a factory whose calls, or
+    whose ``ready()``, must raise it; ``breaking`` returns one whose stream breaks off after its
+    first text. ``settings`` are those of ``Kit``: ``prompt``, ``tool``, ``schema``, ``config``,
+    ``at_once``, ``seconds``.
 
-    ``skip`` leaves cases out by name, ``*`` allowed; a name that fits none is an error.
+    ``skip`` omits cases by name, with ``*`` as a wildcard; a name that matches none is an error.
     """
     if (factory is None) == (wire is None):
         raise ValueError("suite: give either a factory of providers or wire=")
@@ -103,7 +106,7 @@ def suite(
 
 def _refuse(wire: str, given: Mapping[str, Any]) -> None:
     if given:
-        raise ValueError(f"suite: {', '.join(given)} mean nothing for a codec (wire={wire!r})")
+        raise ValueError(f"suite: {', '.join(given)} do not apply to a codec (wire={wire!r})")
 
 
 def _codec_cases(wire: str, codec: CodecType | None, folder: Path) -> list[CodecCase | CodecRule]:
@@ -112,7 +115,7 @@ def _codec_cases(wire: str, codec: CodecType | None, folder: Path) -> list[Codec
         raise ValueError(f"suite: no wire {wire!r}; one of {', '.join(sorted(CODECS))}, or give codec=")
     found = find_cases(wire, folder=folder, kind=kind)
     if not found and folder != CASES:
-        raise ValueError(f"suite: there are no cases in {folder / wire}")
+        raise ValueError(f"suite: no cases found in {folder / wire}")
     return [*[CodecRule(name, check, kind) for name, check in RULES.items()], *found]
 
 
@@ -121,6 +124,6 @@ def _without(cases: Iterable[Any], skip: Iterable[str]) -> list[Any]:
     for pattern in skip:
         kept = [case for case in listed if not fnmatch.fnmatchcase(str(case), pattern)]
         if len(kept) == len(listed):
-            raise ValueError(f"suite: skip names {pattern!r}, and no case is named so")
+            raise ValueError(f"suite: skip has {pattern!r}, but no case has that name")
         listed = kept
     return listed

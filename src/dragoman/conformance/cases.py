@@ -2,17 +2,17 @@
 
 Every part is optional:
 
-- ``request.json``: our ``Request``; ``default.request.json`` serves the cases that have none of their own
-- ``wire.json``: the body that must be sent, equal as JSON (also the JSON inside its texts) and with its top-level
-  keys in this order
-- ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes that come back
-- ``events.jsonl``: the events they must become, one a line, ids made plain; then, if the call must
-  raise, a line ``{"error": CLASS, "category": WORD}``
-- ``folded.json``: what the reply says in the end, written by hand: ``{text, thinking, calls, finish, raw,
-  usage, parsed, error}``, each left out when there is none
-- ``error.json``: the error of a reply with a failing status, or, without a reply, of a request that
-  must be refused before anything is sent
-- ``ready.json``: a list of readiness checks with what each server answers
+- ``request.json``: our ``Request``; ``default.request.json`` is used by the cases without one
+- ``wire.json``: the body that must be sent, equal as JSON (including JSON inside its strings) and
+  with its top-level keys in this order
+- ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes of the reply
+- ``events.jsonl``: the events they must become, one per line, with normalised ids; then, if the
+  call must raise, a line ``{"error": CLASS, "category": CATEGORY}``
+- ``folded.json``: the final reply, written by hand: ``{text, thinking, calls, finish, raw, usage,
+  parsed, error}``, each omitted if there is none
+- ``error.json``: the error of a reply with an error status, or, without a reply, of a request that
+  must be rejected before anything is sent
+- ``ready.json``: a list of readiness checks with each server's responses
 - ``options.json``: ``{quirks, capabilities, vendor, model, stream, status, headers, now}``
 """
 
@@ -44,7 +44,7 @@ BASE_URL = "http://127.0.0.1:8080/v1"
 MODEL = "test-model"
 REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html")
 
-# What each wire may send between events without meaning anything.
+# What each wire may send between events as a keep-alive.
 PINGS = {
     "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
     "responses": b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n',
@@ -56,7 +56,7 @@ CodecType = type[Codec]
 
 @dataclass(frozen=True)
 class Options:
-    """How a case is run."""
+    """The settings a case is run with."""
 
     quirks: dict[str, Any] | None = None
     capabilities: dict[str, Any] = field(default_factory=dict)
@@ -69,20 +69,22 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a decoder made of a reply."""
+class DecodedReply:
+    """The result of decoding a reply."""
 
     events: list[Event]
     error: ProviderError | None
 
     @property
     def response(self) -> Response | None:
-        """The whole reply, if anything was heard."""
+        """The complete reply, if there were any events."""
         return fold(self.events) if self.events else None
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """What must not depend on how the bytes came: the message, its end, its usage and the error."""
+        """What must not depend on how the bytes were split: the message, its end, its usage and
+        the error.
+        """
         reply = self.response
         error = None if self.error is None else (type(self.error), self.error.message)
         if reply is None:
@@ -93,7 +95,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class CodecCase:
-    """One case of a wire. ``run(MyCodec)`` holds it against a codec of your own; ``run()`` against ours."""
+    """One case of a wire. ``run(MyCodec)`` tests your own codec; ``run()`` tests ours."""
 
     wire: str
     name: str
@@ -104,41 +106,41 @@ class CodecCase:
         return self.name
 
     def run(self, codec: CodecType | None = None) -> None:
-        """Hold the case against a codec, every part it has; ``Violation`` says what differs."""
+        """Test a codec with every part of the case; ``Violation`` describes the difference."""
         check_case(self, codec)
 
     def path(self, part: str) -> Path:
-        """Where a part of the case lies, or would."""
+        """Return the path of a part of the case, whether or not it exists."""
         return self.folder / self.wire / f"{self.name}.{part}"
 
     def part(self, part: str) -> bytes | None:
-        """The bytes of a part, or ``None``."""
+        """Return the bytes of a part, or ``None``."""
         path = self.path(part)
         return path.read_bytes() if path.exists() else None
 
     def json(self, part: str) -> Any:
-        """A part as JSON, or ``None``."""
+        """Return a part as JSON, or ``None``."""
         data = self.part(part)
         return None if data is None else msgspec.json.decode(data)
 
     @cached_property
     def options(self) -> Options:
-        """How the case is run."""
+        """The settings the case is run with."""
         return msgspec.convert(self.json("options.json") or {}, Options, strict=True)
 
     @cached_property
     def reply(self) -> bytes | None:
-        """The bytes that come back, if any."""
+        """The bytes of the reply, if any."""
         return next((data for part in REPLIES if (data := self.part(part)) is not None), None)
 
     @property
     def is_stream(self) -> bool:
-        """Is the reply an event stream?"""
+        """Whether the reply is an event stream."""
         return self.path("reply.sse").exists()
 
     @cached_property
     def request(self) -> Request:
-        """What is asked."""
+        """The request of the case."""
         data = self.part("request.json") or CodecCase(self.wire, "default", self.folder).part("request.json")
         if data is None:
             stream = self.is_stream if self.options.stream is None else self.options.stream
@@ -150,7 +152,7 @@ class CodecCase:
         return request
 
     def codec(self, kind: CodecType | None = None) -> Codec:
-        """The codec as the case wants it set up."""
+        """Return the codec, configured as the case requires."""
         options = self.options
         known = Capabilities.of(options.capabilities)
         kind = kind or self.kind or CODECS[self.wire]
@@ -158,19 +160,19 @@ class CodecCase:
 
 
 def plain_request(*, stream: bool, model: str = MODEL) -> Request:
-    """A request that every wire takes."""
+    """Return a request that every wire accepts."""
     return Request((User("Hello"),), config=RuntimeConfig(max_tokens=1024), model=model, request_id="R", stream=stream)
 
 
 def find_cases(wire: str, *parts: str, folder: Path = CASES, kind: CodecType | None = None) -> list[CodecCase]:
-    """The cases of a wire; with ``parts``, those that have one of them."""
+    """Return the cases of a wire; with ``parts``, those that have one of them."""
     names = sorted({path.name.partition(".")[0] for path in (folder / wire).glob("*.*")} - {"default"})
     cases = [CodecCase(wire, name, folder, kind) for name in names]
     return [case for case in cases if not parts or any(case.path(part).exists() for part in parts)]
 
 
 def read_request(data: bytes, model: str = MODEL) -> Request:
-    """A request from a case; a misspelt field is an error, not a default."""
+    """Read a request of a case; a misspelled field is an error."""
     record = msgspec.json.decode(data)
     unknown = set(record) - set(Request.__struct_fields__)
     demand(not unknown, f"a request has no {', '.join(sorted(unknown))}")
@@ -180,8 +182,10 @@ def read_request(data: bytes, model: str = MODEL) -> Request:
 # --- running --------------------------------------------------------------------------------------
 
 
-def decode(codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: bool = True) -> Heard:
-    """Feed the pieces of a reply to a decoder, as a provider does; ``judged`` by what the request offers."""
+def decode(codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: bool = True) -> DecodedReply:
+    """Feed the pieces of a reply to a decoder, as a provider does; ``judged`` checks calls against
+    the offered tools.
+    """
     decoder = open_decoder(codec, request, judged=judged)
     events: list[Event] = []
     for piece in pieces:
@@ -192,12 +196,12 @@ def decode(codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: b
     check_events(events)
     if decoder.error is not None:
         misused = isinstance(decoder.error.__cause__, AssemblerError)
-        demand(not misused, "the decoder called the assembler's verbs in an illegal order")
-    return Heard(events, decoder.error)
+        demand(not misused, "the decoder called the assembler's methods in an illegal order")
+    return DecodedReply(events, decoder.error)
 
 
 def open_decoder(codec: Codec, request: Request, *, judged: bool = True) -> Decoder:
-    """A decoder for the reply to a request, as a provider opens it."""
+    """Return a decoder for the reply to a request, as a provider opens it."""
     encoded = codec.encode(request)
     out = Assembler(
         request_id=request.request_id,
@@ -212,7 +216,7 @@ def open_decoder(codec: Codec, request: Request, *, judged: bool = True) -> Deco
 
 
 def cut_at_random(data: bytes, seed: object, longest: int = 40) -> Iterator[bytes]:
-    """The bytes in pieces of chance lengths."""
+    """Yield the bytes in pieces of random lengths."""
     chance = random.Random(str(seed))  # noqa: S311 - to be repeated, not to be secret
     at = 0
     while at < len(data):
@@ -222,17 +226,17 @@ def cut_at_random(data: bytes, seed: object, longest: int = 40) -> Iterator[byte
 
 
 def bytewise(data: bytes) -> Iterator[bytes]:
-    """The bytes one by one."""
+    """Yield the bytes one by one."""
     return (data[at : at + 1] for at in range(len(data)))
 
 
 def with_crlf(data: bytes) -> bytes:
-    """The same stream with the other line ends."""
+    """Return the same stream with CRLF line ends."""
     return data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
 
 
 def with_between(data: bytes, insert: bytes) -> bytes:
-    """The same stream with something that means nothing after each of its events."""
+    """Return the same stream with ``insert`` (a comment or a keep-alive) after each of its events."""
     mark = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
     return mark + insert + re.sub(rb"\n\r?\n", lambda match: match[0] + insert, data.removeprefix(mark))
 
@@ -244,7 +248,9 @@ _PLAIN = {"message_id": "M", "request_id": "R"}
 
 
 def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool = True) -> Any:
-    """A JSON value with the ids that differ from run to run made plain, and byte offsets left out on request."""
+    """Normalise the ids in a JSON value that differ from run to run; byte offsets are removed on
+    request.
+    """
     names = {} if names is None else names
     if isinstance(value, list | tuple):
         return [plain_ids(item, names, offsets=offsets) for item in value]
@@ -264,8 +270,8 @@ def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool 
     return made
 
 
-def lines_of(heard: Heard, *, offsets: bool = True) -> list[Any]:
-    """What ``events.jsonl`` holds for this."""
+def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
+    """Return the contents of ``events.jsonl`` for this result."""
     names: dict[str, str] = {}
     lines = [plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets) for event in heard.events]
     if heard.error is not None:
@@ -273,8 +279,8 @@ def lines_of(heard: Heard, *, offsets: bool = True) -> list[Any]:
     return lines
 
 
-def fold_of(heard: Heard) -> dict[str, Any]:
-    """What ``folded.json`` holds for this."""
+def fold_of(heard: DecodedReply) -> dict[str, Any]:
+    """Return the contents of ``folded.json`` for this result."""
     reply, error = heard.response, heard.error
     facts: dict[str, Any] = {"error": None if error is None else type(error).__name__}
     if reply is not None:
@@ -292,7 +298,7 @@ def fold_of(heard: Heard) -> dict[str, Any]:
 
 
 def check_case(case: CodecCase, kind: CodecType | None = None) -> None:
-    """Hold a case against a wire's codec; every part it has."""
+    """Test a wire's codec with every part of a case."""
     codec = case.codec(kind)
     checked = 0
     if (rows := case.json("ready.json")) is not None:
@@ -312,8 +318,9 @@ def check_case(case: CodecCase, kind: CodecType | None = None) -> None:
 
 
 def check_wire(case: CodecCase, codec: Codec) -> None:
-    """The request becomes exactly this body, and the same one every time."""
-    check_request(case.request, history=False)  # a history that goes over the wire as it is, whatever tools are offered
+    """Check that the request is encoded to exactly this body, every time."""
+    # a history that can be sent as it is, whatever tools are offered
+    check_request(case.request, history=False)
     text = case.part("wire.json")
     assert text is not None
     expected = msgspec.json.decode(text)
@@ -329,7 +336,7 @@ _objects = JSONDecoder()
 
 
 def _read_texts(value: Any) -> Any:
-    """Return a body with the JSON inside its texts read: the order of keys in arguments and schemas is free."""
+    """Parse the JSON inside a body's strings: the order of keys in arguments and schemas is free."""
     if isinstance(value, dict):
         return {name: _read_texts(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -349,22 +356,22 @@ def _read_texts(value: Any) -> Any:
 
 
 def check_reply(case: CodecCase, codec: Codec) -> None:
-    """The reply becomes exactly these events, however its bytes arrive."""
+    """Check that the reply becomes exactly these events, however its bytes are split."""
     text = case.part("events.jsonl")
     if text is None:
-        raise Violation(f"{case}: there is a reply and no events.jsonl")
+        raise Violation(f"{case}: has a reply but no events.jsonl")
     expected = [msgspec.json.decode(line) for line in text.splitlines()]
     for way, pieces in ways(case).items():
-        moved = way in ("crlf", "comments", "pings")  # then byte offsets differ, and nothing else does
+        moved = way in ("crlf", "comments", "pings")  # byte offsets differ, and nothing else
         heard = decode(codec, case.request, pieces)
         if (folded := case.json("folded.json")) is not None:
-            demand_same(fold_of(heard), folded, f"{case}: what the reply says, fed {way}")
+            demand_same(fold_of(heard), folded, f"{case}: the folded reply, fed {way}")
         wanted = plain_ids(expected, offsets=not moved)
         demand_same(lines_of(heard, offsets=not moved), wanted, f"{case}: the events, fed {way}")
 
 
 def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
-    """The same reply, as it may arrive."""
+    """Return the same reply, split and padded in the ways it may arrive."""
     data = case.reply or b""
     found: dict[str, Iterable[bytes]] = {
         "whole": [data],
@@ -380,16 +387,16 @@ def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
 
 
 def check_error(case: CodecCase, codec: Codec) -> None:
-    """The refusal becomes exactly this error."""
+    """Check that the response becomes exactly this error."""
     expected = case.json("error.json")
     error = find_error(case, codec)
     demand_same(describe(error, expected), expected, f"{case}: the error")
     says = expected.get("says")
-    demand(says is None or says in error.message, f"{case}: the error does not say {says!r} but {error.message!r}")
+    demand(says is None or says in error.message, f"{case}: the error message lacks {says!r}: {error.message!r}")
 
 
 def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
-    """An error, as far as ``expected`` asks for it; ``says`` is compared apart."""
+    """Return the fields of an error that ``expected`` has; ``says`` is compared separately."""
     facts = {
         "error": type(error).__name__,
         "category": error.category,
@@ -402,7 +409,7 @@ def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_error(case: CodecCase, codec: Codec) -> ProviderError:
-    """The error a case leads to."""
+    """Return the error a case leads to."""
     options = case.options
     if case.reply is not None:
         return codec.error(options.status, options.headers, case.reply, options.now)
@@ -411,11 +418,13 @@ def find_error(case: CodecCase, codec: Codec) -> ProviderError:
         codec.encode(case.request)
     except ProviderError as error:
         return error
-    raise Violation(f"{case}: the request was not refused")
+    raise Violation(f"{case}: the request was not rejected")
 
 
 def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = None) -> None:
-    """One readiness check: ``{name, model, quirks, replies: {PATH: {status, body}}, asked, error, category}``."""
+    """Run one readiness check: ``{name, model, quirks, replies: {PATH: {status, body}}, asked,
+    error, category}``.
+    """
     kind = kind or case.kind or CODECS[case.wire]
     quirks = row.get("quirks", case.options.quirks)
     codec = kind.connect(row.get("model", case.options.model), BASE_URL, quirks, Capabilities())
@@ -424,17 +433,17 @@ def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = N
     demand_same(None if error is None else type(error).__name__, row["error"], f"{label}: the error")
     demand_same(None if error is None else error.category, row.get("category"), f"{label}: its category")
     if "asked" in row:
-        demand_same(asked, row["asked"], f"{label}: the paths asked")
+        demand_same(asked, row["asked"], f"{label}: the requested paths")
 
 
 def ask_ready(codec: Codec, replies: dict[str, dict[str, Any]]) -> tuple[list[str], ProviderError | None]:
-    """Drive ``ready()`` by hand; a path without a reply of its own answers 404."""
+    """Drive ``ready()`` by hand; a path without a reply gets a 404."""
     asked: list[str] = []
     questions = codec.ready()
     try:
         question = next(questions)
         while True:
-            demand(question.method == "GET" and not question.body, "ready() asks something other than a plain GET")
+            demand(question.method == "GET" and not question.body, "ready() sends something other than a plain GET")
             parts = urlsplit(question.url)
             asked.append(parts.path)
             answer = replies.get(parts.path, {"status": 404, "body": ""})

@@ -1,4 +1,4 @@
-"""What a live server is asked, check by check. Each returns what it found, or raises how it went wrong."""
+"""The checks for a live server. Each returns what it found, or raises its outcome."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from .server import Server
 
 
 class Failed(Exception):  # noqa: N818 - an outcome, not an error
-    """The server does not do what its wire promises."""
+    """The server does not do what its wire specifies."""
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The server, or its model, does not do this, and can be told not to."""
+    """The server or its model lacks a feature that clients can do without."""
 
 
 class NotApplicable(Exception):  # noqa: N818
-    """There is nothing to be found out here."""
+    """The check cannot be decided here."""
 
 
 class Check(Struct, frozen=True):
-    """One question to a server. ``optional``: a clean refusal is an answer and no failure."""
+    """One check of a server. If it is ``optional``, a clean rejection is not a failure."""
 
     name: str
     title: str
@@ -88,7 +88,7 @@ _TOOL_QUESTION = "What is the weather in Bern right now? Use the tool."
 # --- readiness and text -------------------------------------------------------------------------------
 
 
-@_check("ready.answers", "says whether the model is ready")
+@_check("ready.answers", "reports whether the model is ready")
 async def _ready(server: Server) -> str:
     await server.provider.ready()
     return ""
@@ -118,8 +118,8 @@ async def _turns(server: Server) -> str:
 async def _unicode(server: Server) -> str:
     reply = await server.ask("Repeat: Grüße, 世界, 🙂")
     if "\ufffd" in reply.text and "\ufffd" in (await server.ask("Say hello.")).text:
-        raise NotApplicable("the model writes damaged characters of its own accord")
-    _demand("\ufffd" not in reply.text, "the reply holds damaged characters")
+        raise NotApplicable("the model itself writes damaged characters")
+    _demand("\ufffd" not in reply.text, "the reply contains damaged characters")
     return ""
 
 
@@ -129,7 +129,7 @@ async def _usage(server: Server) -> str:
     _demand(bool(usage.input_tokens), "the tokens of the prompt are missing")
     _demand(bool(usage.output_tokens), "the tokens of the reply are missing")
     total = (usage.input_tokens or 0) + (usage.output_tokens or 0)
-    _demand(usage.total_tokens in (None, total), f"{total} tokens in all, and it reports {usage.total_tokens}")
+    _demand(usage.total_tokens in (None, total), f"{total} tokens in total, but it reports {usage.total_tokens}")
     return ""
 
 
@@ -137,7 +137,7 @@ async def _usage(server: Server) -> str:
 async def _max_tokens(server: Server) -> str:
     reply = await server.ask("Count from one to a hundred in words.", config={"max_tokens": 5})
     used = reply.usage.output_tokens
-    _demand(used is None or used <= 5, f"asked for 5 tokens, it made {used}")
+    _demand(used is None or used <= 5, f"5 tokens were requested, it generated {used}")
     _demand(reply.finish_reason == "length", f"a reply that was cut ended with {reply.finish_raw!r}")
     return ""
 
@@ -152,10 +152,10 @@ async def _stop(server: Server) -> str:
     reply = await server.ask(_QUESTION, config={"stop_sequences": [word]})
     before = whole.split(word)[0]
     if reply.text.strip() == whole.strip():
-        raise Failed("the stop sequence is taken and ignored")
+        raise Failed("the stop sequence is accepted but ignored")
     if not before.startswith(reply.text.rstrip()[:10]):
-        raise NotApplicable("two replies without chance differ, so nothing can be told")
-    _demand(word not in reply.text, "the reply holds the stop sequence it ended at")
+        raise NotApplicable("two replies at temperature 0 differ: inconclusive")
+    _demand(word not in reply.text, "the reply contains the stop sequence it ended at")
     _demand(reply.finish_reason == "stop", f"it ended with {reply.finish_raw!r}")
     return ""
 
@@ -165,19 +165,19 @@ async def _seed(server: Server) -> str:
     config = {"seed": 7, "temperature": 1.0, "max_tokens": 24}
     first, second = [(await server.ask(_QUESTION, config=config)).text for _ in range(2)]
     if first != second:
-        raise Unsupported("the seed is taken, and two replies differ")
+        raise Unsupported("the seed is accepted, but two replies differ")
     return ""
 
 
 @_check("sampling.logprobs", "reports log probabilities", optional=True)
 async def _logprobs(server: Server) -> str:
     if server.wire != "openai":
-        raise NotApplicable(f"not asked for on the {server.wire} wire")
+        raise NotApplicable(f"cannot be requested on the {server.wire} wire")
     reply = await server.ask(_QUESTION, config={"max_tokens": 4, "extras": {"logprobs": True, "top_logprobs": 2}})
     raw = reply.raw if isinstance(reply.raw, dict) else {}
     listed = (raw.get("choices") or [{}])[0].get("logprobs") or {}
     if not (isinstance(listed, dict) and listed.get("content")):
-        raise Unsupported("they are asked for and not there")
+        raise Unsupported("they were requested but are missing")
     return ""
 
 
@@ -191,13 +191,13 @@ async def _stream(server: Server) -> str:
     return ""
 
 
-@_check("stream.incremental", "sends text as it comes")
+@_check("stream.incremental", "sends text as it is generated")
 async def _incremental(server: Server) -> str:
     heard, reply = await server.listen(_QUESTION)
     deltas = [event for event in heard if isinstance(event, TextDelta)]
     if len(reply.text.split()) < 6:
         raise NotApplicable("the reply is too short to tell")
-    _demand(len(deltas) > 2, f"the whole reply came in {len(deltas)} piece(s)")
+    _demand(len(deltas) > 2, f"the complete reply came in {len(deltas)} piece(s)")
     return ""
 
 
@@ -215,7 +215,8 @@ async def _end_mark(server: Server) -> str:
     marks = {
         "openai": (b"[DONE]",),
         "anthropic": (b"message_stop",),
-        "responses": (b"response.completed", b"response.incomplete"),  # the second for a reply that was cut
+        # "incomplete" ends a truncated reply
+        "responses": (b"response.completed", b"response.incomplete"),
         "ollama": (b'"done":true',),
         "cohere": (b"message-end",),
     }
@@ -232,19 +233,19 @@ async def _end_mark(server: Server) -> str:
 async def _stream_usage(server: Server) -> str:
     _, reply = await server.listen(_QUESTION)
     if not reply.usage.output_tokens:
-        raise Unsupported("asked for, and not there")
+        raise Unsupported("requested, but missing")
     return ""
 
 
-@_check("stream.same_text", "says the same in a stream as in a whole reply")
+@_check("stream.same_text", "gives the same text streamed and unstreamed")
 async def _same_text(server: Server) -> str:
     first = (await server.ask(_QUESTION)).text
     streamed = (await server.listen(_QUESTION))[1].text
     if first == streamed:
         return ""
     if (await server.ask(_QUESTION)).text != first:
-        raise NotApplicable("two whole replies without chance differ, too")
-    raise Failed("whole and streamed replies differ, and two whole ones do not")
+        raise NotApplicable("two unstreamed replies at temperature 0 differ: inconclusive")
+    raise Failed("streamed and unstreamed replies differ, but two unstreamed ones do not")
 
 
 # --- tools ---------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ async def _auto(server: Server) -> str:
 @_check("tools.forced", "calls the tool that is forced", optional=True)
 async def _forced(server: Server) -> str:
     reply = await server.ask(_TOOL_QUESTION, tools=[_OTHER, _TOOL], tool_choice=ForceTool(_TOOL.name))
-    _demand(bool(reply.tool_calls), "a forced choice is taken and ignored: there is no call")
+    _demand(bool(reply.tool_calls), "the forced tool choice is accepted but ignored: no call came")
     names = {call.name for call in reply.tool_calls}
     _demand(names == {_TOOL.name}, f"forced {_TOOL.name}, it called {', '.join(sorted(names))}")
     return ""
@@ -270,14 +271,14 @@ async def _forced(server: Server) -> str:
 @_check("tools.required", "calls some tool when one is required", optional=True)
 async def _required(server: Server) -> str:
     reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="required")
-    _demand(bool(reply.tool_calls), "a required call is taken and ignored: there is no call")
+    _demand(bool(reply.tool_calls), "tool_choice=required is accepted but ignored: no call came")
     return ""
 
 
 @_check("tools.none", "calls no tool when none is allowed", optional=True)
 async def _none(server: Server) -> str:
     reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="none")
-    _demand(not reply.tool_calls, "it calls a tool although none is allowed")
+    _demand(not reply.tool_calls, "it called a tool although none is allowed")
     return ""
 
 
@@ -287,7 +288,7 @@ async def _streamed_call(server: Server) -> str:
     if not reply.tool_calls:
         raise Unsupported("no call came")
     ends = [event for event in heard if isinstance(event, ToolUseEnd)]
-    _demand(all(end.intent is not None for end in ends), "a call's arguments did not arrive whole")
+    _demand(all(end.intent is not None for end in ends), "the arguments of a call are incomplete")
     pieces = sum(isinstance(event, ToolUseInputDelta) for event in heard)
     return f"in {pieces} piece(s)"
 
@@ -299,7 +300,7 @@ async def _parallel(server: Server) -> str:
     if len(reply.tool_calls) < 2:
         raise Unsupported(f"{len(reply.tool_calls)} call(s) came where two were asked for")
     ids = [call.id for call in reply.tool_calls]
-    _demand(len(set(ids)) == len(ids), "two calls have one id")
+    _demand(len(set(ids)) == len(ids), "two calls have the same id")
     return ""
 
 
@@ -326,10 +327,10 @@ async def _schema(server: Server) -> str:
         reply = await server.ask("Choose a colour and a small number.", response_schema=schema)
     except StructuredOutputError as error:
         if error.finish_reason == "length":
-            raise NotApplicable("the reply was cut before it was whole; try a larger --max-tokens") from error
-        raise Failed(f"the schema is taken and not kept: {error.error_message}") from error
+            raise NotApplicable("the reply was cut off before it was complete; try a larger --max-tokens") from error
+        raise Failed(f"the schema is accepted but not followed: {error.error_message}") from error
     if reply.structured_path != "native":
-        raise Unsupported("the server refuses a schema")
+        raise Unsupported("the server rejects a schema")
     _demand(isinstance(reply.parsed, dict), "the reply is not an object")
     return ""
 
@@ -346,11 +347,13 @@ _COLOUR = re.compile(r"\b(red|orange|yellow|green|blue|purple|violet|pink|brown|
 
 @_check("images.inline", "sees a picture", optional=True)
 async def _images(server: Server) -> str:
-    """Many a server takes a picture and lets its model guess, so only a model that names what it shows has seen it."""
+    """Ask for the colour of an image. Many servers accept an image and let the model guess, so
+    only a model that names the right colours has seen it.
+    """
     for colour, square in _SQUARES.items():
         said = await _show(server, square)
         if {word.lower() for word in _COLOUR.findall(said)} != {colour}:
-            raise NotApplicable("taken, and nothing shows that it was seen")
+            raise NotApplicable("accepted, but nothing proves that the model saw it")
     return f"it tells {' from '.join(_SQUARES)}"
 
 
@@ -361,14 +364,14 @@ async def _show(server: Server, square: str) -> str:
     except UnavailableError as error:
         if error.status not in (500, 501):
             raise
-        raise Unsupported(f"refused, with {error.status} where 4xx belongs") from error
+        raise Unsupported(f"rejected with status {error.status} instead of 4xx") from error
     return reply.text
 
 
 # --- errors ----------------------------------------------------------------------------------------------
 
 
-@_check("errors.unknown_model", "refuses a model that it does not have")
+@_check("errors.unknown_model", "rejects an unknown model")
 async def _unknown_model(server: Server) -> str:
     try:
         await server.ask_as(model="dragoman-no-such-model")
@@ -377,29 +380,29 @@ async def _unknown_model(server: Server) -> str:
     except UnavailableError:
         raise
     except ProviderError as error:
-        raise Failed(f"refused, and not as an unknown model but as {type(error).__name__}") from error
-    raise Failed("it answers for a model that does not exist, as if it did")
+        raise Failed(f"rejected, but with the wrong error: {type(error).__name__}") from error
+    raise Failed("it answers for a model that does not exist")
 
 
-@_check("errors.malformed", "refuses a body that is not JSON")
+@_check("errors.malformed", "rejects a body that is not JSON")
 async def _malformed(server: Server) -> str:
     reply = await server.post(lambda body: b'{"model": ')
-    _demand(reply.status >= 300, "taken for a request")
+    _demand(reply.status >= 300, "accepted as a request")
     _demand(400 <= reply.status < 500, f"answered with {reply.status}: a client would try again")
-    _demand(bool(server.read_refusal(reply).provider_message), "the refusal says nothing")
+    _demand(bool(server.read_refusal(reply).provider_message), "the error has no message")
     return f"with {reply.status}"
 
 
-@_check("errors.no_messages", "refuses a conversation without messages")
+@_check("errors.no_messages", "rejects a conversation without messages")
 async def _no_messages(server: Server) -> str:
     name = {"gemini": "contents", "responses": "input"}.get(server.wire, "messages")
     reply = await server.post(lambda body: {**body, name: []})
-    _demand(reply.status >= 300, "it answers to nothing")
+    _demand(reply.status >= 300, "it answers an empty list of messages")
     _demand(400 <= reply.status < 500, f"answered with {reply.status}: a client would try again")
     return f"with {reply.status}"
 
 
-@_check("errors.key", "refuses a wrong key")
+@_check("errors.key", "rejects a wrong key")
 async def _key(server: Server) -> str:
     if not server.has_key:
         raise NotApplicable("no key was given")
@@ -407,26 +410,27 @@ async def _key(server: Server) -> str:
         await server.ask_as(key="dragoman-check-wrong-key")
     except AuthenticationError:
         return ""
-    raise Failed("it answers whatever the key")
+    raise Failed("it accepts any key")
 
 
-@_check("limits.context", "refuses a prompt longer than its window", optional=True)
+@_check("limits.context", "rejects a prompt longer than its window", optional=True)
 async def _context(server: Server) -> str:
     if server.window is None:
-        raise NotApplicable("the server does not tell its window; give it with --context")
+        raise NotApplicable("the server does not report its context window; give it with --context")
     if server.window > 40_000:
-        raise NotApplicable(f"a window of {server.window} tokens is too long to be filled in a check")
+        raise NotApplicable(f"a window of {server.window} tokens is too large to fill in a check")
     prompt = "sea " * (server.window + server.window // 4)
     try:
         await server.ask(prompt, config={"max_tokens": 4})
     except ContextOverflowError:
         return f"refused beyond {server.window} tokens"
     except InvalidRequestError as error:
-        raise Failed(f"refused, and not as too long but as {type(error).__name__}") from error
-    raise Failed(f"more than {server.window} tokens are taken: the prompt is cut in silence")
+        raise Failed(f"rejected, but with the wrong error: {type(error).__name__}") from error
+    raise Failed(f"more than {server.window} tokens are accepted: the server truncates the prompt without an error")
 
 
-# --- many, and none ------------------------------------------------------------------------------------
+# --- concurrency and cancellation
+# ----------------------------------------------------------------------
 
 
 @_check("concurrency.four", "answers four calls at once")
@@ -438,7 +442,9 @@ async def _four(server: Server) -> str:
 
 @_check("cancel.stops", "stops when the client hangs up", optional=True)
 async def _cancel(server: Server) -> str:
-    """Nobody tells us; but a server that goes on generating is slow for the next, and slow every time."""
+    """Measure whether a server stops generating after the client hangs up: if not, the next call
+    is much slower.
+    """
     for _ in range(3):
         before = min([await _timed(_short_answer(server)) for _ in range(3)])
         for _ in range(4):
@@ -467,4 +473,4 @@ async def _timed(call: Awaitable[Response]) -> float:
 
 
 REFUSALS = (UnsupportedFeatureError, UnsupportedContentError, InvalidRequestError)
-"""The errors by which a server says that it does not do something."""
+"""The errors with which a server reports that it lacks a feature."""

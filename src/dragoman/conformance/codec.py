@@ -1,4 +1,4 @@
-"""What every codec owes, whatever its wire: rules that need no recorded reply."""
+"""Rules that every codec must keep, whatever its wire. They need no recorded reply."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Check = Callable[[Codec], None]
 
 @dataclass(frozen=True)
 class CodecRule:
-    """One rule that every codec must keep. ``run(MyCodec)`` holds it against one."""
+    """One rule that every codec must keep. ``run(MyCodec)`` tests a codec with it."""
 
     name: str
     check: Check
@@ -44,7 +44,7 @@ class CodecRule:
         return self.name
 
     def run(self, codec: CodecType | None = None) -> None:
-        """Hold the rule against a codec; ``Violation`` says how it is broken."""
+        """Test a codec with the rule; ``Violation`` describes how it is broken."""
         kind = codec or self.kind
         try:
             self.check(kind.connect(MODEL, BASE_URL, None, Capabilities()))
@@ -56,15 +56,15 @@ class CodecRule:
 
 
 def _same_request_same_bytes(codec: Codec) -> None:
-    """A provider's prompt cache hits only on equal bytes."""
+    """Check that equal requests give equal bytes, since prompt caches match bytes."""
     plain = plain_request(stream=True)
     for request in (plain, replace(plain, tools=(_TOOL,), tool_choice="auto")):
         kept = msgspec.json.encode(request)
         try:
             first, second = codec.encode(request), codec.encode(request)
         except ProviderError:
-            demand(bool(request.tools), "it refuses a plain request")
-            continue  # a wire may be without tools
+            demand(bool(request.tools), "it rejects a plain request")
+            continue  # a wire may lack tools
         demand(first.http == second.http, "two encodings of one request differ")
         demand(msgspec.json.encode(request) == kept, "encoding changed the request")
 
@@ -79,11 +79,11 @@ def _a_post_of_json(codec: Codec) -> None:
         demand(isinstance(msgspec.json.decode(http.body), dict), "the body is not a JSON object")
 
 
-def _asks_for_what_it_says(codec: Codec) -> None:
+def _sends_model_text_and_stream(codec: Codec) -> None:
     plain, streamed = [codec.encode(plain_request(stream=stream)).http for stream in (False, True)]
-    demand((plain.url, plain.body) != (streamed.url, streamed.body), "a stream is asked for as a whole reply is")
+    demand((plain.url, plain.body) != (streamed.url, streamed.body), "a streamed request equals an unstreamed one")
     demand(MODEL.encode() in plain.body or MODEL in plain.url, "the model is not named")
-    demand(b"Hello" in plain.body, "what the user says is not sent")
+    demand(b"Hello" in plain.body, "the user's message is not sent")
 
 
 def _nothing_unset_is_sent(codec: Codec) -> None:
@@ -113,8 +113,8 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def _nothing_is_dropped_in_silence(codec: Codec) -> None:
-    """Sent, refused or noted: there is no fourth outcome."""
+def _every_setting_is_sent_or_noted(codec: Codec) -> None:
+    """Check that every setting is sent, rejected or noted as a loss."""
     plain = plain_request(stream=False)
     without = codec.encode(plain)
     for name, value in _SETTINGS.items():
@@ -136,7 +136,7 @@ def _demand_outcome(codec: Codec, asked: Request, without: Encoded, what: str) -
     except ProviderError:
         return
     sent = encoded.http.body != without.http.body or encoded.http.url != without.http.url
-    demand(sent or bool(encoded.notes), f"{what} is neither sent, nor refused, nor noted")
+    demand(sent or bool(encoded.notes), f"{what} is neither sent, nor rejected, nor noted")
 
 
 def _the_key_is_in_headers_alone(codec: Codec) -> None:
@@ -155,7 +155,7 @@ _STATUSES: dict[int, type[ProviderError]] = {
     429: RateLimitError,
     500: UnavailableError,
     502: UnavailableError,
-    503: ProviderError,  # "still loading" has an error of its own on some wires
+    503: ProviderError,  # some wires map "still loading" to its own error class
     529: OverloadedError,
 }
 _BODIES = [
@@ -175,7 +175,7 @@ def _statuses_decide(codec: Codec) -> None:
             error = codec.error(status, {"retry-after": "7"}, body)
             said = f"{status} with {body[:20]!r} is {type(error).__name__}"
             demand(isinstance(error, kind), f"{said}, not {kind.__name__}")
-            demand(status != 403 or not error.transient, f"{said}, which is tried again")
+            demand(status != 403 or not error.transient, f"{said}, which is retried")
             demand_same(error.status, status, f"{said}: its status")
             if kind is RateLimitError and not isinstance(error, QuotaExceededError):
                 demand_same(error.retry_after, 7.0, f"{said}: retry_after")
@@ -184,7 +184,7 @@ def _statuses_decide(codec: Codec) -> None:
 def _errors_hide_keys(codec: Codec) -> None:
     body = msgspec.json.encode({"error": {"message": f"Incorrect API key provided: {_KEY}", "code": "invalid_api_key"}})
     error = codec.error(401, {"authorization": f"Bearer {_KEY}"}, body)
-    demand(_KEY not in str(error) + repr(error) + str(error.headers), "an error shows the key it was refused with")
+    demand(_KEY not in str(error) + repr(error) + str(error.headers), "an error contains the rejected key")
 
 
 _SHAPES = [
@@ -207,7 +207,7 @@ _SHAPES = [
 ]
 
 
-def _nothing_readable_is_no_success(codec: Codec) -> None:
+def _garbage_is_an_error(codec: Codec) -> None:
     dice = random.Random("conformance")  # noqa: S311 - to be repeated, not to be secret
     noise = [dice.randbytes(dice.randint(1, 200)) for _ in range(30)]
     for stream in (False, True):
@@ -224,7 +224,7 @@ def _demand_failure(codec: Codec, request: Request, pieces: list[bytes]) -> None
         raise Violation(f"{shown!r} breaks a rule of the stream: {error}") from error
     except Exception as error:
         raise Violation(f"{shown!r} lets {type(error).__name__} escape from the decoder") from error
-    demand(heard.error is not None, f"{shown!r} is taken for a whole reply")
+    demand(heard.error is not None, f"{shown!r} is accepted as a complete reply")
 
 
 # --- readiness --------------------------------------------------------------------------------------
@@ -233,12 +233,12 @@ def _demand_failure(codec: Codec, request: Request, pieces: list[bytes]) -> None
 def _ready_asks_for_nothing_billed(codec: Codec) -> None:
     for status, body in [(200, b"{}"), (200, b"oops"), (404, b""), (401, b""), (503, b"{}"), (500, b"<html>")]:
         error = _drive_ready(codec, HttpReply(status, {}, body))
-        said = f"when all answers are {status} {body!r}, ready()"
+        said = f"when every response is {status} {body!r}, ready()"
         if status == 401:
-            demand(isinstance(error, AuthenticationError), f"{said} does not say that the key is wrong")
+            demand(isinstance(error, AuthenticationError), f"{said} does not report that the key is wrong")
         elif status >= 500:
             demand(isinstance(error, ProviderError), f"{said} finds the model ready")
-            demand(error is None or error.transient, f"{said} raises an error that does not pass")
+            demand(error is None or error.transient, f"{said} raises an error that is not transient")
 
 
 def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
@@ -246,13 +246,13 @@ def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
     try:
         question = next(questions)
         for _ in range(20):
-            demand(question.method == "GET" and not question.body, "ready() asks something other than a plain GET")
+            demand(question.method == "GET" and not question.body, "ready() sends something other than a plain GET")
             question = questions.send(answer)
     except StopIteration:
         return None
     except ProviderError as error:
         return error
-    raise Violation("ready() asks without end")
+    raise Violation("ready() never stops sending requests")
 
 
 def _learns_only_from_refusals_it_knows(codec: Codec) -> None:
@@ -262,19 +262,19 @@ def _learns_only_from_refusals_it_knows(codec: Codec) -> None:
         RateLimitError("slow", status=429),
         InvalidRequestError("what"),
     ):
-        demand(codec.learn(error, request) is None, f"it means to have learned something from {type(error).__name__}")
+        demand(codec.learn(error, request) is None, f"it learned something from {type(error).__name__}")
 
 
 RULES: dict[str, Check] = {
     "encode.same-request-same-bytes": _same_request_same_bytes,
     "encode.a-post-of-json": _a_post_of_json,
-    "encode.asks-for-what-it-says": _asks_for_what_it_says,
+    "encode.asks-for-what-it-says": _sends_model_text_and_stream,
     "encode.nothing-unset-is-sent": _nothing_unset_is_sent,
-    "encode.nothing-is-dropped-in-silence": _nothing_is_dropped_in_silence,
+    "encode.nothing-is-dropped-in-silence": _every_setting_is_sent_or_noted,
     "keys.in-headers-alone": _the_key_is_in_headers_alone,
     "keys.hidden-in-errors": _errors_hide_keys,
     "errors.statuses-decide": _statuses_decide,
-    "decode.nothing-readable-is-no-success": _nothing_readable_is_no_success,
+    "decode.nothing-readable-is-no-success": _garbage_is_an_error,
     "ready.asks-for-nothing-billed": _ready_asks_for_nothing_billed,
     "learn.only-from-refusals-it-knows": _learns_only_from_refusals_it_knows,
 }

@@ -56,14 +56,14 @@ from .provider import Factory, Kit, ProviderCase, Spy
 from .violation import Violation, demand, demand_same
 
 _FINISHES = get_args(FinishReason)
-# One red dot: the smallest PNG there is.
+# One red dot, the smallest possible PNG.
 _DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 
 Check = Callable[[Kit], Awaitable[None]]
 
 
 def build_cases(kit: Kit) -> list[ProviderCase]:
-    """The cases that the kit's switches leave."""
+    """Return the cases that the kit's settings enable."""
     checks: dict[str, Check] = dict(_ALWAYS)
     for flag, unless_known, wanted, refused in _SWITCHED:
         checks |= wanted if kit.allows(flag, unless_known=unless_known) else {}
@@ -73,14 +73,15 @@ def build_cases(kit: Kit) -> list[ProviderCase]:
     for kind, factory in kit.unready.items():
         checks[f"ready.{kind.__name__}"] = partial(_is_not_ready, kind=kind, factory=factory)
     if kit.breaking is not None:
-        checks["streams.break-off-well"] = partial(_breaks_off_well, factory=kit.breaking)
+        checks["streams.break-off-well"] = partial(_reports_a_broken_stream, factory=kit.breaking)
     return [ProviderCase(name, check, kit) for name, check in checks.items()]
 
 
-# --- what is heard ----------------------------------------------------------------------------------
+# --- reading events
+# ---------------------------------------------------------------------------------
 
 
-async def _listen(stream: EventStream) -> list[Event]:
+async def _read_events(stream: EventStream) -> list[Event]:
     heard = [event async for event in stream]
     _demand_rules(heard)
     return heard
@@ -93,7 +94,7 @@ def _demand_rules(events: list[Event]) -> None:
         raise Violation(f"the stream breaks a rule: {error}") from error
 
 
-async def _heard_and_raised(stream: EventStream) -> tuple[list[Event], ProviderError | None]:
+async def _read_until_error(stream: EventStream) -> tuple[list[Event], ProviderError | None]:
     heard: list[Event] = []
     try:
         async for event in stream:
@@ -105,26 +106,26 @@ async def _heard_and_raised(stream: EventStream) -> tuple[list[Event], ProviderE
 
 @contextlib.asynccontextmanager
 async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
-    """Something is refused with one of these errors, before anything is sent."""
+    """Expect one of these errors, raised before anything is sent."""
     try:
         yield
     except ProviderError as error:
         named = " or ".join([kind.__name__ for kind in kinds])
-        demand(isinstance(error, kinds), f"{what}: refused with {type(error).__name__}, not {named}")
-        demand(error.status is None, f"{what}: refused by the server, not before the wire")
+        demand(isinstance(error, kinds), f"{what}: rejected with {type(error).__name__}, not {named}")
+        demand(error.status is None, f"{what}: rejected by the server, not before sending")
         return
-    raise Violation(f"{what}: not refused")
+    raise Violation(f"{what}: not rejected")
 
 
 # --- shape ------------------------------------------------------------------------------------------
 
 
-async def _says_what_it_is(kit: Kit) -> None:
+async def _describes_itself(kit: Kit) -> None:
     async with kit.open() as provider:
         demand(bool(provider.name) and isinstance(provider.name, str), "name is empty")
         demand(bool(provider.model) and isinstance(provider.model, str), "model is empty")
-        demand(isinstance(provider.capabilities, Capabilities), "capabilities is no Capabilities")
-        demand("sk-" not in repr(provider), "repr() shows something like a key")
+        demand(isinstance(provider.capabilities, Capabilities), "capabilities is not a Capabilities")
+        demand("sk-" not in repr(provider), "repr() contains something like a key")
 
 
 async def _answers_with_a_response(kit: Kit) -> None:
@@ -132,14 +133,14 @@ async def _answers_with_a_response(kit: Kit) -> None:
         reply = await provider.complete(kit.prompt, config=kit.config)
         _demand_response(reply)
         demand(bool(reply.text.strip()), "the reply has no text")
-        demand(reply.parsed is None, "parsed is set, and no schema was asked for")
+        demand(reply.parsed is None, "parsed is set, but no schema was given")
         demand(reply.finish_reason in ("stop", "length"), f"a plain reply ended with {reply.finish_reason}")
         demand_same(reply.provider, provider.name, "the reply's provider")
 
 
 def _demand_response(reply: Any) -> None:
     demand(isinstance(reply, Response), f"complete() returned {type(reply).__name__}")
-    demand(isinstance(reply.message, Assistant), "message is no Assistant")
+    demand(isinstance(reply.message, Assistant), "message is not an Assistant")
     demand(reply.finish_reason in _FINISHES, f"finish_reason is {reply.finish_reason!r}")
     demand(bool(reply.request_id), "request_id is empty")
     demand(bool(reply.model), "model is empty")
@@ -151,7 +152,7 @@ def _demand_usage(usage: Usage) -> None:
         value = getattr(usage, name)
         if name.endswith("_tokens") and value is not None:
             is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-            demand(is_count, f"usage.{name} is {value!r}: neither a count nor None")
+            demand(is_count, f"usage.{name} is {value!r}: neither a non-negative integer nor None")
     for part, whole in (("cached_input_tokens", "input_tokens"), ("reasoning_tokens", "output_tokens")):
         some, of_all = getattr(usage, part), getattr(usage, whole)
         demand(
@@ -173,15 +174,15 @@ async def _takes_every_form(kit: Kit) -> None:
             demand(isinstance(reply, Response), f"{type(form).__name__} was not answered")
 
 
-async def _leaves_arguments_alone(kit: Kit) -> None:
+async def _does_not_change_arguments(kit: Kit) -> None:
     messages: list[Any] = [{"role": "user", "content": kit.prompt}]
     config: ConfigRecord = {"max_tokens": kit.config.max_tokens or 64, "extras": {}}
     kept = copy.deepcopy((messages, config))
     async with kit.open() as provider:
         await provider.complete(messages, config=config)
         if kit.allows("supports_streaming"):
-            await _listen(provider.stream(messages, config=config))
-    demand_same([messages, config], list(kept), "the caller's own lists and mappings were changed")
+            await _read_events(provider.stream(messages, config=config))
+    demand_same([messages, config], list(kept), "the caller's lists and mappings were changed")
 
 
 async def _closes_twice(kit: Kit) -> None:
@@ -199,16 +200,16 @@ _WRONG: dict[str, dict[str, Any]] = {
     "a result without a call": {"messages": [User("a"), ToolResult("none", "x")]},
     "two tools of one name": {"tools": [Tool("a"), Tool("a")]},
     "a tool without a name": {"tools": [Tool("")]},
-    "parameters that are no schema": {"tools": [Tool("a", "", {"type": 3})]},
+    "parameters that are not a schema": {"tools": [Tool("a", "", {"type": 3})]},
     "a forced tool that is not offered": {"tools": [Tool("a")], "tool_choice": ForceTool("b")},
     "a required call without tools": {"tool_choice": "required"},
-    "a schema that is no object": {"response_schema": {"type": "array"}},
-    "a temperature that is no number": {"config": {"temperature": float("nan")}},
+    "a schema that is not an object": {"response_schema": {"type": "array"}},
+    "a temperature that is not a number": {"config": {"temperature": float("nan")}},
     "a setting that does not exist": {"config": {"temprature": 1}},
 }
 
 
-async def _refuses_what_is_wrong(kit: Kit) -> None:
+async def _rejects_invalid_requests(kit: Kit) -> None:
     async with kit.open() as provider:
         spy = Spy(provider)
         for what, wrong in _WRONG.items():
@@ -216,12 +217,12 @@ async def _refuses_what_is_wrong(kit: Kit) -> None:
             async with _refused(InvalidRequestError, what=what):
                 await _call_either(provider.complete, given)
             async with _refused(InvalidRequestError, what=f"{what}, streamed"):
-                await _listen(await _call_either(provider.stream, given))
-        demand_same(spy.calls, 0, "calls that reached the model although the request is wrong")
+                await _read_events(await _call_either(provider.stream, given))
+        demand_same(spy.calls, 0, "calls that reached the model although the request is invalid")
 
 
 async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """A ``ValueError`` is a refusal, too, when it is about the caller's own words."""
+    """Call a method; a ``ValueError`` about the caller's arguments also counts as a rejection."""
     try:
         made = method(**given)
         return await made if asyncio.iscoroutine(made) else made
@@ -239,12 +240,12 @@ async def _fails_with(kit: Kit, *, kind: type[ProviderError], factory: Factory) 
         except ProviderError as error:
             _demand_error(error, kind, provider)
         else:
-            raise Violation(f"complete() was to raise {kind.__name__}, and returned")
+            raise Violation(f"complete() returned instead of raising {kind.__name__}")
     async with kit.open(factory) as provider:
-        heard, raised = await _heard_and_raised(provider.stream(kit.prompt, config=kit.config))
+        heard, raised = await _read_until_error(provider.stream(kit.prompt, config=kit.config))
         _demand_rules(heard)
         if raised is None:
-            raise Violation(f"stream() was to raise {kind.__name__}, and ended")
+            raise Violation(f"stream() ended instead of raising {kind.__name__}")
         _demand_error(raised, kind, provider)
 
 
@@ -252,21 +253,21 @@ def _demand_error(error: ProviderError, kind: type[ProviderError], provider: Pro
     demand(type(error) is kind, f"it raised {type(error).__name__}, not {kind.__name__}")
     demand_same(error.provider, provider.name, "the error's provider")
     demand_same(error.model, provider.model, "the error's model")
-    demand(bool(error.request_id), "the error does not say which request it belongs to")
-    demand(bool(str(error)), "the error says nothing")
+    demand(bool(error.request_id), "the error has no request_id")
+    demand(bool(str(error)), "the error has no message")
 
 
-async def _breaks_off_well(kit: Kit, *, factory: Factory) -> None:
+async def _reports_a_broken_stream(kit: Kit, *, factory: Factory) -> None:
     async with kit.open(factory) as provider:
-        heard, raised = await _heard_and_raised(provider.stream(kit.prompt, config=kit.config))
+        heard, raised = await _read_until_error(provider.stream(kit.prompt, config=kit.config))
         demand(bool(heard), "nothing came before it broke off")
         _demand_rules(heard)
-        demand(raised is not None, "a reply that broke off was taken for a whole one")
+        demand(raised is not None, "a reply that broke off counted as complete")
         demand_same(fold(heard).finish_reason, "error", "the finish reason of a reply that broke off")
         partly: Any = getattr(raised, "response", None)
         if partly is None:
-            raise Violation("the error does not carry what had arrived")
-        demand_same(partly.text, fold(heard).text, "what the error carries")
+            raise Violation("the error lacks the partial response")
+        demand_same(partly.text, fold(heard).text, "the partial response of the error")
 
 
 # --- streams ------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ async def _breaks_off_well(kit: Kit, *, factory: Factory) -> None:
 
 async def _streams_keep_the_rules(kit: Kit) -> None:
     async with kit.open() as provider:
-        heard = await _listen(provider.stream(kit.prompt, config=kit.config))
+        heard = await _read_events(provider.stream(kit.prompt, config=kit.config))
         demand(bool(heard), "the stream ended without an event and without an error")
         demand(isinstance(heard[0], MessageStart), "the first event is not message.start")
         demand(isinstance(heard[-1], MessageComplete), "the last event is not message.complete")
@@ -284,48 +285,48 @@ async def _streams_keep_the_rules(kit: Kit) -> None:
 async def _a_stream_folds_to_its_response(kit: Kit) -> None:
     async with kit.open() as provider:
         async with provider.stream(kit.prompt, config=kit.config) as stream:
-            demand(not stream.ended, "response is there before the reply is")
-            heard = await _listen(stream)
-        demand(stream.ended, "response is not there after the end")
+            demand(not stream.ended, "the stream counts as ended before its end")
+            heard = await _read_events(stream)
+        demand(stream.ended, "the stream does not count as ended after its end")
         reply = stream.response
         _demand_response(reply)
         demand_same(reply.message, fold(heard).message, "the stream's response and the fold of its events")
         demand_same(reply.usage, fold(heard).usage, "their usage")
 
 
-async def _a_stream_can_be_left(kit: Kit) -> None:
+async def _a_stream_can_be_abandoned(kit: Kit) -> None:
     async with kit.open() as provider:
         async with provider.stream(kit.prompt, config=kit.config) as stream:
             await anext(stream)
-        demand(not await provider.cancel(stream.request_id), "a stream that was left is still in flight")
-        await _listen(provider.stream(kit.prompt, config=kit.config))
+        demand(not await provider.cancel(stream.request_id), "an abandoned stream is still in flight")
+        await _read_events(provider.stream(kit.prompt, config=kit.config))
 
 
 async def _is_known_not_to_stream(kit: Kit) -> None:
     async with kit.open() as provider, _refused(UnsupportedFeatureError, what="a stream"):
-        await _listen(provider.stream(kit.prompt, config=kit.config))
+        await _read_events(provider.stream(kit.prompt, config=kit.config))
 
 
 # --- cancelling ---------------------------------------------------------------------------------------
 
 
-async def _a_stream_ends_well_when_cancelled(kit: Kit) -> None:
+async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
     async with kit.open() as provider:
         stream = provider.stream(kit.prompt, config=kit.config)
         heard = [await anext(stream)]
-        demand(await stream.cancel(), "cancel() of a running stream answered False")
+        demand(await stream.cancel(), "cancel() of a running stream returned False")
         heard += [event async for event in stream]
         _demand_rules(heard)
         demand_same(fold(heard).finish_reason, "cancelled", "the finish reason")
-        demand(not await stream.cancel(), "a second cancel() answered True")
-        demand(not await provider.cancel(stream.request_id), "cancel() of a finished call answered True")
+        demand(not await stream.cancel(), "a second cancel() returned True")
+        demand(not await provider.cancel(stream.request_id), "cancel() of a finished call returned True")
 
 
 async def _cancelling_nothing_is_false(kit: Kit) -> None:
     async with kit.open() as provider:
-        demand(not await provider.cancel("01ARZ3NDEKTSV4RRFFQ69G5FAV"), "cancel() of an unknown id answered True")
+        demand(not await provider.cancel("01ARZ3NDEKTSV4RRFFQ69G5FAV"), "cancel() of an unknown id returned True")
         reply = await provider.complete(kit.prompt, config=kit.config)
-        demand(not await provider.cancel(str(reply.request_id)), "cancel() of a finished call answered True")
+        demand(not await provider.cancel(str(reply.request_id)), "cancel() of a finished call returned True")
 
 
 async def _a_call_can_be_cancelled(kit: Kit) -> None:
@@ -339,9 +340,9 @@ async def _a_call_can_be_cancelled(kit: Kit) -> None:
         try:
             await task
         except CallCancelledError:
-            demand(cancelled, "it raised CallCancelledError, and nobody cancelled it")
+            demand(cancelled, "it raised CallCancelledError without being cancelled")
         else:
-            demand(not cancelled, "cancel() answered True, and complete() returned")
+            demand(not cancelled, "cancel() returned True, but complete() returned a reply")
         await provider.complete(kit.prompt, config=kit.config)
 
 
@@ -371,17 +372,17 @@ async def _started(provider: Provider, kit: Kit) -> None:
 async def _ids_are_the_callers(kit: Kit) -> None:
     async with kit.open() as provider:
         name = new_ulid()
-        heard = await _listen(provider.stream(kit.prompt, config=kit.config, request_id=name))
-        demand({event.request_id for event in heard} == {name}, "events do not bear the request_id that was given")
+        heard = await _read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
+        demand({event.request_id for event in heard} == {name}, "events do not have the given request_id")
         reply = await provider.complete(kit.prompt, config=kit.config, request_id=name)
         demand_same(reply.request_id, name, "the reply's request_id")
 
 
 async def _ids_differ(kit: Kit) -> None:
     async with kit.open() as provider:
-        calls = [await _listen(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)]
-        demand(len({events[0].request_id for events in calls}) == 3, "two calls have one request_id")
-        demand(len({events[0].message_id for events in calls}) == 3, "two replies have one message_id")
+        calls = [await _read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)]
+        demand(len({events[0].request_id for events in calls}) == 3, "two calls have the same request_id")
+        demand(len({events[0].message_id for events in calls}) == 3, "two replies have the same message_id")
 
 
 async def _an_id_is_in_flight_once(kit: Kit) -> None:
@@ -400,7 +401,7 @@ async def _takes_a_system(kit: Kit) -> None:
         demand(bool(reply.text.strip()), "the reply has no text")
 
 
-async def _refuses_a_system(kit: Kit) -> None:
+async def _rejects_a_system(kit: Kit) -> None:
     async with kit.open() as provider, _refused(UnsupportedFeatureError, what="a system prompt"):
         await provider.complete([System("Be terse."), User(kit.prompt)], config=kit.config)
 
@@ -411,10 +412,10 @@ _PICTURE = User([Text("What colour is this?"), Image(Inline(_DOT), "image/png")]
 async def _sees_images(kit: Kit) -> None:
     async with kit.open() as provider:
         reply = await provider.complete([_PICTURE], config=kit.config)
-        demand(bool(reply.text.strip()), "the reply to a picture has no text")
+        demand(bool(reply.text.strip()), "the reply to an image has no text")
 
 
-async def _refuses_images(kit: Kit) -> None:
+async def _rejects_images(kit: Kit) -> None:
     async with kit.open() as provider, _refused(UnsupportedContentError, what="an image"):
         await provider.complete([_PICTURE], config=kit.config)
 
@@ -422,14 +423,14 @@ async def _refuses_images(kit: Kit) -> None:
 # --- tools ----------------------------------------------------------------------------------------------
 
 
-async def _proposes_and_no_more(kit: Kit) -> None:
+async def _proposes_intents_only(kit: Kit) -> None:
     async with kit.open() as provider:
         stream = provider.stream(
             kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
         )  # fmt: skip
-        heard = await _listen(stream)
+        heard = await _read_events(stream)
         ends = [event for event in heard if isinstance(event, ToolUseEnd)]
-        demand(bool(ends), "the tool was forced, and no call came")
+        demand(bool(ends), "the tool was forced, but no call came")
         for end in ends:
             if end.intent is None:
                 raise Violation(f"a call came without an intent: {end.problem}: {end.detail}")
@@ -450,7 +451,7 @@ async def _both_ways_propose(kit: Kit) -> None:
         reply = await provider.complete(
             kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
         )  # fmt: skip
-        demand(bool(reply.tool_calls), "the tool was forced, and complete() brought no call")
+        demand(bool(reply.tool_calls), "the tool was forced, but complete() returned no call")
         for call in reply.tool_calls:
             demand(bool(call.id), "a call has no id")
             demand(isinstance(call.arguments, dict), "a call's arguments are not a mapping")
@@ -461,10 +462,10 @@ async def _ids_of_calls_are_one(kit: Kit) -> None:
         stream = provider.stream(
             kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
         )  # fmt: skip
-        heard = await _listen(stream)
+        heard = await _read_events(stream)
         begun = [event.tool_use_id for event in heard if isinstance(event, ToolUseStart)]
         final = [block.id for block in fold(heard).message.content if isinstance(block, ToolCall)]
-        demand(len(set(begun)) == len(begun), "two calls have one id")
+        demand(len(set(begun)) == len(begun), "two calls have the same id")
         demand_same(final, begun, "the ids of calls at their start and in the final content")
 
 
@@ -480,7 +481,7 @@ async def _takes_results(kit: Kit) -> None:
         demand(isinstance(second, Response), "the results of a call were not answered")
 
 
-async def _refuses_tools(kit: Kit) -> None:
+async def _rejects_tools(kit: Kit) -> None:
     async with kit.open() as provider, _refused(UnsupportedFeatureError, what="tools"):
         await provider.complete(kit.tool_prompt, [kit.tool], config=kit.config)
 
@@ -494,16 +495,16 @@ async def _parses_what_was_asked_for(kit: Kit) -> None:
         reply = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=schema)
         _demand_parsed(reply, schema)
         async with provider.stream(kit.schema_prompt, config=kit.config, response_schema=schema) as stream:
-            await _listen(stream)
+            await _read_events(stream)
         _demand_parsed(stream.response, schema)
 
 
 def _demand_parsed(reply: Response | None, schema: Mapping[str, Any]) -> None:
     parsed = None if reply is None else reply.parsed
-    demand(parsed is not None, "parsed is empty, and a schema was asked for")
+    demand(parsed is not None, "parsed is empty, but a schema was given")
     wrong = first_error(compile_schema(dict(schema), "schema"), parsed)
     demand(wrong is None, f"parsed violates the schema: {wrong}")
-    demand(bool(reply and reply.structured_path), "structured_path does not say how it was asked for")
+    demand(bool(reply and reply.structured_path), "structured_path is not set")
 
 
 async def _parses_into_a_type(kit: Kit) -> None:
@@ -511,9 +512,9 @@ async def _parses_into_a_type(kit: Kit) -> None:
     kind = msgspec.defstruct("Asked", fields)
     async with kit.open() as provider:
         plain = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=dict(kit.schema))
-        demand(isinstance(plain.parsed, dict), "parsed of a schema is no mapping")
+        demand(isinstance(plain.parsed, dict), "parsed of a schema is not a mapping")
         typed = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=kind)
-        demand(isinstance(typed.parsed, kind), "parsed of a type is no instance of it")
+        demand(isinstance(typed.parsed, kind), "parsed of a type is not an instance of it")
 
 
 # --- readiness, concurrency -----------------------------------------------------------------------------
@@ -523,7 +524,7 @@ async def _ready_costs_nothing(kit: Kit) -> None:
     async with kit.open() as provider:
         spy = Spy(provider)
         answer: Any = await provider.ready()  # type: ignore[func-returns-value]
-        demand(answer is None, "ready() returned something; it returns or raises")
+        demand(answer is None, "ready() must return None or raise")
         demand_same(spy.calls, 0, "calls to the model that ready() made")
 
 
@@ -534,22 +535,22 @@ async def _is_not_ready(kit: Kit, *, kind: type[ProviderError], factory: Factory
         except ProviderError as error:
             demand(type(error) is kind, f"ready() raised {type(error).__name__}, not {kind.__name__}")
         else:
-            raise Violation(f"ready() was to raise {kind.__name__}, and returned")
+            raise Violation(f"ready() returned instead of raising {kind.__name__}")
 
 
 async def _many_at_once(kit: Kit) -> None:
     async with kit.open() as provider:
         names = [new_ulid() for _ in range(kit.at_once)]
-        calls = [_listen(provider.stream(kit.prompt, config=kit.config, request_id=name)) for name in names]
+        calls = [_read_events(provider.stream(kit.prompt, config=kit.config, request_id=name)) for name in names]
         for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
-            demand({event.request_id for event in heard} == {name}, "events of one call came with another's id")
+            demand({event.request_id for event in heard} == {name}, "events of one call have another call's id")
 
 
 async def _calls_do_not_wait_for_each_other(kit: Kit) -> None:
-    """One stream stays open while another runs from its beginning to its end."""
+    """Keep one stream open while another runs from beginning to end."""
     async with kit.open() as provider, provider.stream(kit.prompt, config=kit.config) as waiting:
         await anext(waiting)
-        await _listen(provider.stream(kit.prompt, config=kit.config))
+        await _read_events(provider.stream(kit.prompt, config=kit.config))
         heard = [event async for event in waiting]
         demand(isinstance(heard[-1], MessageComplete), "the first of two streams did not end")
 
@@ -564,12 +565,12 @@ async def _settings_are_one_calls(kit: Kit) -> None:
 
 
 _ALWAYS: dict[str, Check] = {
-    "shape.says-what-it-is": _says_what_it_is,
+    "shape.says-what-it-is": _describes_itself,
     "shape.answers-with-a-response": _answers_with_a_response,
     "shape.takes-every-form": _takes_every_form,
-    "shape.leaves-arguments-alone": _leaves_arguments_alone,
+    "shape.leaves-arguments-alone": _does_not_change_arguments,
     "shape.closes-twice": _closes_twice,
-    "validation.refuses-what-is-wrong": _refuses_what_is_wrong,
+    "validation.refuses-what-is-wrong": _rejects_invalid_requests,
     "cancel.nothing-is-false": _cancelling_nothing_is_false,
     "cancel.a-call": _a_call_can_be_cancelled,
     "ready.costs-nothing": _ready_costs_nothing,
@@ -578,8 +579,8 @@ _ALWAYS: dict[str, Check] = {
 _STREAMED: dict[str, Check] = {
     "streams.keep-the-rules": _streams_keep_the_rules,
     "streams.fold-to-their-response": _a_stream_folds_to_its_response,
-    "streams.can-be-left": _a_stream_can_be_left,
-    "cancel.a-stream": _a_stream_ends_well_when_cancelled,
+    "streams.can-be-left": _a_stream_can_be_abandoned,
+    "cancel.a-stream": _a_cancelled_stream_is_closed,
     "cancel.from-outside": _outer_cancellation_passes,
     "ids.are-the-callers": _ids_are_the_callers,
     "ids.differ": _ids_differ,
@@ -588,7 +589,7 @@ _STREAMED: dict[str, Check] = {
     "concurrency.no-waiting": _calls_do_not_wait_for_each_other,
 }
 _TOOLS: dict[str, Check] = {
-    "tools.are-proposed": _proposes_and_no_more,
+    "tools.are-proposed": _proposes_intents_only,
     "tools.in-both-modes": _both_ways_propose,
     "tools.ids-are-one": _ids_of_calls_are_one,
     "tools.take-results": _takes_results,
@@ -597,16 +598,17 @@ _SCHEMAS: dict[str, Check] = {
     "structured.parses-what-was-asked-for": _parses_what_was_asked_for,
     "structured.parses-into-a-type": _parses_into_a_type,
 }
-# A capability; whether its cases run when nothing is known of it; they; and what runs when it is known to be missing.
+# Each row: a capability; whether its cases run if it is unknown; those cases; and the cases that
+# run instead if it is known to be missing.
 _SWITCHED: list[tuple[str, bool, dict[str, Check], dict[str, Check]]] = [
     ("supports_streaming", True, _STREAMED, {"streams.are-refused": _is_known_not_to_stream}),
     (
         "supports_system_prompt",
         True,
         {"system.is-taken": _takes_a_system},
-        {"system.is-refused": _refuses_a_system},
+        {"system.is-refused": _rejects_a_system},
     ),
-    ("supports_tools", True, _TOOLS, {"tools.are-refused": _refuses_tools}),
+    ("supports_tools", True, _TOOLS, {"tools.are-refused": _rejects_tools}),
     ("supports_structured_output", True, _SCHEMAS, {}),
-    ("supports_images", False, {"images.are-seen": _sees_images}, {"images.are-refused": _refuses_images}),
+    ("supports_images", False, {"images.are-seen": _sees_images}, {"images.are-refused": _rejects_images}),
 ]

@@ -1,4 +1,4 @@
-"""Examine a live server: run the checks, and say what is now known of it."""
+"""Examine a live server: run the checks and report its capabilities."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ async def check_server(
 ) -> Report:
     """Run every check against the server at ``url`` and report.
 
-    ``seconds`` bounds each call and ``budget`` the whole; no reply is longer than about twice
-    ``max_tokens``, save those that are cancelled at their first word. ``context`` is the model's window, if
-    the server does not tell. ``skip`` leaves checks out by name, ``*`` allowed. What the report holds of
-    the exchanges is cut short and without headers; the key is in none of it.
+    ``seconds`` limits each call and ``budget`` the total time; no reply is longer than about twice
+    ``max_tokens``, except those that are cancelled at their first event. ``context`` is the
+    model's window, if the server does not report it. ``skip`` omits checks by name, with ``*`` as
+    a wildcard. Exchanges in the report are truncated and have no headers; they never contain the
+    key.
     """
     if wire is not None and wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
@@ -67,12 +68,12 @@ async def check_server(
 def _choose(skip: Collection[str]) -> list[Check]:
     for pattern in skip:
         if not any(fnmatch.fnmatchcase(check.name, pattern) for check in CHECKS):
-            raise ValueError(f"skip names {pattern!r}, and no check is named so")
+            raise ValueError(f"skip has {pattern!r}, but no check has that name")
     return [check for check in CHECKS if not any(fnmatch.fnmatchcase(check.name, pattern) for pattern in skip)]
 
 
 def _shown(url: str) -> str:
-    """The address without what may be a secret in it."""
+    """Return the address without parts that may be secret."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -83,7 +84,9 @@ async def _run_all(server: Server, checks: list[Check], until: float, progress: 
         if progress is not None:
             progress(at, len(checks), check.name)
         if time.monotonic() >= until:
-            outcomes.append(CheckOutcome(check.name, check.title, "not_applicable", "the time was up", about=False))
+            outcomes.append(
+                CheckOutcome(check.name, check.title, "not_applicable", "the time budget was used up", about=False)
+            )
         else:
             outcomes.append(await _run(server, check))
     if progress is not None:
@@ -106,23 +109,23 @@ async def _run(server: Server, check: Check) -> CheckOutcome:
     except StreamContractError as error:
         status, detail = "fail", f"the stream breaks a rule: {error}"
     except (UnsupportedFeatureError, UnsupportedContentError) as error:
-        status, detail = _judge_refusal(error, check), _in_a_line(error)
+        status, detail = _classify_rejection(error, check), _in_a_line(error)
     except ProviderError as error:
         refused = check.optional and isinstance(error, REFUSALS) and error.status is not None
         status, detail = ("unsupported" if refused else "fail"), _in_a_line(error)
         about = refused or not error.transient
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
-    except Exception as error:  # a bug of ours, and the other checks are still worth running
+    except Exception as error:  # a bug in the check itself; run the others anyway
         status, detail, about = "fail", f"the check itself failed: {type(error).__name__}: {scrub(str(error))}", False
     evidence = server.witness.take()
     kept = evidence[-3:] if status in ("fail", "unsupported") else ()
     return CheckOutcome(check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about)
 
 
-def _judge_refusal(error: ProviderError, check: Check) -> Status:
+def _classify_rejection(error: ProviderError, check: Check) -> Status:
     if error.status is None:
-        return "not_applicable"  # the wire has no place for it, and nothing was sent
+        return "not_applicable"  # the wire lacks the feature, and nothing was sent
     return "unsupported" if check.optional else "fail"
 
 
@@ -160,11 +163,11 @@ _FLAGS = {
 
 
 def _answer(found: Mapping[str, CheckOutcome], names: tuple[str, ...]) -> bool | None:
-    """Yes if any check passed, no if all that tell something say so, else unknown."""
-    told = [found[name] for name in names if name in found and found[name].status != "not_applicable"]
-    if any(outcome.status == "pass" for outcome in told):
+    """Return true if any check passed, false if all conclusive checks failed, else ``None``."""
+    conclusive = [found[name] for name in names if name in found and found[name].status != "not_applicable"]
+    if any(outcome.status == "pass" for outcome in conclusive):
         return True
-    return False if told and all(outcome.about for outcome in told) else None
+    return False if conclusive and all(outcome.about for outcome in conclusive) else None
 
 
 def _probes(found: Mapping[str, CheckOutcome]) -> dict[str, bool | int | str | None]:

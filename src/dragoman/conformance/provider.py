@@ -1,4 +1,4 @@
-"""What every provider owes: cases that run against anything with the shape of ``Provider``."""
+"""Cases for every provider: they run against any implementation of ``Provider``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..provider import Provider, Reply
 from .violation import Violation
 
 Factory = Callable[[], Provider | Awaitable[Provider]]
-"""Makes a fresh provider for each case."""
+"""Returns a fresh provider for each case."""
 
 TOOL = Tool(
     "get_weather",
@@ -34,7 +34,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Kit:
-    """What the cases are run with; see ``suite``."""
+    """The settings of the cases; see ``suite``."""
 
     factory: Factory
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -51,17 +51,17 @@ class Kit:
     seconds: float = 60.0
 
     def allows(self, flag: str, *, unless_known: bool = True) -> bool:
-        """Is a capability switched on? ``unless_known`` is the answer when nothing was said."""
+        """Return whether a capability is enabled; ``unless_known`` is the answer if it is unknown."""
         value = self.capabilities.known(flag)
         return unless_known if value is None else bool(value)
 
     @contextlib.asynccontextmanager
     async def open(self, factory: Factory | None = None) -> AsyncIterator[Provider]:
-        """A fresh provider, closed at the end."""
+        """Return a context manager with a fresh provider, closed at the end."""
         made = (factory or self.factory)()
         provider = await made if inspect.isawaitable(made) else made
         if not isinstance(provider, Provider):
-            raise Violation(f"the factory made {type(provider).__name__}, which is no dragoman.Provider")
+            raise Violation(f"the factory made {type(provider).__name__}, which is not a dragoman.Provider")
         try:
             yield provider
         finally:
@@ -69,7 +69,7 @@ class Kit:
 
 
 class Spy:
-    """Counts the calls that reach a provider: all of them go through ``open``."""
+    """Count the calls that reach a provider; all of them go through ``open``."""
 
     def __init__(self, provider: Provider) -> None:
         self.calls = 0
@@ -84,7 +84,7 @@ class Spy:
 
 @dataclass(frozen=True)
 class ProviderCase:
-    """One case, bound to the provider it is held against. ``await case.run()``, or ``case.run_sync()``."""
+    """One case, bound to the provider under test. Use ``await case.run()`` or ``case.run_sync()``."""
 
     name: str
     check: Callable[[Kit], Awaitable[None]]
@@ -94,14 +94,14 @@ class ProviderCase:
         return self.name
 
     async def run(self) -> None:
-        """Hold the case against the provider; ``Violation`` says how the contract is broken."""
-        # A copy: a case must not see what another did to the settings.
+        """Test the provider with the case; ``Violation`` describes how the contract is broken."""
+        # A copy: a case must not see another's changes to the settings.
         kit = copy.copy(self.kit)
         try:
             async with asyncio.timeout(kit.seconds):
                 await self.check(kit)
         except TimeoutError:
-            raise Violation(f"{self.name}: not over after {kit.seconds:g} s") from None
+            raise Violation(f"{self.name}: still running after {kit.seconds:g} s") from None
         except Violation as violation:
             raise Violation(f"{self.name}: {violation}") from violation.__cause__
         except ProviderError as error:
@@ -110,5 +110,5 @@ class ProviderCase:
             raise Violation(f"{self.name}: {type(error).__name__} came out: {error}") from error
 
     def run_sync(self) -> None:
-        """``run()`` for tests without an event loop."""
+        """Call ``run()`` in tests without an event loop."""
         asyncio.run(self.run())

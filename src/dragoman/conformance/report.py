@@ -1,4 +1,4 @@
-"""What a check of a server found: values, and the forms they are written in."""
+"""The report of a server check, and the formats it is written in."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WORDS: dict[Status, str] = {
     "unsupported": "not supported",
     "not_applicable": "not applicable",
 }
-"""How an outcome is written: a word, so that it can be read without colour."""
+"""The word for each status, so that a report is readable without colour."""
 
 
 class RecordedExchange(Struct, frozen=True, omit_defaults=True):
-    """A request and its reply, cut short, without headers and so without keys."""
+    """A request and its reply, truncated and without headers, so without keys."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ class RecordedExchange(Struct, frozen=True, omit_defaults=True):
 
 
 class CheckOutcome(Struct, frozen=True, omit_defaults=True):
-    """What came of one check."""
+    """The outcome of one check."""
 
     name: str
     title: str
@@ -43,11 +43,11 @@ class CheckOutcome(Struct, frozen=True, omit_defaults=True):
     evidence: tuple[RecordedExchange, ...] = ()
     seconds: float = 0.0
     about: bool = True
-    """Does the outcome tell something about the server? A lost connection does not."""
+    """Whether the outcome is about the server. A lost connection is not."""
 
 
 class Report(Struct, frozen=True):
-    """A whole check of a server."""
+    """The report of a complete server check."""
 
     url: str
     wire: str
@@ -60,26 +60,26 @@ class Report(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Did any check fail?"""
+        """Whether any check failed."""
         return any(outcome.status == "fail" for outcome in self.outcomes)
 
     @property
     def counts(self) -> dict[Status, int]:
-        """How many outcomes there are of each kind."""
+        """The number of outcomes by status."""
         return {status: sum(each.status == status for each in self.outcomes) for status in WORDS}
 
     @property
     def summary(self) -> str:
-        """The counts in a line."""
+        """The counts in one line."""
         return ", ".join([f"{count} {WORDS[status].lower()}" for status, count in self.counts.items()])
 
     def to_json(self) -> bytes:
-        """The whole report as JSON."""
+        """Return the complete report as JSON."""
         record = {**msgspec.to_builtins(self), "counts": self.counts, "failed": self.failed}
         return msgspec.json.format(msgspec.json.encode(record), indent=2)
 
     def to_facts(self) -> bytes:
-        """What is now known of the model, in the form that ``Capabilities.read`` and ``models.yaml`` take."""
+        """Return the capabilities in the form that ``Capabilities.read`` and ``models.yaml`` accept."""
         known = {name: fact for name, fact in msgspec.to_builtins(self.capabilities).items() if fact}
         record = {"wire": self.wire, "model": self.model, "at": self.at, "by": self.by}
         return msgspec.json.format(
@@ -91,7 +91,7 @@ class Report(Struct, frozen=True):
 
 
 def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str:
-    """A table for a terminal; ``paint(text, status)`` may colour it."""
+    """Return a table for a terminal; ``paint(text, status)`` may colour it."""
     width = max([len(outcome.name) for outcome in report.outcomes], default=0)
     lines = [f"{report.url} ({report.wire}) {report.model}", ""]
     for outcome in report.outcomes:
@@ -105,7 +105,7 @@ def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str
 
 
 def write_markdown(report: Report) -> str:
-    """A page without times, so that two runs of the same server give the same page."""
+    """Return a Markdown page without times, so that two runs on the same server give the same page."""
     lines = [
         f"# Check of {report.model} over the {report.wire} wire",
         "",
@@ -163,7 +163,7 @@ def _exchange_lines(exchange: RecordedExchange) -> list[str]:
 
 
 def write_junit(report: Report) -> str:
-    """JUnit's XML, as build servers read it."""
+    """Return JUnit XML for CI servers."""
     counts = report.counts
     skipped = counts["unsupported"] + counts["not_applicable"]
     total = sum(outcome.seconds for outcome in report.outcomes)
@@ -189,7 +189,7 @@ def _junit_case(outcome: CheckOutcome) -> str:
 
 
 def _xml(text: str) -> str:
-    """Without the characters that XML has no way to say."""
+    """Replace the characters that XML cannot represent."""
     return "".join([char if char in "\t\n" or 32 <= ord(char) < 0xD800 or ord(char) > 0xDFFF else "?" for char in text])
 
 
@@ -203,7 +203,7 @@ border-bottom: 1px solid #8884; } code, pre { font: 13px/1.4 ui-monospace, monos
 
 
 def write_html(report: Report) -> str:
-    """One page that needs nothing else: no script, no font, no address."""
+    """Return one self-contained HTML page, without scripts, fonts or links."""
     rows = "\n".join([_html_row(outcome) for outcome in report.outcomes])
     facts = "\n".join(
         [f"<tr><td>{html.escape(name)}</td><td>{_fact_word(value)}</td></tr>" for name, value in _facts(report).items()]

@@ -1,4 +1,4 @@
-"""A live server under examination: how it is asked, and what is kept of its answers as evidence."""
+"""A live server under test: send requests, and record its replies as evidence."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ..wire import CODECS, Codec, HttpReply, HttpRequest
 from ..wire.urls import join_url, root_of
 from .report import RecordedExchange
 
-_SENT, _GOT = 600, 800  # characters of a request and of a reply that are kept
+_SENT, _GOT = 600, 800  # characters of a request and of a reply to keep
 _LOOKED_AT = 32 * 1024
-_NOISE = ("created", "id", "system_fingerprint", "timings")  # differ from run to run and prove nothing
+# fields that differ from run to run and prove nothing
+_NOISE = ("created", "id", "system_fingerprint", "timings")
 
 
-class Witness(Transport):
-    """Sends through another transport and keeps a bounded part of what was said, and no headers."""
+class RecordingTransport(Transport):
+    """Send through another transport and record the start of each exchange, without headers."""
 
     def __init__(self, inner: Transport, secrets: list[str]) -> None:
         self._inner = inner
@@ -44,7 +45,7 @@ class Witness(Transport):
         at = len(self.exchanges)
         self.exchanges.append(exchange)
         async with self._inner.send(request, credentials, timeouts, stream=stream) as reply:
-            heard = _Heard(reply)
+            heard = _RecordedStream(reply)
             try:
                 yield heard
             finally:
@@ -57,7 +58,7 @@ class Witness(Transport):
         await self._inner.close()
 
     def take(self) -> tuple[RecordedExchange, ...]:
-        """What was said since the last call."""
+        """Return the exchanges recorded since the last call."""
         taken, self.exchanges = tuple(self.exchanges), []
         return taken
 
@@ -75,8 +76,8 @@ def _without_noise(data: bytes) -> bytes:
     return msgspec.json.encode({name: value for name, value in record.items() if name not in _NOISE})
 
 
-class _Heard(HttpStream):
-    """A reply whose beginning and end are kept."""
+class _RecordedStream(HttpStream):
+    """A reply whose beginning and end are recorded."""
 
     def __init__(self, reply: HttpStream) -> None:
         self._reply = reply
@@ -95,7 +96,7 @@ class _Heard(HttpStream):
 
 
 class Server:
-    """One model of a live server. Every call is bounded in tokens and in time."""
+    """One model of a live server. Every call is limited in tokens and in time."""
 
     def __init__(
         self,
@@ -115,12 +116,12 @@ class Server:
         self.timeouts = Timeouts(connect=min(10.0, seconds), first_event=seconds, idle=seconds, total=seconds)
         self.has_key = bool(key)
         self.window: int | None = None
-        self.witness = Witness(transport or HttpTransport(), [key] if key else [])
+        self.witness = RecordingTransport(transport or HttpTransport(), [key] if key else [])
         self.provider = self._connect(model, key)
         self._credentials = {name: Secret(value) for name, value in self.codec().authorise(key).items()} if key else {}
 
     def codec(self, model: str | None = None) -> Codec:
-        """A codec of the wire, as it is without anything learned."""
+        """Return a fresh codec of the wire."""
         return CODECS[self.wire].connect(model or self.model, self.url, None, Capabilities())
 
     def _connect(self, model: str, key: str | None) -> HttpProvider:
@@ -129,11 +130,11 @@ class Server:
         )  # fmt: skip
 
     async def ask(self, messages: Any, **settings: Any) -> Response:
-        """A whole reply, by default without chance and short."""
+        """Return a complete reply; temperature 0 and few tokens by default."""
         return await self.provider.complete(messages, **self._bounded(settings))
 
     async def listen(self, messages: Any, **settings: Any) -> tuple[list[Event], Response]:
-        """A streamed reply whose events keep the rules of a stream."""
+        """Return the events of a streamed reply, checked against the event rules, and its response."""
         async with self.provider.stream(messages, **self._bounded(settings)) as stream:
             heard = [event async for event in stream]
         check_events(heard)
@@ -144,7 +145,7 @@ class Server:
         return {"config": given, **settings}
 
     async def post(self, change: Callable[[dict[str, Any]], Any]) -> HttpReply:
-        """A plain request, changed before it is sent: what the codec would never send."""
+        """Send a plain request with a changed body, which the codec itself would never send."""
         request = Request((User("Hello"),), config=RuntimeConfig(max_tokens=4), model=self.model)
         http = self.codec().encode(request).http
         body = change(msgspec.json.decode(http.body))
@@ -152,7 +153,7 @@ class Server:
         return await self.witness.exchange(replace(http, body=data), self._credentials, self.timeouts)
 
     async def ask_as(self, model: str | None = None, key: str | None = None) -> Response:
-        """A plain question for another model or with another key."""
+        """Send a plain question to another model or with another key."""
         credentials = {name: value.reveal() or "" for name, value in self._credentials.items()}
         headers = self.codec().authorise(key) if key else credentials
         name = model or self.model
@@ -162,11 +163,11 @@ class Server:
         return await other.complete("Hello", config={"max_tokens": 4})
 
     async def get(self, url: str) -> Any:
-        """The JSON at an address of the server, or ``None``."""
+        """Return the JSON at an address of the server, or ``None``."""
         return await _get(self.witness, url, self._credentials, self.timeouts)
 
     def read_refusal(self, reply: HttpReply) -> ProviderError:
-        """What a refusal means."""
+        """Return an error response as an error."""
         return self.codec().error(reply.status, reply.headers, reply.body)
 
     async def close(self) -> None:
@@ -186,7 +187,7 @@ async def _get(transport: Transport, url: str, credentials: Mapping[str, Secret]
 
 
 async def find_wire(url: str, key: str | None, seconds: float) -> str:
-    """The wire that a server seems to speak: by its address, else by what it answers to."""
+    """Return the wire that a server uses: by its address, else by which endpoint responds."""
     path = urlsplit(url).path
     if "v1beta" in path:
         return "gemini"
@@ -212,7 +213,7 @@ _LISTS = {"ollama": "/api/tags", "cohere": "/v1/models"}
 
 
 async def find_model(url: str, wire: str, key: str | None, seconds: float) -> str | None:
-    """The first model that a server lists."""
+    """Return the first model that a server lists."""
     transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
     credentials = {name: Secret(value) for name, value in _authorise(wire, url, key).items()}
     address = root_of(url) + _LISTS[wire] if wire in _LISTS else join_url(url, "/models", default="/v1")
@@ -233,13 +234,13 @@ def _entries(listed: Any) -> list[dict[str, Any]]:
     return [entry for entry in found if isinstance(entry, dict)]
 
 
-# What servers call the window: vLLM and SGLang, OpenRouter and others, LM Studio, Gemini.
+# The field for the context window on vLLM and SGLang, OpenRouter and others, LM Studio, Gemini.
 _WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length", "inputTokenLimit")
 
 
 async def find_window(server: Server) -> int | None:
-    """The context window a server admits to, in tokens."""
-    props = await server.get(root_of(server.url) + "/props")  # llama.cpp's own
+    """Return the context window that a server reports, in tokens."""
+    props = await server.get(root_of(server.url) + "/props")  # an endpoint of llama.cpp
     settings = props.get("default_generation_settings") if isinstance(props, dict) else None
     if isinstance(settings, dict) and isinstance(settings.get("n_ctx"), int):
         return int(settings["n_ctx"])

@@ -1,4 +1,4 @@
-"""How a case says that the contract is broken."""
+"""The exception and the assertions of the conformance kit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-_MOST = 40  # lines of a difference that are shown
+_MOST = 40  # maximum number of lines of a difference to show
 
 
 class Violation(AssertionError):  # noqa: N818 - it is not an error of the kit
-    """The contract is broken; the message says which part of it, and how."""
+    """The contract is broken; the message names the part and the difference."""
 
 
 def demand(holds: bool, rule: str) -> None:

@@ -1,8 +1,11 @@
-"""The embedded model: a real llama.cpp server in a child process, and a catalogue of small models for it.
+"""The embedded model: a llama.cpp server in a child process, and a catalogue of small models for
+it.
 
-``connect("local")`` opens the default model, SmolLM2-135M-Instruct (Apache-2.0): a demonstration, not an
-assistant. It is fetched on first use. ``connect("local:NAME")`` opens a model that ``dragoman local pull NAME`` has
-fetched, and ``connect("local:/path/to/model.gguf")`` a file of your own. Needs ``pip install 'dragoman[local]'``.
+``connect("local")`` opens the default model, SmolLM2-135M-Instruct (Apache-2.0), which is a
+demonstration rather than an assistant. It is downloaded on first use. ``connect("local:NAME")``
+opens a model that ``dragoman local pull NAME`` has downloaded, and
+``connect("local:/path/to/model.gguf")`` a file of your own. Needs ``pip install
+'dragoman[local]'``.
 """
 
 from __future__ import annotations
@@ -52,11 +55,13 @@ __all__ = [
 
 
 class LocalProvider(Wrapper):
-    """A provider that owns its server. The server starts with the first call and ends with ``close()``.
+    """A provider that owns its server. The server starts with the first call and stops with
+    ``close()``.
 
-    ``model`` is a name of the catalogue, the name of a pulled model, or a path. ``threads`` is how many threads
-    compute: by default ``$DRAGOMAN_LOCAL_THREADS``, or what the catalogue sets, which is 1. A model of the catalogue
-    has defaults for the system prompt, the temperature and ``max_tokens``, which apply where a call sets none.
+    ``model`` is a name of the catalogue, the name of a pulled model, or a path. ``threads`` is the
+    number of compute threads: by default ``$DRAGOMAN_LOCAL_THREADS``, or the catalogue's value,
+    which is 1. A model of the catalogue has defaults for the system prompt, the temperature and
+    ``max_tokens``, which apply if a call sets none.
     """
 
     name = "local"
@@ -73,7 +78,7 @@ class LocalProvider(Wrapper):
             self._found = find_model(model)
         except WeightsError as error:
             unknown = InvalidModelError(str(error), provider=self.name, model=str(model))
-            unknown.advice = ""  # the message lists the names there are
+            unknown.advice = ""  # the message lists the known names
             raise unknown from error
         entry = self._found.entry
         self.model = entry.model if entry is not None else self._found.name
@@ -96,7 +101,9 @@ class LocalProvider(Wrapper):
         return ()
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what ``describe`` shows: the model, and what is sent where a call leaves it open."""
+        """Return what ``describe`` shows: the model, and the defaults for values that a call does
+        not set.
+        """
         defaults = {key: getattr(self._defaults, key) for key in Defaults.__struct_fields__}
         sent = {key: value for key, value in defaults.items() if value is not None}
         return {"model": self.model, "threads": self._threads, "context": self._context, **sent}
@@ -121,7 +128,7 @@ class LocalProvider(Wrapper):
             await asyncio.to_thread(server.stop)
 
     def plan(self, messages: Any) -> SwapPlan:
-        # Planning sends nothing, so it needs no server: any address will do.
+        # Planning sends nothing, so any address works and no server is needed.
         return self._connect("http://127.0.0.1:1", "").plan(messages)
 
     async def _start(self) -> Provider:
@@ -132,21 +139,22 @@ class LocalProvider(Wrapper):
                     url = await asyncio.to_thread(self._server.start)
                 except (LocalServerError, WeightsError) as error:
                     failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model)
-                    failed.advice, failed.transient = "", False  # the message says what to do; waiting does not help
+                    # the message has the advice, and waiting does not help
+                    failed.advice, failed.transient = "", False
                     raise failed from error
                 self._inner = self._connect(url, self._server.key)
             return self._inner
 
     def _prepare(self) -> LocalServer:
-        """Return a server for the model's file; the default model is fetched if it is missing."""
+        """Return a server for the model's file; download the default model if it is missing."""
         found = self._found
         if found == find_model(None):
             pull_model(found.name)
         return open_server(found, context=self._context, threads=self._threads)
 
     def _connect(self, url: str, key: str) -> Provider:
-        # llama.cpp has one model and serves it under every name. Where the chat template ignores tools, calls are asked
-        # for through a JSON Schema.
+        # llama.cpp has one model and serves it under every name. If the chat template ignores
+        # tools, tool calls are requested through a JSON Schema instead.
         calls = self._server.calls if self._server is not None else "schema"
         return connect(
             self.model,

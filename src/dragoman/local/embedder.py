@@ -18,15 +18,17 @@ from .start import open_server
 from .store import WeightsError
 
 CONTEXT = 2048
-"""Tokens of one text."""
+"""The maximum length of a text in tokens."""
 
 
 class LocalEmbedder(Embedder):
-    """An embedder that owns its server. The server starts with the first call and ends with ``close()``.
+    """An embedder that owns its server. The server starts with the first call and stops with
+    ``close()``.
 
-    ``model`` is a name of the catalogue, the name of a pulled model, or a path. A vector is the mean over the tokens of
-    a text. The default model was made for chat, so its vectors are good for trying things out; give the path of a
-    GGUF file of an embedding model for a search that finds what it should.
+    ``model`` is a name of the catalogue, the name of a pulled model, or a path. A vector is the
+    mean over the tokens of a text. The default model was made for chat, so its vectors are
+    suitable for experiments only; for real search, give the path of a GGUF file of an embedding
+    model.
     """
 
     name = "local"
@@ -76,7 +78,8 @@ class LocalEmbedder(Embedder):
                     url = await asyncio.to_thread(self._server.start)
                 except (LocalServerError, WeightsError) as error:
                     failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model, advice="")
-                    failed.transient = False  # the message says what to do; waiting does not help
+                    # the message has the advice, and waiting does not help
+                    failed.transient = False
                     raise failed from error
                 self._inner = bind_embedder(
                     self.model,

@@ -1,8 +1,10 @@
-"""Model files from a hub such as Hugging Face, over HTTP: resumable, and checked against the digest the hub names.
+"""Download model files from a hub such as Hugging Face: resumable, and verified against the hub's
+digest.
 
-A hub answers ``HEAD /owner/repo/resolve/revision/file`` with the sha256 of the file in ``X-Linked-Etag`` and its
-size in ``X-Linked-Size``, and redirects to a storage server. The token goes to the hub's own origin only, never to a
-host that a redirect names; a redirect from https to http is refused.
+A hub responds to ``HEAD /owner/repo/resolve/revision/file`` with the sha256 of the file in
+``X-Linked-Etag`` and its size in ``X-Linked-Size``, and redirects to a storage server. The token
+is sent only to the hub's own origin, never to the target of a redirect; a redirect from https to
+http is rejected.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from .store import BLOCK, Progress, WeightsError, make_room
 
 try:
     import fcntl
-except ImportError:  # Windows: two downloads of one file at a time are then not noticed before the digest is
+except ImportError:  # Windows: two concurrent downloads of one file are only noticed by the digest
     fcntl = None  # type: ignore[assignment]
 
-_TIMEOUT = 60  # seconds without a byte
+_TIMEOUT = 60  # seconds without data before giving up
 _REDIRECTS = 8
 _DIGEST = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 _SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?/(?P<file>(?:[^/]+/)*[^/]+\.gguf)")
@@ -34,7 +36,7 @@ _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 class Remote(NamedTuple):
-    """A file of a hub: where it is, what it should be, and the token for the hub's origin."""
+    """A file of a hub: its URL, the expected size and digest, and the token for the hub's origin."""
 
     url: str
     file: str
@@ -44,7 +46,7 @@ class Remote(NamedTuple):
 
 
 def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
-    """Find ``owner/repo/file.gguf`` or ``owner/repo@revision/file.gguf``, and the digest it must have."""
+    """Locate ``owner/repo/file.gguf`` or ``owner/repo@revision/file.gguf``, and the digest it must have."""
     found = _SPEC.fullmatch(spec)
     if found is None or ".." in spec.split("/"):
         raise WeightsError(f"{spec!r} is not of the form owner/repo/file.gguf or owner/repo@revision/file.gguf")
@@ -58,12 +60,12 @@ def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
     if sha256 is not None and named and named != sha256.lower():
         raise WeightsError(f"{spec}: its sha256 is {named}, not {sha256}")
     if not (sha256 or named):
-        raise WeightsError(f"{spec}: the server does not name the sha256 of the file; give it with --sha256")
+        raise WeightsError(f"{spec}: the server does not report the sha256 of the file; give it with --sha256")
     return Remote(url, found["file"].rpartition("/")[2], (sha256 or named).lower(), size, token)
 
 
 def _read_facts(url: str, token: str, hub: Hub) -> tuple[str, int]:
-    """Ask the hub for digest and size of a file; empty and 0 where it does not name them."""
+    """Request the digest and size of a file from the hub; empty and 0 if it does not report them."""
     try:
         for reply in _follow("HEAD", url, {}, token, hub):
             reply.close()
@@ -75,14 +77,14 @@ def _read_facts(url: str, token: str, hub: Hub) -> tuple[str, int]:
 
 
 def download(remote: Remote, hub: Hub, folder: Path, progress: Progress | None = None) -> Path:
-    """Download a file into ``folder`` and return its path; the digest is for the caller to check.
+    """Download a file into ``folder`` and return its path; the caller verifies the digest.
 
-    The part that has arrived stays in ``folder`` under the file's digest. A connection that breaks is opened again, for
-    the rest of the file, as long as each attempt brings at least one byte.
+    The received part stays in ``folder`` under the file's digest. After a broken connection the
+    download resumes, as long as each attempt receives at least one byte.
     """
     path = folder / f"{remote.sha256}.part"
     make_room(folder, remote.size - (path.stat().st_size if path.exists() else 0))
-    with path.open("ab") as file:  # appends, wherever it was truncated
+    with path.open("ab") as file:  # opened for appending, at the end of the partial file
         _lock(file, remote.file)
         while True:
             before = file.tell()
@@ -94,11 +96,11 @@ def download(remote: Remote, hub: Hub, folder: Path, progress: Progress | None =
                 reason = str(error) or type(error).__name__
             if file.tell() <= before:
                 kept = f"{file.tell() / 1e6:,.0f} MB are kept; pull again to fetch the rest"
-                raise WeightsError(f"{remote.file} has not arrived: {reason}. {kept}")
+                raise WeightsError(f"{remote.file} is incomplete: {reason}. {kept}")
 
 
 def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) -> bool:
-    """Append what is missing to ``file``, and return whether it is complete now."""
+    """Append the missing bytes to ``file``, and return whether it is complete now."""
     start = file.tell()
     if remote.size and start >= remote.size:
         file.seek(file.truncate(remote.size))
@@ -109,12 +111,13 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
     except _RefusedError as refused:
         if refused.status != 416 or not start:
             raise
-        file.seek(file.truncate(0))  # there is nothing after what we have, so it belongs to another file
+        # the server has no bytes after our part, so the part belongs to another file
+        file.seek(file.truncate(0))
         return _fetch_rest(remote, hub, file, progress)
     with contextlib.closing(last) as reply:
         if reply.status == 206 and not reply.headers.get("content-range", "").startswith(f"bytes {start}-"):
-            raise WeightsError(f"{remote.file}: the server sent another range than it was asked for")
-        if reply.status != 206:  # a server without ranges sends the file from its beginning
+            raise WeightsError(f"{remote.file}: the server sent a different range than requested")
+        if reply.status != 206:  # a server that ignores the Range header sends the complete file
             start = file.seek(file.truncate(0))
         length = _number(reply.headers.get("content-length"))
         total = remote.size or (start + length if length else 0)
@@ -132,7 +135,7 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
 
 
 class _RefusedError(WeightsError):
-    """The server answered with an error status."""
+    """The server responded with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -140,14 +143,14 @@ class _RefusedError(WeightsError):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Hands redirects to the caller: the library would send the token along to any host."""
+    """Return redirects to the caller: urllib would send the token to any host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub) -> Iterator[Any]:
-    """Yield the reply of each redirect and the last one. ``HEAD`` stays with the hub: signed addresses are for GET."""
+    """Yield each redirect and the final reply. ``HEAD`` stops at the hub: signed URLs work for GET only."""
     opener, home = build_opener(_NoRedirects), _origin(url)
     for _ in range(_REDIRECTS):
         sent = dict(headers)
@@ -185,16 +188,18 @@ def _refusal(status: int, url: str, hub: Hub) -> str:
 
 
 def _check_address(url: str, after: str = "") -> None:
-    """Raise unless ``url`` is http or https without credentials in it, and not less protected than ``after``."""
+    """Raise unless ``url`` is http or https without credentials, and no downgrade from ``after``."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise WeightsError(f"{_host(url)}: an address must begin with https:// or http:// and hold no credentials")
+        raise WeightsError(
+            f"{_host(url)}: an address must begin with https:// or http:// and must not contain credentials"
+        )
     if parts.scheme == "http" and after.startswith("https:"):
         raise WeightsError(f"{_host(after)} redirects from https to http; refused")
 
 
 def _is_protected(url: str) -> bool:
-    """Return whether a token may be sent to ``url``: over TLS, or within this machine."""
+    """Return whether a token may be sent to ``url``: over TLS, or to the loopback address."""
     parts = urlsplit(url)
     return parts.scheme == "https" or parts.hostname in ("127.0.0.1", "::1", "localhost")
 
@@ -205,7 +210,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _host(url: str) -> str:
-    """Return the host alone: the rest of an address may hold a signature."""
+    """Return only the host: the rest of a URL may contain a signature."""
     return urlsplit(url).hostname or "the server"
 
 

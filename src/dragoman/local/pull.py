@@ -32,7 +32,7 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class LocalModel(Struct, frozen=True):
-    """A model that can be served here: one of the catalogue, or one that was pulled."""
+    """A model that can be served here: from the catalogue, or pulled."""
 
     name: str
     path: str
@@ -46,16 +46,16 @@ class LocalModel(Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """What a name or a path means: the name, the file, and the entry of the catalogue if it has one."""
+    """The resolved model: its name, its file, and its catalogue entry if it has one."""
 
     name: str
     path: Path
     entry: CatalogModel | None = None
-    is_managed: bool = True  # whether the file is in our folder, with a digest to be checked
+    is_managed: bool = True  # whether the file is in our folder, with a digest to verify
 
 
 def find_model(spec: str | Path | None) -> Found:
-    """Find a model by name or path; none, or an empty one, is the default model."""
+    """Find a model by name or path; ``None`` or an empty string is the default model."""
     catalog, text = load_catalog(), str(spec or "")
     name = text or catalog.default
     if (entry := catalog.models.get(name)) is not None:
@@ -67,18 +67,18 @@ def find_model(spec: str | Path | None) -> Found:
         return Found(path.stem, path, is_managed=False)
     others = [other for other in receipts() if other not in catalog.models]
     raise WeightsError(
-        f"there is no local model {name!r}; there are {', '.join([*catalog.models, *others])}, and any .gguf file "
+        f"no local model is named {name!r}; known are {', '.join([*catalog.models, *others])}, and any .gguf file "
         f"by its path; pull {_hub_prefixes()} adds others"
     )
 
 
 def is_path(text: str) -> bool:
-    """Return whether a text is meant as a path rather than as a name."""
+    """Return whether a string is a path rather than a name."""
     return text.endswith(".gguf") or text.startswith(("~", ".")) or "/" in text or os.sep in text
 
 
 def check_model(found: Found, progress: Progress | None = None) -> Path:
-    """Return the path of a model's file; raise if it is missing or not what was pulled."""
+    """Return the path of a model's file; raise if it is missing or has changed."""
     if not found.is_managed:
         return found.path
     if _is_present(found, progress):
@@ -94,10 +94,11 @@ def check_model(found: Found, progress: Progress | None = None) -> Path:
 def pull_model(
     spec: str | Path = "", *, name: str | None = None, sha256: str | None = None, progress: Progress | None = None
 ) -> LocalModel:
-    """Make sure that a model is in the folder: one of the catalogue, ``hf:owner/repo/file.gguf``, or a file.
+    """Make sure that a model is in the folder: from the catalogue, ``hf:owner/repo/file.gguf``, or
+    a file.
 
-    ``name`` is what it will be called, by default the name of the file; ``sha256`` what the file must have. Both are
-    fixed for models of the catalogue. A download that was interrupted goes on where it stopped.
+    ``name`` defaults to the name of the file; ``sha256`` is the digest that the file must have.
+    Both are fixed for models of the catalogue. An interrupted download is resumed.
     """
     text, catalog = str(spec), load_catalog()
     if sha256 is not None and not _DIGEST.fullmatch(sha256):
@@ -112,23 +113,23 @@ def pull_model(
     if isinstance(spec, Path) or is_path(text):
         return _pull_file(Path(text).expanduser(), name, sha256, progress)
     raise WeightsError(
-        f"there is no model {text!r} in the catalogue; give one of {', '.join(catalog.models)}, {_hub_prefixes()} or "
+        f"the catalogue has no model {text!r}; give one of {', '.join(catalog.models)}, {_hub_prefixes()} or "
         "the path of a .gguf file"
     )
 
 
 def list_models() -> list[LocalModel]:
-    """Return the models of the catalogue, and then the others that were pulled."""
+    """Return the models of the catalogue, then the other pulled ones."""
     catalog = load_catalog().models
     others = [name for name in receipts() if name not in catalog]
     return [_describe(find_model(name)) for name in [*catalog, *others]]
 
 
 def remove_model(name: str = "") -> bool:
-    """Delete a pulled model; return whether there was one."""
+    """Delete a pulled model; return whether it existed."""
     found = find_model(name)
     if not found.is_managed:
-        raise WeightsError(f"{name} is a file of yours; only models that were pulled are removed, by their names")
+        raise WeightsError(f"{name} is your own file; only pulled models can be removed, by name")
     if found.entry is not None:
         discard_wheels(found.entry, _parts_folder())
     return remove(found.path)
@@ -158,7 +159,7 @@ def _pull_remote(prefix: str, spec: str, name: str | None, sha256: str | None, p
 
 def _pull_file(path: Path, name: str | None, sha256: str | None, progress: Progress | None) -> LocalModel:
     if not path.is_file():
-        raise WeightsError(f"there is no file at {path}")
+        raise WeightsError(f"the file {path} does not exist")
     source = str(path.resolve())
     name = _new_name(name or path.stem, source)
     make_room(_parts_folder(), path.stat().st_size)
@@ -174,11 +175,11 @@ def _pull_file(path: Path, name: str | None, sha256: str | None, progress: Progr
 
 
 def _new_name(name: str, source: str) -> str:
-    """Return ``name`` if nothing else has it."""
+    """Return ``name`` if it is not taken."""
     check_name(name)
     known = receipts().get(name)
     if name in load_catalog().models or (known is not None and known[1].source != source):
-        raise WeightsError(f"there is a model {name!r} already; give another name with --name, or remove that one")
+        raise WeightsError(f"a model named {name!r} exists already; choose another with --name, or remove it")
     return name
 
 

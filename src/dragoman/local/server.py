@@ -1,4 +1,4 @@
-"""A llama.cpp server in a child process that ends with ours, however ours ends."""
+"""A llama.cpp server in a child process that ends when our process ends, for any reason."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def is_installed() -> bool:
 
 
 class LocalServerError(RuntimeError):
-    """The server did not start; the message says why."""
+    """The server did not start; the message gives the reason."""
 
 
 class LocalServer:
-    """One model served on a loopback port: behind ``key``, by default a random one; open to all if it is empty.
+    """One model served on a loopback port, protected by ``key`` (random by default; empty for no
+    key).
 
-    ``threads`` is how many threads compute. llama.cpp would take all cores, and its threads wait for each other in a
-    busy loop: when another program needs a core, two are ten times slower than one.
+    ``threads`` is the number of compute threads. llama.cpp would use all cores, and its threads
+    wait for each other in a busy loop: when another program needs a core, two threads are ten
+    times slower than one.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class LocalServer:
     ) -> None:
         self.alias = alias
         self.calls: Literal["native", "schema"] = "schema"
-        """How tools are offered: ``native`` if the model's chat template knows tools; known once it is started."""
+        """How tools are offered: ``native`` if the chat template supports tools; known after ``start``."""
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._settings = {
             "model": str(model),
@@ -65,14 +67,14 @@ class LocalServer:
     def start(self) -> str:
         """Start the child, wait until the model is loaded, and return the server's address."""
         if not Path(str(self._settings["model"])).is_file():
-            raise LocalServerError(f"there is no model file at {self._settings['model']}")
+            raise LocalServerError(f"the model file {self._settings['model']} does not exist")
         if not is_installed():
             raise LocalServerError("the local server is not installed; run: pip install 'dragoman[local]'")
         process = self.launch()
         assert process.stdout is not None
         line, _, knows_tools = process.stdout.readline().decode().strip().partition(" ")
         if not line.startswith("http://"):
-            reason = self._last_words()
+            reason = self._read_error()
             self.stop()
             raise LocalServerError(f"the local server did not start: {reason}")
         self.calls = "native" if knows_tools else "schema"
@@ -86,21 +88,23 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            start_new_session=True,  # Ctrl-C in a chat stops the answer, not the server
+            start_new_session=True,  # Ctrl-C in a chat stops the reply, not the server
         )
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died at once; its last words say why
-            # Over standard input and not as arguments, which every user of the machine can read.
+        # the child died at once; its standard error has the reason
+        with contextlib.suppress(BrokenPipeError):
+            # Passed over standard input and not as arguments, which every user of the machine can
+            # read.
             self._process.stdin.write(json.dumps(self._settings).encode() + b"\n")
             self._process.stdin.flush()
         return self._process
 
     def is_alive(self) -> bool:
-        """Is the child running?"""
+        """Return whether the child is running."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """End the child."""
+        """Kill the child."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -116,20 +120,20 @@ class LocalServer:
     def __del__(self) -> None:
         self.stop()
 
-    def _last_words(self) -> str:
+    def _read_error(self) -> str:
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(5)
         if self._errors is None:
-            return "no reason given"
+            return "unknown reason"
         self._errors.seek(0)
         lines = self._errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else "no reason given"
+        return lines[-1][:300] if lines else "unknown reason"
 
 
 def _serve() -> None:
-    """The child: read settings, serve, and end when the parent's end of the pipe closes."""
-    # Heavy, and only ever needed in here.
+    """Run in the child: read the settings, serve, and exit when the parent closes the pipe."""
+    # A heavy import that only the child needs.
     import xllamacpp  # type: ignore[import-untyped]
 
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
@@ -142,12 +146,13 @@ def _serve() -> None:
     params.port = settings["port"]
     params.api_keys = [settings["key"]] if settings["key"] else []
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
-    params.cors_origins = "http://localhost"  # by default every web page may read the answers
+    params.cors_origins = "http://localhost"  # the default lets every web page read the replies
     params.use_jinja = True
     if settings["embeds"]:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # pyright: ignore[reportAttributeAccessIssue]
-        params.n_batch = params.n_ubatch = settings["context"]  # a longer text than this is refused with a 500
+        # llama.cpp responds with a 500 to a text longer than this
+        params.n_batch = params.n_ubatch = settings["context"]
     params.chat_template = settings["template"]
     params.warmup = False
     params.ui = False
@@ -161,7 +166,7 @@ def _serve() -> None:
 
 
 def _knows_tools(address: str, key: str) -> bool:
-    """Ask the server whether the model's chat template has a place for tools."""
+    """Return whether the model's chat template supports tools, according to the server."""
     request = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})  # noqa: S310 - our own server
     with build_opener(ProxyHandler({})).open(request, timeout=60) as reply:
         return bool(json.load(reply).get("chat_template_caps", {}).get("supports_tools"))

@@ -1,4 +1,4 @@
-"""Start the server of a model, with what the environment and the catalogue set."""
+"""Start the server of a model with settings from the environment and the catalogue."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .pull import Found, check_model
 from .server import LocalServer
 
 CONTEXT = 4096
-"""Tokens of one conversation, for files that are not in the catalogue."""
+"""The context window in tokens, for files that are not in the catalogue."""
 
 THREADS = "DRAGOMAN_LOCAL_THREADS"
-"""The environment variable for the number of threads that compute."""
+"""The environment variable for the number of compute threads."""
 
 
 def open_server(
@@ -25,9 +25,10 @@ def open_server(
     key: str | None = None,
     embeds: bool = False,
 ) -> LocalServer:
-    """Return a server for a model, not yet started; what is not given comes from the environment and the catalogue.
+    """Return a server for a model, not yet started; the environment and the catalogue provide
+    defaults.
 
-    With ``embeds`` it answers for embeddings, and not for chat.
+    With ``embeds`` it serves embeddings instead of chat.
     """
     entry = found.entry
     return LocalServer(
@@ -44,7 +45,7 @@ def open_server(
 
 
 def default_threads(entry: CatalogModel | None = None) -> int:
-    """Return how many threads compute: ``$DRAGOMAN_LOCAL_THREADS``, else what the catalogue sets, else 1."""
+    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, else the catalogue's, else 1."""
     return _read_threads() or (entry.threads if entry is not None else 1)
 
 
@@ -53,5 +54,5 @@ def _read_threads() -> int | None:
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise ValueError(f"{THREADS} must be a whole number of at least 1, not {text!r}")
+        raise ValueError(f"{THREADS} must be an integer of at least 1, not {text!r}")
     return int(text)

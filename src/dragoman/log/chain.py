@@ -1,4 +1,4 @@
-"""Checking a chain: the first thing wrong in each session, named exactly."""
+"""Verify hash chains and locate the first fault of each session."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PAGE = 500
 class Break(Struct, frozen=True):
     """The first broken link of a session.
 
-    ``id`` is the id of the record at fault, or of the one found in place of a missing record, or
-    ``None`` when there is none to name. Damage that belongs to no session has ``session`` empty.
+    ``id`` is the id of the faulty record, or of the record found in place of a missing one;
+    ``None`` if there is neither. Damage outside every session has an empty ``session``.
     """
 
     session: str
@@ -36,7 +36,7 @@ class Break(Struct, frozen=True):
 
 
 class ChainReport(Struct, frozen=True):
-    """What ``verify`` found. One break per session: what follows a break proves nothing."""
+    """The result of ``verify``. It has one break per session: records after a break prove nothing."""
 
     sessions: int
     records: int
@@ -44,7 +44,7 @@ class ChainReport(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Is every chain whole?"""
+        """Whether every chain is intact."""
         return not self.breaks
 
     @property
@@ -64,26 +64,31 @@ Page: TypeAlias = Callable[[str, int, int], Sequence[Row]]
 def check_log(
     names: Callable[[], list[str]], page: Page, count: Callable[[], int], known: Mapping[str, str]
 ) -> ChainReport:
-    """Walk every session's chain, and see that none of the stored records lies outside of them."""
+    """Walk every session's chain, and check that every stored record belongs to one."""
     checks = [check_session(name, page, known.get(name)) for name in sorted({*names(), *known})]
     records = sum(held for held, _ in checks)
     breaks = [found for _, found in checks if found is not None]
     if not breaks and (total := count()) != records:
-        # An index that lost its way to a chain's last record leaves a chain that looks whole.
-        breaks = [found_nowhere(f"{total} records are stored and the sessions lead to {records}: the index is damaged")]
+        # A damaged index may miss a chain's last records; the rest of the chain then looks
+        # complete.
+        breaks = [
+            found_nowhere(
+                f"{total} records are stored and only {records} are reachable by session: the index is damaged"
+            )
+        ]
     return ChainReport(len(checks), records, tuple(breaks))
 
 
 def found_nowhere(detail: str) -> Break:
-    """Damage that belongs to no session."""
+    """Return a break for damage outside every session."""
     return _found("", 0, None, "unreadable", detail)
 
 
 def check_session(session: str, page: Page, known: str | None = None) -> tuple[int, Break | None]:
-    """Walk a session's chain; return how many records hold, and the first that does not.
+    """Walk a session's chain; return the number of valid records, and the first break.
 
-    ``known`` is a hash the chain had at some earlier time: a chain that was cut shorter than that
-    is whole in itself, and only the hash tells.
+    ``known`` is a hash that the chain had earlier. A truncated chain is valid in itself; only the
+    missing hash reveals it.
     """
     count, previous, seen = 0, _genesis(session), known is None
     for row in _walk(session, page):
@@ -100,12 +105,12 @@ def check_session(session: str, page: Page, known: str | None = None) -> tuple[i
 
 
 def _genesis(session: str) -> str:
-    """The genesis, also of a name whose bytes are damaged."""
+    """Return the genesis hash, even for a name whose bytes are damaged."""
     return genesis(_printable(session))
 
 
 def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
-    """Yield rows in order, and at the end the error that stopped the reading, if one did."""
+    """Yield rows in order, and at the end the error that stopped the reading, if any."""
     after, size = 0, _PAGE
     while True:
         try:
@@ -114,14 +119,14 @@ def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
             if size == 1:
                 yield error
                 return
-            size = 1  # one damaged page of the file spoils a whole query: go on record by record up to it
+            size = 1  # one damaged page fails a complete query: read record by record up to it
             continue
         if not rows:
             return
         yield from rows
         last = rows[-1][1]
         if type(last) is not int or last <= after:
-            return  # its seq is no number: the caller has seen that and stopped
+            return  # its seq is not a number, which the caller has already reported
         after = last
 
 
@@ -139,7 +144,8 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
         return "wrong previous", f"it does not follow from record {expected - 1}: one of the two was replaced"
     try:
         check_payload(record.raw)
-    except LogCorruptError as error:  # the hash is right, so the writer made it so: a payload that is not an object
+    # the hash is valid, so the writer stored a payload that is not an object
+    except LogCorruptError as error:
         return "unreadable", str(error)
     return None
 

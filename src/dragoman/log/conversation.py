@@ -1,7 +1,8 @@
-"""The conversation of a session: every message on record, and what is sent of it.
+"""The conversation of a session: every recorded message, and which of them are sent.
 
-Both follow from the records alone. A ``context.projected`` changes what is sent and removes nothing; a
-``session.resumed`` with ``at`` goes back to the conversation as it was after an earlier record.
+Both are derived from the records alone. A ``context.projected`` changes what is sent and removes
+nothing; a ``session.resumed`` with ``at`` returns to the conversation as it was after an earlier
+record.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ from ..messages import Message, ToolResult, User
 from .payloads import ContextProjected, MessageRecorded, SessionResumed
 from .record import LogRecord
 
-_Change: TypeAlias = MessageRecorded | ContextProjected | int  # a number: back to that record
+_Change: TypeAlias = MessageRecorded | ContextProjected | int  # an int rewinds to that record
 
 
 class Sent(Struct):
-    """A message that is sent. ``instead`` replaces the content of a tool's result; a note is a message of ours."""
+    """A message that is sent. ``instead`` replaces the content of a tool result; a note is one we wrote."""
 
     seq: int
     said: MessageRecorded
     is_goal: bool = False
     is_note: bool = False
     instead: str | None = None
-    measured: tuple[str, int] | None = None  # the estimated tokens, and the model whose estimate it is
+    # the estimated tokens, and the model used for the estimate
+    measured: tuple[str, int] | None = None
 
     @property
     def message(self) -> Message:
-        """The message as it is sent, under the names of its own provider."""
+        """The message as it is sent, with the tool names of its own provider."""
         message = self.said.message
         if self.instead is None or not isinstance(message, ToolResult):
             return message
@@ -38,7 +40,7 @@ class Sent(Struct):
 
 
 class Conversation:
-    """The messages of a session in order, ``entries`` being those that are sent."""
+    """The messages of a session in order; ``entries`` are those that are sent."""
 
     def __init__(self) -> None:
         self.messages: list[MessageRecorded] = []
@@ -46,7 +48,7 @@ class Conversation:
         self._history: list[tuple[int, _Change, bool]] = []
 
     def apply(self, record: LogRecord, payload: object) -> bool:
-        """Take a record into account; return whether it changes the conversation."""
+        """Process a record; return whether it changes the conversation."""
         if isinstance(payload, MessageRecorded):
             if payload.in_context:
                 is_goal = isinstance(payload.message, User) and record.actor == "user"
@@ -61,22 +63,24 @@ class Conversation:
         return False
 
     def add(self, seq: int, said: MessageRecorded, *, is_goal: bool) -> None:
-        """Add a message; a goal is one that the user wrote."""
+        """Add a message; a goal is a message that the user wrote."""
         self._history.append((seq, said, is_goal))
         self._take(seq, said, is_goal)
 
     def project(self, seq: int, projected: ContextProjected) -> None:
-        """Leave out what a projection leaves out."""
+        """Apply a projection: stop sending the messages it leaves out."""
         self._history.append((seq, projected, False))
         self._take(seq, projected, False)
 
     def rewind(self, seq: int, at: int) -> None:
-        """Go back to the conversation after the record ``at``, by the record ``seq``."""
+        """Return to the conversation after the record ``at``; the record ``seq`` requests it."""
         self._history.append((seq, at, False))
         self._take(seq, at, False)
 
     def list_changes(self, until: int | None = None) -> list[tuple[int, MessageRecorded | ContextProjected, bool]]:
-        """Return what the conversation follows from: messages and projections, each with whether it is a goal."""
+        """Return the messages and projections the conversation is built from, each with whether it
+        is a goal.
+        """
         changes: list[tuple[int, MessageRecorded | ContextProjected, bool]] = []
         for seq, change, is_goal in self._history:
             if until is not None and seq > until:
@@ -103,7 +107,7 @@ class Conversation:
     def _leave_out(self, seq: int, projected: ContextProjected) -> None:
         gone = {each.seq: each for each in projected.left_out}
         kept: list[Sent] = []
-        place: int | None = None  # of the first message that is not sent
+        place: int | None = None  # index of the first message that is not sent
         for entry in self.entries:
             found = gone.get(entry.seq)
             if found is None:

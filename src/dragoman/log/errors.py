@@ -1,39 +1,39 @@
-"""What can go wrong with a log.
+"""The errors of a log.
 
 ::
 
     LogError
-    ├── InvalidRecordError     what was handed in does not fit the catalogue; the field is named
-    │   └── UnknownTypeError   there is no such event type
+    ├── InvalidRecordError     the given record does not fit the catalogue; names the field
+    │   └── UnknownTypeError   the event type does not exist
     ├── LogClosedError         the log was closed, or was opened in another process
     ├── LogLockedError         another process writes this log, or runs this session
     ├── LogConflictError       another process has continued this session
-    ├── LogReadOnlyError       it was opened for reading, or the file or server may not be written
-    ├── LogFullError           the disk is full; the log goes on once there is room
+    ├── LogReadOnlyError       it was opened for reading, or the file or server is not writable
+    ├── LogFullError           the disk is full; appending works again once there is space
     ├── LogStorageError        the disk or the server failed
-    ├── LogCorruptError        the file is damaged, or no log at all
+    ├── LogCorruptError        the file is damaged, or is not a log
     └── LogVersionError        a newer version of this package wrote it
 
-An append that raises any of these was not acknowledged, and none of them undoes an acknowledged one.
+An append that raises one of these was not acknowledged; an acknowledged append is never undone.
 """
 
 from __future__ import annotations
 
 
 class LogError(Exception):
-    """The root of the tree."""
+    """The base class of all log errors."""
 
 
 class InvalidRecordError(LogError):
-    """A field of the record, or of its payload, is not what the catalogue says."""
+    """A field of the record or of its payload does not match the catalogue."""
 
 
 class UnknownTypeError(InvalidRecordError):
-    """The catalogue has no such event type. Only reading tolerates one."""
+    """The catalogue has no such event type. Only reading tolerates unknown types."""
 
 
 class LogClosedError(LogError):
-    """The log does not take records any more."""
+    """The log no longer accepts records."""
 
 
 class LogLockedError(LogError):
@@ -43,25 +43,25 @@ class LogLockedError(LogError):
 class LogConflictError(LogError):
     """The session does not end where the append expected: another process has continued it.
 
-    Nothing was written. The process that gets this error must not act for the session any more.
+    Nothing was written. The process that receives this error must stop acting for the session.
     """
 
 
 class LogReadOnlyError(LogError):
-    """The log can be read and not written."""
+    """The log is open for reading only."""
 
 
 class LogFullError(LogError):
-    """There is no room left. Nothing was written; make room and append again."""
+    """The disk is full. Nothing was written; free some space and append again."""
 
 
 class LogStorageError(LogError):
-    """The disk or the server failed. Records that were on their way may or may not be there."""
+    """The disk or the server failed. Records in flight may or may not have been stored."""
 
 
 class LogCorruptError(LogError):
-    """The stored bytes cannot be read as a log. ``verify`` names the place."""
+    """The stored bytes are not a valid log. ``verify`` locates the damage."""
 
 
 class LogVersionError(LogError):
-    """The log was written by a newer version of this package than this one."""
+    """A newer version of this package wrote the log."""

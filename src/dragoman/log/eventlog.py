@@ -1,4 +1,4 @@
-"""The log as its users see it, whatever stores it."""
+"""The interface of a log, independent of how it is stored."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _PAGE = 500
 _Log = TypeVar("_Log", bound="EventLog")
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Told now and then how many records of how many are done; the second number may be a guess."""
+"""A callback for progress: the records processed so far, and the total, which may be an estimate."""
 
 
 class SessionEntry(Struct, frozen=True):
-    """A session in the log: its length, its first and last moment, and the hash its chain ends in."""
+    """A session in the log: its length, first and last time, and the hash its chain ends with."""
 
     session: str
     records: int
@@ -53,46 +53,47 @@ class SessionEntry(Struct, frozen=True):
 
 
 class LogView(Protocol):
-    """What a store shows of itself at one moment, however long one looks."""
+    """A consistent snapshot of a store."""
 
     def names(self) -> list[str]:
-        """Every session's name, sorted."""
+        """Return the names of all sessions, sorted."""
         ...
 
     def count(self) -> int:
-        """How many records there are, found without the index the other methods go by."""
+        """Return the number of records, counted without the index that the other methods use."""
         ...
 
     def length(self, session: str) -> int:
-        """The highest ``seq`` of a session; 0 when it has none."""
+        """Return the highest ``seq`` of a session; 0 if it has none."""
         ...
 
     def page(self, session: str, after: int, size: int) -> Sequence[Row]:
-        """The next rows of a session, in order."""
+        """Return the next rows of a session, in order."""
         ...
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
-        """The next rows of a session that are of one of these types, in order."""
+        """Return the next rows of a session with one of these types, in order."""
         ...
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
-        """The next rows of a session whose payload contains a text, in any case of its letters, in order.
+        """Return the next rows of a session whose payload contains a string, ignoring case, in
+        order.
 
-        The text consists of ASCII letters, digits and spaces.
+        The string consists of ASCII letters, digits and spaces.
         """
         ...
 
     def ends(self) -> list[tuple[Row, Row]]:
-        """The first and last row of every session, sorted by name, without their payloads."""
+        """Return the first and last row of every session, sorted by name, without their payloads."""
         ...
 
 
 class EventLog(ABC):
     """An append-only log of sessions, each a chain of records.
 
-    ``append`` returns when the record is on disk. Everything that reads blocks, briefly: hand it to
-    a thread (``asyncio.to_thread(log.verify)``) when an event loop must not wait. Safe to use from
-    any number of threads and tasks; close it, or use ``with`` or ``async with``.
+    ``append`` returns when the record is on disk. Reading methods block briefly; call them in a
+    thread (``asyncio.to_thread(log.verify)``) when the event loop must not wait. The log is
+    thread-safe. Close it, or use ``with`` or ``async with``.
     """
 
     def __init__(self) -> None:
@@ -116,10 +117,10 @@ class EventLog(ABC):
     ) -> LogRecord:
         """Write one event and return its record once it is durable.
 
-        The payload's class decides the type; actor and sensitivity default to what the catalogue
-        says of it. Cancelling stops the waiting, not the writing. With ``expected``, the ``seq`` of
-        the session's last record as you know it (0 for a new session), the append is atomic with the
-        check that this is still so; if not, nothing is written and ``LogConflictError`` is raised.
+        The payload's class determines the type; actor and sensitivity default to the catalogue's
+        values. Cancelling stops the waiting, not the writing. ``expected`` is the ``seq`` of the
+        session's last known record (0 for a new session). The check and the append are atomic; if
+        another record was appended since, nothing is written and ``LogConflictError`` is raised.
         """
         draft = _make_draft(
             session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
@@ -141,7 +142,7 @@ class EventLog(ABC):
         sensitivity: Sensitivity | None = None,
         expected: int | None = None,
     ) -> LogRecord:
-        """Do what ``append`` does, and block until it is done."""
+        """Append an event as ``append`` does, but block until it is durable."""
         draft = _make_draft(
             session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
         )  # fmt: skip
@@ -151,9 +152,10 @@ class EventLog(ABC):
     async def hold(self, session: str, *, takeover: bool = False) -> AsyncIterator[None]:
         """Hold the lease of a session while it runs; it ends with the block, or with the process.
 
-        ``LogLockedError`` if the session runs elsewhere. With ``takeover`` the session is held all the
-        same; the other runner notices at its next append with ``expected``. The lease prevents two
-        runners from starting; that they cannot both write is guaranteed by ``expected`` alone.
+        ``LogLockedError`` if the session runs elsewhere. With ``takeover`` the lease is taken
+        anyway; the other runner notices at its next append with ``expected``. The lease keeps a
+        second runner from starting; only ``expected`` guarantees that two runners cannot both
+        write.
         """
         token = object()
         if takeover:
@@ -167,21 +169,23 @@ class EventLog(ABC):
         finally:
             if self._held.get(session) is token:
                 del self._held[session]
-                with suppress(LogError):  # a log that was closed, or lost its server, holds nothing any more
+                # a log that was closed, or lost its server, has no lease left to release
+                with suppress(LogError):
                     await self._lease(session, held=False)
 
     async def _lease(self, session: str, *, held: bool) -> bool:
-        """Take or give back the lease where other processes see it; return whether it could be taken.
+        """Acquire or release the lease where other processes see it; return whether it was
+        acquired.
 
-        A store that only one process can write to has no need to.
+        A store with a single writing process needs none.
         """
         return True
 
     def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
-        """Remove every session whose last record is older than that, whole, and record the removal.
+        """Remove every session whose last record is older than that, and record the removal.
 
-        What was removed is named in the session ``"dragoman.log"``, one ``log.pruned`` per session
-        with the hash its chain ended in; that session itself is never removed.
+        The session ``"dragoman.log"`` gets one ``log.pruned`` per removed session, with the hash
+        its chain ended with; that session itself is never removed.
         """
         before = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
         if before.tzinfo is None:
@@ -190,14 +194,15 @@ class EventLog(ABC):
         return cast("tuple[LogPruned, ...]", self._wait(lambda: self._prune(before)))
 
     def restore(self, source: EventLog, session: str | None = None, *, progress: Progress | None = None) -> int:
-        """Take over the records of another log, or of an export, as they are; return how many were new.
+        """Import the records of another log or an export unchanged; return how many were new.
 
-        Every chain is verified first. What is here already is passed over, and a session that went on
-        differently here is refused. The other log's own records (``"dragoman.log"``) stay there.
+        Every chain is verified first. Records that exist here are skipped; a session that diverged
+        here is rejected. The other log's administrative records (``"dragoman.log"``) are not
+        imported.
         """
         report = source.verify(session)
         if report.first is not None:
-            raise LogCorruptError(f"nothing is taken over from a log that is not whole: {report.first}")
+            raise LogCorruptError(f"a damaged log cannot be imported: {report.first}")
         names = [entry.session for entry in source.sessions() if session in (None, entry.session)]
         done = 0
         for name in [name for name in names if name != ADMINISTRATION]:
@@ -214,7 +219,7 @@ class EventLog(ABC):
         if self._writer is None:
             raise LogReadOnlyError("this log was opened for reading only")
         if self._process != os.getpid():
-            # A forked child has the object and not the thread: it would wait for ever.
+            # A forked child has the object but not the writer thread; it would wait forever.
             raise LogClosedError("this log was opened in another process; open it again after a fork")
         return self._writer.offer(item)
 
@@ -228,41 +233,44 @@ class EventLog(ABC):
     # --- reading ------------------------------------------------------------------------------------
 
     def read(self, session: str, after: int = 0) -> Iterator[LogRecord]:
-        """Yield a session's records in order, from ``after`` on, as far as they go now.
+        """Yield a session's records in order after ``after``, up to the current end.
 
-        To follow a session, call again with the last ``seq`` you saw.
+        To follow a session, call again with the last ``seq`` you received.
         """
         after = max(after, 0)
         with self._view() as view:
             last = view.length(session)
         while after < last:
-            # Each page is a view of its own: a slow consumer holds nothing open meanwhile.
+            # Each page uses its own view, so that a slow consumer holds no transaction open.
             with self._view() as view:
                 rows = view.page(session, after, min(_PAGE, last - after))
             yield from _in_order(session, after, rows)
             after += len(rows)
 
     def sessions(self) -> tuple[SessionEntry, ...]:
-        """Every session, sorted by name."""
+        """Return all sessions, sorted by name."""
         with self._view() as view:
             ends = view.ends()
         return tuple([_entry(read_row(first), read_row(last)) for first, last in ends])
 
     def find(self, *types: str, session: str | None = None) -> Iterator[LogRecord]:
-        """Yield the records of these types, of one session or of all, sorted by session and ``seq``.
+        """Yield the records of these types, of one session or of all, sorted by session and
+        ``seq``.
 
-        Quicker than reading everything when you want a few kinds of it: ``log.find("llm.call_completed")``.
+        This is faster than reading everything: ``log.find("llm.call_completed")``.
         """
         return _collect(self, session, lambda view, name, after: view.select(name, types, after, _PAGE))
 
     def search(self, text: str, session: str | None = None) -> Iterator[LogRecord]:
-        """Yield the records that hold a text in one of their values, in any case of its letters.
+        """Yield the records with a value that contains a string, ignoring case.
 
-        The order is by session and ``seq``. Names of fields, types and the data of attachments do not count.
+        The order is by session and ``seq``. Field names, types and the data of attachments are not
+        searched.
         """
         needle = text.casefold()
-        # The store compares ASCII alone, and knows nothing of how JSON escapes quotes or line breaks: it
-        # preselects by the longest plain part of the text, and every record it finds is then decoded.
+        # The store compares ASCII only and does not know JSON escapes (quotes, line breaks). It
+        # therefore preselects by the longest plain part of the string, and every candidate is then
+        # decoded and compared.
         part = max(re.findall("[A-Za-z0-9 ]+", text), key=len, default="")
         for record in _collect(self, session, lambda view, name, after: view.search(name, part, after, _PAGE)):
             if any(needle in value.casefold() for value in find_texts(record.data)):
@@ -271,10 +279,11 @@ class EventLog(ABC):
     def verify(
         self, session: str | None = None, *, known: Mapping[str, str] | None = None, progress: Progress | None = None
     ) -> ChainReport:
-        """Check every hash of one session, or of all, and name the first broken link of each.
+        """Check every hash of one session, or of all, and report the first broken link of each.
 
-        A chain cannot show that its own end was cut off. ``known`` maps sessions to hashes you
-        noted earlier (``SessionEntry.head``); a session that no longer has its hash is ``cut short``.
+        A chain alone cannot reveal that its end was cut off. ``known`` maps sessions to hashes
+        that you stored earlier (``SessionEntry.head``); a session without its known hash is ``cut
+        short``.
         """
         try:
             with self._view() as view:
@@ -289,9 +298,9 @@ class EventLog(ABC):
     def export(
         self, target: str | Path | BinaryIO, session: str | None = None, *, progress: Progress | None = None
     ) -> int:
-        """Write records as lines of JSON, sorted by session and ``seq``; return how many.
+        """Write records as JSON Lines, sorted by session and ``seq``; return how many.
 
-        The same records give the same bytes. A file appears whole or not at all.
+        The same records give the same bytes. A file is written atomically.
         """
         if not isinstance(target, str | Path):
             return _write_lines(self, target, session, progress)
@@ -310,7 +319,7 @@ class EventLog(ABC):
     # --- the end ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write what is still queued and let the log go."""
+        """Write the queued records and release the log."""
         self._closed = True
         if self._writer is not None and self._process == os.getpid():
             self._writer.close()
@@ -337,20 +346,21 @@ class EventLog(ABC):
     def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
         """Link and store a group in one transaction. Runs in the writer's thread.
 
-        A draft whose expectation fails is not stored and gets its error; the others are stored.
+        A draft whose ``expected`` does not match is not stored and gets its error; the others are
+        stored.
         """
 
     @abstractmethod
     def _restore(self, records: Sequence[LogRecord]) -> None:
-        """Store records of one session that are linked already, after its last; whole or not at all."""
+        """Store records of one session that are already linked, after its last one, atomically."""
 
     @abstractmethod
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        """Remove old sessions and record it, in one transaction. Runs in the writer's thread."""
+        """Remove old sessions and record the removal, in one transaction. Runs in the writer's thread."""
 
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
-        """Look at what is stored; any number of threads may at once."""
+        """Open a snapshot of what is stored; safe from several threads at once."""
 
 
 def _make_draft(session: str, payload: Payload, **facts: Any) -> Draft:
@@ -363,7 +373,7 @@ def _make_draft(session: str, payload: Payload, **facts: Any) -> Draft:
 def _collect(
     log: EventLog, session: str | None, select: Callable[[LogView, str, int], Sequence[Row]]
 ) -> Iterator[LogRecord]:
-    """Yield what a query finds in one session or in all, page by page."""
+    """Yield the results of a query in one session or in all, page by page."""
     with log._view() as view:
         names = view.names() if session is None else [session]
     for name in names:
@@ -381,7 +391,7 @@ _NOT_TEXT = ("type", "role", "base64_data")
 
 
 def find_texts(value: Any) -> Iterator[str]:
-    """Yield the texts of a payload: its values, without types, roles and the data of attachments."""
+    """Yield the strings of a payload: its values, without types, roles and the data of attachments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -394,7 +404,7 @@ def find_texts(value: Any) -> Iterator[str]:
 
 
 def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
-    """Return how many records of a session both logs hold; refuse a session that differs."""
+    """Return the number of records of a session that both logs have; reject a session that diverges."""
     with log._view() as view:
         present = view.length(session)
         rows = view.page(session, present - 1, 1) if present else ()
@@ -402,13 +412,13 @@ def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
         return 0
     theirs = next(source.read(session, present - 1), None)
     if theirs is None or not rows or read_row(rows[0]).hash != theirs.hash:
-        longer = "is longer here" if theirs is None else f"differs from record {present} on, or before"
-        raise InvalidRecordError(f"session {session!r} {longer}: it is not the same session, or went on here")
+        longer = "is longer here" if theirs is None else f"diverges at record {present} or earlier"
+        raise InvalidRecordError(f"session {session!r} {longer}: it is another session, or was continued here")
     return present
 
 
 def _write_lines(log: EventLog, stream: BinaryIO, session: str | None, progress: Progress | None) -> int:
-    """Write records as lines; return how many."""
+    """Write records as JSON Lines; return how many."""
     count = 0
     with log._view() as view:
         page = _counting(view, session, progress)
@@ -423,13 +433,13 @@ def _write_lines(log: EventLog, stream: BinaryIO, session: str | None, progress:
 
 
 def _counting(view: LogView, session: str | None, progress: Progress | None) -> Page:
-    """How the view is read page by page: as it is, or telling each time how far it has come."""
+    """Return the function that reads a page: the view's own, or one that also reports progress."""
     if progress is None:
         return view.page
     try:
         total = view.count() if session is None else view.length(session)
     except LogCorruptError:
-        total = 0  # what is wrong will be found on the way
+        total = 0  # reading the pages will report the damage
     done = 0
 
     def page(name: str, after: int, size: int) -> Sequence[Row]:
@@ -443,9 +453,9 @@ def _counting(view: LogView, session: str | None, progress: Progress | None) -> 
 
 
 def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[LogRecord | LogConflictError]:
-    """Link drafts onto their sessions' heads, in order; ``heads`` moves along.
+    """Link drafts to the heads of their sessions, in order, and update ``heads``.
 
-    A draft that expects another head than there is gets an error in place of a record.
+    A draft that expects a different head gets an error instead of a record.
     """
     linked: list[LogRecord | LogConflictError] = []
     for draft in drafts:
@@ -461,14 +471,14 @@ def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[LogRecor
 
 
 def only_records(linked: Sequence[LogRecord | LogConflictError]) -> list[LogRecord]:
-    """Return what ``link_group`` could link."""
+    """Return the records that ``link_group`` could link."""
     return [record for record in linked if isinstance(record, LogRecord)]
 
 
 def _conflict(draft: Draft, last: int) -> LogConflictError:
     return LogConflictError(
-        f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, and the session ends at"
-        f" record {last}: it was continued elsewhere. Nothing was written; resume the session to go on with it"
+        f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, but the session ends at"
+        f" record {last}: it was continued elsewhere. Nothing was written; resume the session to continue it"
     )
 
 
@@ -484,7 +494,7 @@ def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:
 
 
 def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
-    """Say which sessions ended before a time, as they will be recorded once they are gone."""
+    """Return the sessions that ended before a time, as the ``log.pruned`` records to write."""
     entries = [_entry(read_row(first), read_row(last)) for first, last in ends]
     return [
         LogPruned(entry.session, entry.records, entry.first_id, entry.last_id, entry.head, before)
@@ -494,14 +504,14 @@ def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPru
 
 
 def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
-    """Refuse linked records that do not follow from where the chain ends now."""
+    """Reject linked records that do not follow the current end of the chain."""
     seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
     if (records[0].seq, records[0].previous) != (seq + 1, previous):
-        raise LogLockedError(f"session {records[0].session!r} was written to meanwhile; take it over again")
+        raise LogLockedError(f"session {records[0].session!r} changed during the import; run the import again")
 
 
 def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogRecord]:
-    """The records of the rows that follow ``after``, and an error where one is missing."""
+    """Yield the records of the rows that follow ``after``; raise an error where one is missing."""
     for expected, record in enumerate(map(read_row, rows), after + 1):
         if record.seq != expected:
             raise _missing(session, expected)
@@ -511,4 +521,6 @@ def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogReco
 
 
 def _missing(session: str, seq: int) -> LogCorruptError:
-    return LogCorruptError(f"session {session!r}: record {seq} is missing; it was pruned meanwhile, or see verify()")
+    return LogCorruptError(
+        f"session {session!r}: record {seq} is missing; pruned during the read, or damaged: run verify"
+    )

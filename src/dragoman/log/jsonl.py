@@ -1,4 +1,4 @@
-"""An export read as a log: list, read, verify, replay and price what somebody handed over as lines of JSON."""
+"""Read an export (JSON Lines) as a log: list, read, verify, replay and price its sessions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .record import Draft, Line, LogRecord, Row, to_row
 
 
 class _Place(Struct):
-    """Enough of a line to find it again."""
+    """The position of a line and the fields needed to find it."""
 
     session: str
     seq: int
 
 
 class ExportedLog(EventLog):
-    """The log in a file of lines that ``export`` wrote. It can be read and not written.
+    """The log in a file of lines that ``export`` wrote. It is read-only.
 
-    The file is gone through once, when it is opened, to learn where each record is. Records are
-    taken as the lines say, in whatever order they stand: whether they are true, ``verify`` tells.
+    The file is scanned once when it is opened, to index the records. Lines may be in any order;
+    their contents are accepted as they are, and ``verify`` checks them.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,14 +53,14 @@ class ExportedLog(EventLog):
                 place = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 end = "" if line.endswith(b"\n") else "; the file was cut off"
-                raise LogCorruptError(f"{self.path}, line {number}: is no record: {error}{end}") from None
+                raise LogCorruptError(f"{self.path}, line {number}: is not a record: {error}{end}") from None
             found.setdefault(place.session, []).append((place.seq, at))
             at += len(line)
             self._count = number
         for session in sorted(found, key=str.encode):
             places = sorted(found[session])
             if not 0 < places[-1][0] < 2**63 or places[0][0] < -(2**63):
-                raise LogCorruptError(f"{self.path}: session {quote(session)} has a record whose number cannot be one")
+                raise LogCorruptError(f"{self.path}: session {quote(session)} has a record with an invalid number")
             self._places[session] = array("q", [seq for seq, _ in places]), array("q", [where for _, where in places])
 
     @contextmanager
@@ -69,7 +69,7 @@ class ExportedLog(EventLog):
             with self.path.open("rb") as file:
                 yield file
         except FileNotFoundError:
-            raise LogReadOnlyError(f"{self.path}: there is no log to read") from None
+            raise LogReadOnlyError(f"{self.path}: no log exists here") from None
         except OSError as error:
             raise LogStorageError(f"{self.path}: cannot be read: {error.strerror}") from error
 
@@ -137,11 +137,11 @@ class _ExportView:
         try:
             return to_row(_to_record(self._decoder.decode(line)))
         except (TypeError, ValueError, OverflowError) as error:
-            raise LogCorruptError(f"{self._path}: the line at byte {place} is no record: {error}") from None
+            raise LogCorruptError(f"{self._path}: the line at byte {place} is not a record: {error}") from None
 
 
 def _to_record(line: Line) -> LogRecord:
-    # Whoever they are said to be, the hash decides whether it is true.
+    # Not validated here: the hash covers both values, so verify() finds a forgery.
     actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
     return LogRecord(
         actor, line.hash, line.id, line.parent, line.payload, line.previous, sensitivity, line.seq, line.session,

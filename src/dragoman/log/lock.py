@@ -1,4 +1,4 @@
-"""One writer per file, held by the operating system, so that it ends with the process however that ends."""
+"""One writer per file: a lock of the operating system, released when the process ends in any way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .errors import LogFullError, LogLockedError, LogReadOnlyError
 if sys.platform == "win32":
     import msvcrt
 
-    # Windows refuses to read what is locked, and byte 0 on holds the holder's process id.
+    # On Windows a locked byte range cannot be read, and the file starts with the holder's process
+    # id.
     _OFFSET = 1 << 30
 
     def _lock(handle: int) -> None:
@@ -30,7 +31,7 @@ else:
 
 
 class FileLock:
-    """An exclusive lock on a file made for the purpose, which stays behind when it is released."""
+    """An exclusive lock on a separate lock file, which is not deleted on release."""
 
     def __init__(self, path: Path, subject: Path) -> None:
         self._path = path
@@ -38,10 +39,10 @@ class FileLock:
         self._handle = self._acquire()
 
     def keep(self) -> None:
-        """Make sure that the lock is still the one others see, and take it again if its file was deleted.
+        """Check that the lock file still exists, and lock a new one if it was deleted.
 
-        Programs that clean up folders delete lock files. Another writer may then have made and locked a
-        new one: ``LogLockedError`` as long as it holds it.
+        Programs that clean up folders delete lock files. Another writer may have created and
+        locked a new file by then; if so, raise ``LogLockedError``.
         """
         if self._is_in_place(self._handle):
             return
@@ -56,7 +57,7 @@ class FileLock:
             except OSError as error:
                 kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
                 raise kind(
-                    f"{self._path}: cannot be made, and a log needs it to be written: {error.strerror}"
+                    f"{self._path}: cannot be created, and writing the log requires it: {error.strerror}"
                 ) from None
             try:
                 _lock(handle)
@@ -68,7 +69,8 @@ class FileLock:
             if self._is_in_place(handle):
                 _sign(handle)
                 return handle
-            os.close(handle)  # it was deleted between opening and locking: nobody else sees this lock
+            # deleted between opening and locking: no other process sees this lock
+            os.close(handle)
 
     def _is_in_place(self, handle: int) -> bool:
         try:
@@ -77,15 +79,15 @@ class FileLock:
             return False
 
     def release(self) -> None:
-        """Let the next writer in."""
+        """Release the lock."""
         os.close(self._handle)
 
 
 def _sign(handle: int) -> None:
-    """Write the process id into the lock file, for the message that a second writer gets."""
+    """Write the process id into the lock file, for the error that a second writer gets."""
     try:
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, b"%d\n" % os.getpid())
     except OSError:
-        pass  # a full disk: the lock holds without it
+        pass  # the disk is full; the lock works without the id

@@ -1,4 +1,4 @@
-"""The log in memory: for sessions whose records need not outlive the process."""
+"""A log in memory, for sessions whose records need not outlive the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, t
 
 
 class MemoryLog(EventLog):
-    """A log in memory, with the same chain of hashes. It is lost with the process; ``export`` writes it to a file."""
+    """A log in memory, with the same hash chain. It is lost with the process; ``export`` writes it
+    to a file.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +30,7 @@ class MemoryLog(EventLog):
         return "MemoryLog()"
 
     def _offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
-        """Store at once, in the caller's thread: there is no disk to wait for."""
+        """Store at once, in the caller's thread, since no disk is involved."""
         self._check_open()
         future: Future[Any] = Future()
         with self._changing:

@@ -1,11 +1,12 @@
-"""The closed list of event types, and what each one says.
+"""The closed list of event types and their payloads.
 
-A payload is a frozen value whose class decides the type: there is no way to write a type that is
-not listed here. Reading is tolerant: a record of an unknown type keeps its payload as a ``dict``.
+A payload is a frozen struct whose class determines the type, so a type that is not listed here
+cannot be written. Reading is tolerant: a record of an unknown type keeps its payload as a
+``dict``.
 
-Intent, execution and observation are three types and never one: ``tool_intent.proposed`` is what
-the model wanted, ``tool.started`` what the system did (its ``input`` may differ), ``tool.observed``
-what the world answered. A denial is ``permission.denied`` and no failure of a tool.
+Intent, execution and observation are three separate types: ``tool_intent.proposed`` is what the
+model requested, ``tool.started`` what the system ran (its ``input`` may differ), ``tool.observed``
+what the tool returned. A denial is ``permission.denied``, not a failure of a tool.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
 class ForkedFrom(Struct, frozen=True):
-    """A record of another session: its session and number, and its hash, which proves all records before it."""
+    """A reference to a record of another session. Its hash proves all records before it."""
 
     session: str
     seq: int
@@ -45,9 +46,10 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True):
     """A session began.
 
     ``kind`` is what wrote it: an agent session, the commands ``chat`` and ``ask``, or a gateway.
-    ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool, so that a
-    tool that changed between two runs, such as one of an MCP server, can be noticed; ``definitions`` are what
-    the model is offered. ``forked_from`` is the place in another session that this one continues.
+    ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool,
+    which reveals a tool that changed between two runs, such as one of an MCP server;
+    ``definitions`` are the tools offered to the model. ``forked_from`` is the record of another
+    session that this one continues.
     """
 
     goal: str | None = None
@@ -62,14 +64,14 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True):
-    """A session was resumed after the record ``after``; ``open_intents`` were found unanswered.
+    """A session was resumed after the record ``after``; ``open_intents`` had no result yet.
 
     ``epoch`` counts the times a session was started or resumed: the records from here to the next
-    ``session.resumed`` are of one runner. ``takeover`` is true when the caller asked to resume the
-    session even if it still ran elsewhere. ``changed_tools`` has the new digest of each tool whose
-    definition is not the one the session had before, ``definitions`` those definitions. ``at`` is the
-    record after which the conversation goes on, if it is not the last one; the messages since then stay
-    in the log and are not sent.
+    ``session.resumed`` belong to one runner. ``takeover`` is true when the caller resumed the
+    session even though it might still run elsewhere. ``changed_tools`` has the new digest of each
+    tool whose definition changed, ``definitions`` those definitions. ``at`` is the record after
+    which the conversation continues, if it is not the last one; later messages stay in the log and
+    are not sent.
     """
 
     after: int
@@ -83,7 +85,7 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
 
 
 class SessionFinished(Struct, frozen=True, omit_defaults=True):
-    """A session ended; ``exhausted`` means that a budget or the limit of turns did it."""
+    """A session ended; ``exhausted`` means that a budget or the turn limit ended it."""
 
     outcome: Literal["completed", "failed", "cancelled", "exhausted"]
     detail: str | None = None
@@ -91,7 +93,7 @@ class SessionFinished(Struct, frozen=True, omit_defaults=True):
 
 
 class TurnStarted(Struct, frozen=True, omit_defaults=True):
-    """One round began: context projected, the model about to be asked."""
+    """A turn began: the context is projected and the model call follows."""
 
     number: int
     model: str | None = None
@@ -99,9 +101,10 @@ class TurnStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
-    """Which model was chosen (``provider:model``), in which way and why.
+    """Which model was chosen (``provider:model``), how and why.
 
-    ``rule`` is the choice of a fallback, and ``passed_over`` the reason for each candidate that did not answer.
+    ``rule`` is the choice of a fallback, and ``passed_over`` the reason for each candidate that
+    did not answer.
     """
 
     mode: Literal["manual", "rule", "default"]
@@ -111,13 +114,13 @@ class Routing(Struct, frozen=True, omit_defaults=True):
 
 
 class MessageRecorded(Struct, frozen=True, omit_defaults=True):
-    """A message of the conversation, whole, and what its wire could not carry.
+    """A complete message of the conversation, and what its wire could not represent.
 
-    What only the caller of a provider knows is here too: the message's own id, the choice of the
-    model, the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
-    every call id of the message, verbatim, to our own: the intent's, if the call became one. A message
-    that is kept as evidence and not shown to the model again, such as half a reply, has ``in_context``
-    false. A reply that its provider paused, and continues when it is sent back, is ``paused``.
+    It includes what only the caller of a provider knows: the message's own id, the model chosen,
+    the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
+    every call id of the message, verbatim, to ours: the intent's, if the call became one. A
+    message that is stored as evidence only, such as a partial reply, has ``in_context`` false. A
+    reply that its provider paused, and continues when it is sent back, is ``paused``.
     """
 
     message: Message
@@ -140,7 +143,7 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
-    """The conversation went on with another model (``provider:model``), at the price of ``losses``."""
+    """The conversation continued with another model (``provider:model``), with these ``losses``."""
 
     from_: str
     to: str
@@ -149,9 +152,10 @@ class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "fr
 
 
 class LeftOut(Struct, frozen=True, omit_defaults=True):
-    """A message that is no longer sent as it is: the number of its record, and its estimated tokens.
+    """A message that is no longer sent unchanged: the number of its record, and its estimated
+    tokens.
 
-    ``instead`` is the text that is sent as the content of a tool's result; without it, nothing is sent.
+    ``instead`` is the text sent as the content of the tool result; without it, nothing is sent.
     """
 
     seq: int
@@ -160,11 +164,12 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
 
 
 class ContextProjected(Struct, frozen=True, omit_defaults=True):
-    """A context policy changed what is sent of the conversation; the log itself keeps every message.
+    """A context policy changed which messages are sent; the log keeps every message.
 
-    ``reason`` is ``share``, when the estimate passed the policy's share of the window, or ``overflow``, when the
-    model refused the conversation. ``note`` is the text of a user's message that is sent in the place of the
-    messages that are left out; ``summary`` is the id of the ``context.summarised`` that it contains.
+    ``reason`` is ``share``, when the estimate passed the policy's share of the window, or
+    ``overflow``, when the model rejected the conversation. ``note`` is the text of a user message
+    that is sent in place of the omitted messages; ``summary`` is the id of the
+    ``context.summarised`` it contains.
     """
 
     rule: str
@@ -203,9 +208,10 @@ class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
 
 
 class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
-    """What a provider sent in one call, as its own JSON, kept because the session was told to.
+    """What a provider sent in one call, as its own JSON; recorded only if the session enables it.
 
-    A ``reply`` that cannot be recorded (too long, say) is left out, and ``problem`` says why.
+    A ``reply`` that cannot be recorded (for example because of its size) is omitted, and
+    ``problem`` gives the reason.
     """
 
     request_id: str
@@ -219,7 +225,7 @@ class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
-    """An intent names a tool there is and its input fits; what running it would do to the world."""
+    """An intent names an existing tool and its input is valid; records the side effect of running it."""
 
     intent_id: str
     tool_name: str
@@ -228,7 +234,7 @@ class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
-    """An intent cannot be run as it stands. Neither a decision about it nor a failure of a tool."""
+    """An intent cannot be run as it is. This is neither a permission decision nor a tool failure."""
 
     intent_id: str
     tool_name: str
@@ -237,9 +243,10 @@ class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
-    """An intent has no other end: it was open when the session stopped, or was given up.
+    """An intent that has no other end: it was open when the session stopped, or was abandoned.
 
-    ``started`` says whether it had begun to run, so that what it did is not known; ``None`` in older records.
+    ``started`` is whether it had begun to run, in which case its effect is unknown; ``None`` in
+    older records.
     """
 
     intent_id: str
@@ -249,7 +256,7 @@ class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionRequested(Struct, frozen=True, omit_defaults=True):
-    """Somebody has to decide about an intent."""
+    """A permission decision about an intent is needed."""
 
     intent_id: str
     tool_name: str
@@ -258,10 +265,11 @@ class PermissionRequested(Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionGranted(Struct, frozen=True, omit_defaults=True):
-    """An intent may run; ``by`` says who or what allowed it (say ``actor="user"`` when a person did).
+    """An intent may run; ``by`` is who or what allowed it (use ``actor="user"`` when a person
+    did).
 
-    ``input`` is what it runs with, if the answer changed what was proposed. ``scope`` is what else the answer
-    allows in the session: the tool, the same paths, or commands that begin with ``prefix``.
+    ``input`` is what it runs with, if the answer changed the proposal. ``scope`` is what else the
+    answer allows in the session: the tool, the same paths, or commands that begin with ``prefix``.
     """
 
     intent_id: str
@@ -275,7 +283,7 @@ class PermissionGranted(Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionDenied(Struct, frozen=True, omit_defaults=True):
-    """An intent may not run. A decision, not an error."""
+    """An intent may not run. This is a decision, not an error."""
 
     intent_id: str
     tool_name: str
@@ -285,9 +293,10 @@ class PermissionDenied(Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionAnswered(Struct, frozen=True, omit_defaults=True):
-    """Another process answered a question of a session; the session records what came of it.
+    """Another process answered a permission request of a session; the session records the result.
 
-    It is not a record of that session, whose only writer is its runner, but of the session ``NAME.answers``.
+    The record belongs to the session ``NAME.answers``, since only its runner writes to the session
+    itself.
     """
 
     intent_id: str
@@ -300,7 +309,7 @@ class PermissionAnswered(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolStarted(Struct, frozen=True, omit_defaults=True):
-    """A tool began to run with ``input``; ``context`` holds how (folder, sandbox, limits)."""
+    """A tool began to run with ``input``; ``context`` describes how (folder, sandbox, limits)."""
 
     intent_id: str
     tool_name: str
@@ -309,7 +318,7 @@ class ToolStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolObserved(Struct, frozen=True, omit_defaults=True):
-    """What a tool gave back, error results included: the tool ran and this is what it said."""
+    """What a tool returned. An error result is also an observation: the tool ran and returned it."""
 
     intent_id: str
     tool_name: str
@@ -322,7 +331,7 @@ class ToolObserved(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolFailed(Struct, frozen=True, omit_defaults=True):
-    """A tool could not be run to an end, so that there is nothing to observe."""
+    """A tool could not be run to completion, so there is no observation."""
 
     intent_id: str
     tool_name: str
@@ -332,7 +341,7 @@ class ToolFailed(Struct, frozen=True, omit_defaults=True):
 
 
 class LogPruned(Struct, frozen=True, omit_defaults=True):
-    """Retention removed a whole session; ``head`` is the hash its chain ended in."""
+    """Retention removed a session; ``head`` is the hash its chain ended with."""
 
     session: str
     records: int
@@ -381,7 +390,7 @@ _Class: TypeAlias = type[Struct]
 
 
 class Entry(Struct, frozen=True):
-    """One event type: the class of its payload, and who and how private it is unless you say otherwise."""
+    """One event type: its payload class, and the default actor and sensitivity."""
 
     type: str
     payload: _Class
@@ -426,30 +435,32 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 }
 _SPEAKERS: dict[type, Actor] = {System: "system", User: "user", Assistant: "agent", ToolResult: "tool"}
 _OBSERVED = (CallStarted, CallCompleted, CallFailed, RoutingSwitched, ProviderUnavailable, ProviderRecovered)
-# The envelope of a record has the type, the session and the turn. Messages are records of their own: what a call
-# record may carry of them would bypass the sensitivity of its type.
+# The record itself has the type, the session and the turn. Messages are separate records: copying
+# them into a call record would bypass the sensitivity of its type.
 _NOT_STORED = ("type", "session_id", "turn_id", "request", "content")
-# Keys in order make the bytes a function of the value; a cost stays a number and stays exact.
+# Sorted keys make the bytes a function of the value; costs are exact numbers.
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
 def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
-    """Find a payload's event type and write it as canonical JSON, or say which field does not fit."""
+    """Find a payload's event type and encode it as canonical JSON; an error names the invalid field."""
     entry = _BY_CLASS.get(type(payload))
     if entry is None:
         raise UnknownTypeError(f"payload: {type(payload).__name__} is not the payload of any event type")
     try:
         data = _encode(payload)
-        # Structs take anything when they are built; reading back is what checks every field.
+        # Structs are not validated when they are built; decoding checks every field.
         _DECODERS[entry.type].decode(data)
     except UnicodeEncodeError:
         raise InvalidRecordError(
-            f"payload of {entry.type}: holds text that is not Unicode (half a surrogate)"
+            f"payload of {entry.type}: contains a string that is not valid Unicode (a lone surrogate)"
         ) from None
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRecordError(f"payload of {entry.type}: {_name_field(error)}") from None
     if b"null" in data and _holds_nan(msgspec.to_builtins(payload)):
-        raise InvalidRecordError(f"payload of {entry.type}: holds a number that JSON cannot (NaN or infinite)")
+        raise InvalidRecordError(
+            f"payload of {entry.type}: contains a number that JSON cannot represent (NaN or infinite)"
+        )
     return entry, data
 
 
@@ -463,12 +474,12 @@ def _encode(payload: Payload) -> bytes:
 
 
 def find_actor(entry: Entry, payload: Payload) -> Actor:
-    """Whose event it is unless the caller says: a message is its speaker's."""
+    """Return the default actor of an event; for a message, the actor of its role."""
     return _SPEAKERS[type(payload.message)] if isinstance(payload, MessageRecorded) else entry.actor
 
 
 def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
-    """Read a payload; one of an unknown type, or of a shape this version does not know, stays a ``dict``."""
+    """Decode a payload; an unknown type, or an unknown shape of a known type, stays a ``dict``."""
     decoder = _DECODERS.get(kind)
     if decoder is not None:
         try:
@@ -479,17 +490,17 @@ def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
 
 
 def decode_object(data: bytes) -> dict[str, Any]:
-    """Read a payload as plain data; ``LogCorruptError`` when it is not a JSON object."""
+    """Decode a payload as plain data; ``LogCorruptError`` if it is not a JSON object."""
     try:
         return cast("dict[str, Any]", msgspec.json.decode(data, type=dict))
     except RecursionError:
-        raise LogCorruptError("a payload is nested too deeply to be read; verify() names the place") from None
+        raise LogCorruptError("a payload is nested too deeply to be read; verify() locates it") from None
     except ValueError as error:
-        raise LogCorruptError(f"a payload is not a JSON object: {error}; verify() names the place") from None
+        raise LogCorruptError(f"a payload is not a JSON object: {error}; verify() locates it") from None
 
 
 def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:
-    """Make the payload of an event type from plain data; nothing of it is dropped in silence."""
+    """Make the payload of an event type from plain data; reject unknown fields."""
     entry = CATALOGUE.get(kind)
     if entry is None:
         raise UnknownTypeError(f"type: {quote(kind)} is not in the catalogue of event types")
@@ -503,17 +514,17 @@ def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:
 
 
 def _name_field(error: Exception) -> str:
-    """Say where and what, as ``field: what``, from msgspec's ``what - at `$.field```."""
+    """Convert msgspec's ``what - at `$.field``` to ``field: what``."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, TypeError) and "str keys" in str(error):
-        return "the keys of an object must be text"
+        return "the keys of an object must be strings"
     what, found, where = str(error).partition(" - at `$.")
     return f"{where.rstrip('`')}: {what}" if found else what
 
 
 def _holds_nan(value: Any) -> bool:
-    # JSON has no word for these and msgspec writes null for them: a value would change in silence.
+    # JSON cannot represent these, and msgspec would replace them by null without an error.
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The log in PostgreSQL, for teams: many processes write to one log.
+"""A log in PostgreSQL, for teams: many processes write to one log.
 
-Needs the extra ``dragoman[postgres]``. Writers of the same session take turns through an advisory
-lock, and a unique key on (session, seq) stands behind it: two writers cannot fork a chain.
+Needs the extra ``dragoman[postgres]``. An advisory lock serialises the writers of a session, and a
+unique key on (session, seq) guarantees that two writers cannot fork a chain.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from .writer import Writer
 if TYPE_CHECKING:
     import psycopg
 
-# Number n takes a database from version n-1 to n. Never change one that was released; add the next.
-# Names compare by their bytes ("C"), as in SQLite; the payload is text because jsonb would rewrite it.
+# Migration n upgrades a database from version n-1 to n. Never change a released one; add the next.
+# Names compare by their bytes ("C"), as in SQLite; the payload is text because jsonb would rewrite
+# it.
 _MIGRATIONS = (
     (
         """CREATE TABLE dragoman_log (
@@ -68,7 +69,8 @@ SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, conv
 FROM dragoman_log WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"""
 _SELECT = _PAGE.replace("ORDER BY", "AND type = ANY(%s::text[]) ORDER BY")
 _SEARCH = _PAGE.replace("ORDER BY", "AND payload ILIKE %s ORDER BY")
-# The next greater name, again and again: a step per session instead of a look at every record.
+# A loose index scan: find the next greater name repeatedly, one step per session instead of per
+# record.
 _NAMES = """
 WITH RECURSIVE names (name) AS (
     (SELECT session FROM dragoman_log ORDER BY session LIMIT 1)
@@ -85,9 +87,11 @@ FROM unnest(%s::text[]) AS name, LATERAL (
     (SELECT * FROM dragoman_log WHERE session = name ORDER BY seq DESC LIMIT 1)
 ) AS ends ORDER BY session, seq"""
 
-# A batch may touch any number of sessions and the server has room for so many locks, so sessions share them.
+# A batch may touch many sessions, but the server's lock table is limited, so sessions share locks
+# by hash.
 _SPACE = 0x44524147
-# A lease is a lock with a key of 64 bits, a space of its own, and of this schema's table alone.
+# A lease is an advisory lock with a 64-bit key: a separate key space, specific to this schema's
+# table.
 _KEY = "hashtextextended(%s, 'dragoman_log'::regclass::oid::bigint)"
 _LEASE = f"SELECT pg_try_advisory_lock({_KEY})"
 _UNLEASE = f"SELECT pg_advisory_unlock({_KEY})"
@@ -98,8 +102,8 @@ _SCHEMA_LOCK = _LOCKS
 class PostgresLog(EventLog):
     """A log in the database that ``conninfo`` names (a ``postgresql://`` URL or a libpq string).
 
-    The tables are made when they are not there. Any number of processes may write. A lost connection
-    fails the appends that were on their way and is made anew by the next.
+    Missing tables are created. Any number of processes may write. A lost connection fails the
+    appends in flight; the next append reconnects.
     """
 
     def __init__(self, conninfo: str, *, readonly: bool = False) -> None:
@@ -116,20 +120,21 @@ class PostgresLog(EventLog):
             self._connection = self._open()
             self._writer = Writer(self._write, self._finish)
 
-    def __repr__(self) -> str:  # without the connection string, which may hold a password
+    def __repr__(self) -> str:  # omits the connection string, which may contain a password
         return f"PostgresLog({'' if self._writer else 'readonly=True'})"
 
     # --- opening and closing ------------------------------------------------------------------------
 
     def _open(self) -> psycopg.Connection[Any]:
-        """Connect for writing, and make or bring up to date the tables."""
+        """Connect for writing, and create or migrate the tables."""
         with self._explained():
             connection = _connect(self._conninfo)
             try:
-                # A server set up to confirm before it has written would acknowledge what it may lose.
+                # With synchronous_commit off, the server acknowledges before it writes, and may
+                # lose the record.
                 if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                     connection.execute("SET synchronous_commit TO on")
-                # The leases of a host that vanished without closing its connection end after 90 seconds.
+                # TCP keep-alive: the leases of a host that vanished end after 90 seconds.
                 for setting in ("idle = 60", "interval = 10", "count = 3"):
                     connection.execute(f"SET tcp_keepalives_{setting}")
                 _migrate(connection)
@@ -144,7 +149,7 @@ class PostgresLog(EventLog):
                 connection.close()
 
     def close(self) -> None:
-        """Write what is still queued and let the connections go."""
+        """Write the queued records and close the connections."""
         super().close()
         if self._writer is None:
             self._finish()
@@ -155,7 +160,7 @@ class PostgresLog(EventLog):
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         if self._connection is None or self._connection.closed:
             self._connection = self._open()
-            self._leased.clear()  # leases are locks of the connection, and end with it
+            self._leased.clear()  # leases are locks of the connection and end with it
         with self._explained(), self._connection.transaction():
             yield self._connection
 
@@ -208,7 +213,8 @@ class PostgresLog(EventLog):
         return True
 
     def _try_lease(self, connection: psycopg.Connection[Any], session: str) -> bool:
-        # A lock of the connection, not of the transaction: the server frees it when the process dies.
+        # A session-level lock, not one of the transaction: the server releases it when the process
+        # dies.
         if session not in self._leased and connection.execute(_LEASE, (session,)).fetchone() == (True,):
             self._leased.add(session)
         return session in self._leased
@@ -232,16 +238,16 @@ class PostgresLog(EventLog):
                 self._idle.append(connection)
 
     def _begin_reading(self, stack: ExitStack) -> psycopg.Connection[Any]:
-        """Begin a transaction, on an idle connection if one still works, else on a new one."""
+        """Begin a transaction on an idle connection that still works, else on a new one."""
         while self._idle:
             try:
                 connection = self._idle.pop()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took the last one
                 break
             try:
                 stack.enter_context(connection.transaction())
             except _driver().Error:
-                connection.close()  # the server was restarted, say
+                connection.close()  # for example after a server restart
             else:
                 return connection
         connection = _connect_reader(self._conninfo)
@@ -250,7 +256,7 @@ class PostgresLog(EventLog):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn the driver's errors into the log's, without the password."""
+        """Convert the driver's errors to log errors, without the password."""
         try:
             yield
         except _driver().Error as error:
@@ -297,17 +303,17 @@ class _PostgresView:
 
 def _driver() -> ModuleType:
     try:
-        import psycopg  # lazily: an extra, and 400 ms of imports that a log in a file must not pay
+        import psycopg  # a lazy import: an optional dependency that takes 400 ms to load
     except ImportError:
         raise LogError("PostgreSQL needs the extra: pip install 'dragoman[postgres]'") from None
     return psycopg
 
 
 def _find_secrets(conninfo: str) -> tuple[str, ...]:
-    """Return the passwords in a connection string, as they are and as a URL holds them.
+    """Return the passwords in a connection string, plain and percent-encoded.
 
-    A string that the driver would misread is refused here, because the driver's own error quotes the
-    part it stumbled over, and that may be the password.
+    A string that the driver would misparse is rejected here, because the driver's own error quotes
+    the failing part, which may be the password.
     """
     driver = _driver()
     try:
@@ -315,7 +321,8 @@ def _find_secrets(conninfo: str) -> tuple[str, ...]:
     except driver.Error as error:
         _empty(error)
         raise LogStorageError(f"the connection string cannot be read. {_ENCODE}") from None
-    if any("@" in str(parts.get(name, ""))[1:] for name in ("host", "dbname")):  # "@name" is a socket
+    # a leading "@" means an abstract socket
+    if any("@" in str(parts.get(name, ""))[1:] for name in ("host", "dbname")):
         raise LogStorageError(f"the connection string has an @ in its host or database. {_ENCODE}")
     if not all(port.strip().isdigit() for port in str(parts.get("port") or "1").split(",") if port):
         raise LogStorageError(f"the connection string has a port that is not a number. {_ENCODE}")
@@ -324,9 +331,10 @@ def _find_secrets(conninfo: str) -> tuple[str, ...]:
 
 
 def _empty(error: BaseException) -> None:
-    """Take the connection, the text and the frames from a driver's error, all of which may hold the password.
+    """Remove the connection, the message and the frames from a driver's error; all may contain the
+    password.
 
-    Python keeps it as the context of the error that is raised in its place.
+    Python keeps the error as the context of the one raised instead.
     """
     error.args = ()
     error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -353,7 +361,7 @@ def _lock_of(session: str) -> int:
 
 
 def _lock(connection: psycopg.Connection[Any], numbers: set[int]) -> None:
-    # In order, so that two writers that share several sessions cannot wait for each other.
+    # In sorted order, so that two writers that share several sessions cannot deadlock.
     sql = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"
     connection.execute(sql, (_SPACE, sorted(numbers)))
 
@@ -383,32 +391,32 @@ def _migrate(connection: psycopg.Connection[Any]) -> None:
 
 
 def _find_version(connection: psycopg.Connection[Any]) -> int | None:
-    """The version of the tables; ``None`` when there are none."""
+    """Return the version of the tables; ``None`` if there are none."""
     row = connection.execute("SELECT to_regclass('dragoman_log_version') IS NOT NULL").fetchone()
     if row != (True,):
         return None
     found = connection.execute("SELECT max(version) FROM dragoman_log_version").fetchone()
     version = (found[0] if found else 0) or 0
     if version > len(_MIGRATIONS):
-        raise LogVersionError(f"the database has version {version}, and this package reads up to {len(_MIGRATIONS)}")
+        raise LogVersionError(f"the database has version {version}, but this package reads up to {len(_MIGRATIONS)}")
     return int(version)
 
 
 def _check_version(connection: psycopg.Connection[Any]) -> None:
     version = _find_version(connection)
     if version is None:
-        raise LogReadOnlyError("the database holds no log to read")
+        raise LogReadOnlyError("the database has no log to read")
     if version < len(_MIGRATIONS):
-        raise LogVersionError("the database is of an older version; open it for writing once to bring it up to date")
+        raise LogVersionError("the database has an older version; open it for writing once to migrate it")
 
 
-_UNREACHABLE = "The server failed or cannot be reached; what was on its way may or may not be there"
+_UNREACHABLE = "The server failed or cannot be reached; records in flight may or may not have been stored"
 _ENCODE = "In a URL, characters of a password such as % @ / : must be percent-encoded (%25 %40 %2F %3A)"
 _STATES: dict[str, tuple[type[LogError], str]] = {
-    "53100": (LogFullError, "Nothing was written; make room and append again"),
+    "53100": (LogFullError, "Nothing was written; free some space and append again"),
     "25006": (LogReadOnlyError, "This server or role may only read"),
     "42501": (LogReadOnlyError, "The role may not do this"),
-    "23505": (LogLockedError, "Another writer took the place in the chain; append again"),
+    "23505": (LogLockedError, "Another writer appended to the session first; append again"),
     "XX001": (LogCorruptError, "The server reports damaged data"),
     "XX002": (LogCorruptError, "The server reports a damaged index"),
     "42P01": (LogCorruptError, "The log's tables are gone"),

@@ -1,9 +1,9 @@
-"""The record, and the chain of hashes that ties each to the one before it.
+"""The record, and the hash chain that links each record to the previous one.
 
-A record is written as one line of JSON whose keys are in alphabetical order. Its hash is the
-SHA-256 of that line without the ``hash`` member; ``previous`` is the hash of the session's record
-before it, or, for the first, a genesis made of the session's name. Changing any byte of any record
-therefore breaks the chain at that record.
+A record is written as one line of JSON with sorted keys. Its hash is the SHA-256 of that line
+without the ``hash`` member; ``previous`` is the hash of the session's previous record, or, for the
+first, a genesis hash of the session's name. Changing any byte of any record therefore breaks the
+chain at that record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..messages import new_ulid
 from .errors import InvalidRecordError, LogCorruptError
 from .payloads import Actor, LogPruned, Payload, Sensitivity, decode_object, decode_payload, encode_payload, find_actor
 
-ADMINISTRATION = "dragoman.log"  # the session in which the log writes about itself
+ADMINISTRATION = "dragoman.log"  # the session for the log's administrative records
 MAX_PAYLOAD = 64 * 1024 * 1024
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,10 +31,10 @@ _encoder = msgspec.json.Encoder()
 
 
 class LogRecord(Struct, frozen=True):
-    """One event of a session, as it was stored.
+    """One stored event of a session.
 
-    ``seq`` counts a session's records from 1. ``parent`` is the id of the record this one follows
-    from. Two records are equal when every byte of them is.
+    ``seq`` counts a session's records from 1. ``parent`` is the id of the record that caused this
+    one. Two records are equal if all their bytes are.
     """
 
     actor: Actor
@@ -54,7 +54,7 @@ class LogRecord(Struct, frozen=True):
 
     @property
     def payload(self) -> Payload | dict[str, Any]:
-        """What happened, as the catalogue's value; a ``dict`` when this version does not know the type."""
+        """The payload as a struct of the catalogue; a ``dict`` if this version does not know the type."""
         return decode_payload(self.type, bytes(self.raw))
 
     @property
@@ -64,7 +64,7 @@ class LogRecord(Struct, frozen=True):
 
     @property
     def line(self) -> bytes:
-        """The record as its line of JSON, without the line's end."""
+        """The record as its line of JSON, without the line ending."""
         check_payload(self.raw)
         return _encoder.encode(
             Line(
@@ -73,12 +73,12 @@ class LogRecord(Struct, frozen=True):
             )
         )  # fmt: skip
 
-    def __repr__(self) -> str:  # without the payload, which may be private
+    def __repr__(self) -> str:  # omits the payload, which may be private
         return f"LogRecord({self.session!r}, seq={self.seq}, type={self.type!r}, id={self.id!r})"
 
 
 class _Body(Struct, frozen=True):
-    """What is hashed: a record without its hash, in alphabetical order."""
+    """The hashed part of a record: all fields except the hash, in alphabetical order."""
 
     actor: str
     id: str
@@ -94,7 +94,7 @@ class _Body(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is exported: the same with its hash, which comes second. More or less than this is no export."""
+    """One exported line: all fields of a record, in alphabetical order. Other fields are rejected."""
 
     actor: str
     hash: str
@@ -111,14 +111,14 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Head(Struct, frozen=True):
-    """Where a session's chain ends."""
+    """The end of a session's chain."""
 
     seq: int
     hash: str
 
 
 class Draft(Struct, frozen=True):
-    """A record that has no place in the chain yet."""
+    """A record that is not linked into a chain yet."""
 
     session: str
     turn: str | None
@@ -143,12 +143,10 @@ def draft_record(
     sensitivity: Sensitivity | None = None,
     expected: int | None = None,
 ) -> Draft:
-    """Check everything a caller hands in and make it ready to be linked."""
+    """Validate the caller's values and prepare them for linking."""
     entry, data = encode_payload(payload)
     if len(data) > MAX_PAYLOAD:
-        raise InvalidRecordError(
-            f"payload of {entry.type}: {len(data)} bytes, and {MAX_PAYLOAD} is the most a record holds"
-        )
+        raise InvalidRecordError(f"payload of {entry.type}: {len(data)} bytes; a record holds at most {MAX_PAYLOAD}")
     _check_name("session", session)
     for name, value in (("turn", turn), ("parent", parent)):
         if value is not None:
@@ -156,7 +154,9 @@ def draft_record(
     _check_choice("actor", actor, Actor)
     _check_choice("sensitivity", sensitivity, Sensitivity)
     if (session == ADMINISTRATION) is not (entry.payload is LogPruned):
-        raise InvalidRecordError(f"session: {ADMINISTRATION!r} is for the log's own records, and they are for it")
+        raise InvalidRecordError(
+            f"session: {ADMINISTRATION!r} is reserved for the log's own records, and they belong only there"
+        )
     return Draft(
         session, turn, parent, entry.type, actor or find_actor(entry, payload), sensitivity or entry.sensitivity, data,
         expected,
@@ -174,23 +174,23 @@ def _check_choice(field: str, value: object, choices: Any) -> None:
 
 
 def genesis(session: str) -> str:
-    """The hash before a session's first record."""
+    """Return the ``previous`` hash of a session's first record."""
     return hashlib.sha256(b"dragoman.log/1 " + session.encode()).hexdigest()
 
 
 def link_record(draft: Draft, head: Head | None) -> LogRecord:
-    """Give a draft its id, time and place after ``head``."""
+    """Give a draft its id, its time and its position after ``head``."""
     seq, previous = (head.seq + 1, head.hash) if head is not None else (1, genesis(draft.session))
     record = LogRecord(
         draft.actor, "", new_ulid(), draft.parent, Raw(draft.payload), previous, draft.sensitivity, seq, draft.session,
         datetime.now(UTC), draft.turn, draft.type,
     )  # fmt: skip
-    force_setattr(record, "hash", hash_record(record))  # nobody has seen it yet
+    force_setattr(record, "hash", hash_record(record))  # safe on a frozen struct: not shared yet
     return record
 
 
 def hash_record(record: LogRecord) -> str:
-    """The hash a record ought to have."""
+    """Compute the hash of a record."""
     body = _Body(
         record.actor, record.id, record.parent, record.raw, record.previous, record.sensitivity, record.seq,
         record.session, _write_time(record.timestamp), record.turn, record.type,
@@ -199,7 +199,7 @@ def hash_record(record: LogRecord) -> str:
 
 
 def _write_time(time: datetime) -> str:
-    # Ours and not the encoder's, because it is hashed: always UTC, always six digits.
+    # Formatted here and not by the encoder, because it is hashed: always UTC, always six digits.
     return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
@@ -210,7 +210,7 @@ Row: TypeAlias = tuple[str, int, str, str | None, str | None, str, str, str, int
 
 
 def to_row(record: LogRecord) -> Row:
-    """A record as both stores keep it: the time in microseconds, the hashes as bytes."""
+    """Return a record as the stores keep it: the time in microseconds, the hashes as bytes."""
     return (
         record.session, record.seq, record.id, record.turn, record.parent, record.type, record.actor,
         record.sensitivity, (record.timestamp - _EPOCH) // _MICROSECOND, bytes(record.raw),
@@ -219,10 +219,11 @@ def to_row(record: LogRecord) -> Row:
 
 
 def read_row(row: Row) -> LogRecord:
-    """The record of a stored row, of whatever age; ``LogCorruptError`` when it cannot be one."""
+    """Return the record of a stored row; ``LogCorruptError`` if the row is invalid."""
     session, seq, identity, turn, parent, kind, actor, sensitivity, microseconds, payload, previous, digest = row
     try:
-        # Raises for damage: bytes that are not UTF-8 arrive as surrogates, and a value of another type as such.
+        # Raises for damage: invalid UTF-8 arrives as surrogates, and a value may have another
+        # type.
         "".join((session, identity, turn or "", parent or "", kind, actor, sensitivity)).encode()
         operator.index(seq)
         return LogRecord(
@@ -234,8 +235,10 @@ def read_row(row: Row) -> LogRecord:
 
 
 def check_payload(raw: Raw) -> None:
-    """Raise ``LogCorruptError`` for a payload that cannot be part of a line: no JSON object, or with line ends."""
+    """Raise ``LogCorruptError`` for a payload that cannot be part of a line: not an object, or
+    with line breaks.
+    """
     data = bytes(raw)
     decode_object(data)
     if b"\n" in data or b"\r" in data:
-        raise LogCorruptError("a payload has line ends between its fields; verify() names the place")
+        raise LogCorruptError("a payload has line breaks between its fields; verify() locates it")

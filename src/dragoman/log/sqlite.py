@@ -1,9 +1,9 @@
-"""The log in one SQLite file: nothing to install, nothing to run.
+"""A log in one SQLite file, without a server.
 
-One connection writes, in the writer's thread, and it alone checkpoints; every read opens its own
-read-only connection, so that no reader ever blocks the writer. SQLite before 3.51.3 can damage a
-write-ahead log when two connections checkpoint or write at once: do not open a live log for writing
-with another program.
+One connection writes, in the writer's thread, and only it checkpoints. Every read opens its own
+read-only connection, so a reader never blocks the writer. SQLite before 3.51.3 can corrupt a
+write-ahead log (WAL) when two connections checkpoint or write at once: do not open a live log for
+writing with another program.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from .payloads import LogPruned
 from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
 from .writer import Writer
 
-_APPLICATION = 0x44524147  # "DRAG", in the file's header: never add tables to somebody else's database
-# Number n takes a file from version n-1 to n. Never change one that was released; add the next.
+# "DRAG" in the file header marks our files: never add tables to another program's database
+_APPLICATION = 0x44524147
+# Migration n upgrades a file from version n-1 to n. Never change a released one; add the next.
 _MIGRATIONS = (
     (
         """CREATE TABLE records (
@@ -61,14 +62,15 @@ INSERT INTO records
     (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?)"""
 _HEAD = "SELECT seq, hash FROM records WHERE session = ? ORDER BY seq DESC LIMIT 1"
-# Names and payloads go as bytes, so that damaged ones can be asked for and compared too.
+# Names and payloads are passed as bytes, so that damaged ones can be queried and compared too.
 _PAGE = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, CAST(payload AS BLOB), previous, hash
 FROM records WHERE session = CAST(? AS TEXT) AND seq > ? ORDER BY seq LIMIT ?"""
 _SELECT = _PAGE.replace("ORDER BY", "AND type IN (SELECT value FROM json_each(?)) ORDER BY")
 _SEARCH = _PAGE.replace("ORDER BY", "AND payload LIKE ? ORDER BY")
 _LENGTH = "SELECT max(seq) FROM records WHERE session = CAST(? AS TEXT)"
-# The next greater name, again and again: a step per session instead of a look at every record.
+# A loose index scan: find the next greater name repeatedly, one step per session instead of per
+# record.
 _NAMES = """
 WITH RECURSIVE names (name) AS (
     SELECT min(session) FROM records
@@ -85,7 +87,7 @@ FROM records WHERE session = CAST(?1 AS TEXT) AND seq IN (
 
 _ERRORS: dict[str, type[LogError]] = {
     "SQLITE_FULL": LogFullError,
-    "SQLITE_IOERR_SHMSIZE": LogFullError,  # no room for the index of the write-ahead log
+    "SQLITE_IOERR_SHMSIZE": LogFullError,  # no space for the index of the write-ahead log
     "SQLITE_READONLY": LogReadOnlyError,
     "SQLITE_PERM": LogReadOnlyError,
     "SQLITE_CANTOPEN": LogReadOnlyError,
@@ -93,23 +95,24 @@ _ERRORS: dict[str, type[LogError]] = {
     "SQLITE_LOCKED": LogLockedError,
     "SQLITE_CORRUPT": LogCorruptError,
     "SQLITE_NOTADB": LogCorruptError,
-    "SQLITE_ERROR": LogCorruptError,  # our own statements are right, so the tables must be wrong
-    "SQLITE_CONSTRAINT": LogCorruptError,  # a place in the chain that the index said was free
+    "SQLITE_ERROR": LogCorruptError,  # our statements are correct, so the tables must be damaged
+    # the index is damaged: it listed this (session, seq) as free
+    "SQLITE_CONSTRAINT": LogCorruptError,
 }
 _ADVICE: dict[type[LogError], str] = {
-    LogFullError: "Nothing was written; make room and append again",
+    LogFullError: "Nothing was written; free some space and append again",
     LogReadOnlyError: "The file and its folder must be writable",
     LogLockedError: "Another program is writing it",
-    LogCorruptError: "The file is damaged or is no log; verify() names the place",
+    LogCorruptError: "The file is damaged or is not a log; verify() locates the damage",
     LogStorageError: "The disk failed; close the log and open it again",
 }
 
 
 class SqliteLog(EventLog):
-    """A log in the file ``path``, made when it is not there.
+    """A log in the file ``path``, which is created if missing.
 
-    One process writes at a time: a second is refused with ``LogLockedError``, by way of the file
-    ``path.lock``. ``readonly=True`` needs no lock and sees what the writer has committed.
+    One process writes at a time, enforced by the file ``path.lock``: a second writer gets
+    ``LogLockedError``. ``readonly=True`` needs no lock and reads what the writer has committed.
     """
 
     def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
@@ -130,7 +133,7 @@ class SqliteLog(EventLog):
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LogReadOnlyError(f"{self.path.parent}: cannot be made: {error.strerror}") from None
+            raise LogReadOnlyError(f"{self.path.parent}: cannot be created: {error.strerror}") from None
         self._lock = FileLock(self.path.with_name(self.path.name + ".lock"), self.path)
         try:
             with _explained(self.path):
@@ -139,19 +142,19 @@ class SqliteLog(EventLog):
         except BaseException:
             self._lock.release()
             raise
-        # A sync that failed once may have lost what it did not sync: no record may build on that.
+        # After a failed fsync the data it covered may be lost; no record may build on that.
         self._writer = Writer(self._write, self._finish, fatal=(LogStorageError,))
 
     def _open_reader(self) -> None:
         if not self.path.is_file():
-            raise LogReadOnlyError(f"{self.path}: there is no log to read")
+            raise LogReadOnlyError(f"{self.path}: no log exists here")
         _check_size(self.path)
         try:
             with self._view() as view:
                 _check_version(view.connection, self.path)
         except LogReadOnlyError:
-            # SQLite wants to make its side files even to read. Where it may not, a log whose writer
-            # closed it can still be read as what it is: a file that does not change.
+            # SQLite creates its -wal and -shm files even for reading. In a read-only folder, a log
+            # without a -wal file has no writer and can be opened as immutable.
             if self.path.with_name(self.path.name + "-wal").exists():
                 raise
             self._immutable = True
@@ -180,8 +183,8 @@ class SqliteLog(EventLog):
             connection.executemany(_INSERT, map(to_row, records))
 
     def _check_place(self) -> None:
-        """Refuse to commit to a file that was deleted or moved, or that another process writes by now."""
-        # SQLite goes on writing to a deleted file, and every record would be lost.
+        """Refuse to commit to a file that was deleted or moved, or that another process now writes."""
+        # SQLite keeps writing to a deleted file, and every record would be lost.
         try:
             in_place = os.path.samestat(self.path.stat(), self._identity)
         except OSError:
@@ -195,7 +198,7 @@ class SqliteLog(EventLog):
         if row is None:
             return None
         if type(row[0]) is not int or type(row[1]) is not bytes:
-            raise LogCorruptError(f"session {session!r}: its last record is damaged; verify() names the place")
+            raise LogCorruptError(f"session {session!r}: its last record is damaged; verify() locates it")
         return Head(row[0], row[1].hex())
 
     @contextmanager
@@ -206,11 +209,12 @@ class SqliteLog(EventLog):
             yield self._connection
             self._connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:  # some failures end the transaction themselves
+            # some failures roll the transaction back themselves
+            if self._connection.in_transaction:
                 try:
                     self._connection.execute("ROLLBACK")
                 except sqlite3.Error:
-                    pass  # the first error is the one to tell
+                    pass  # report the first error
             raise
 
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
@@ -228,10 +232,10 @@ class SqliteLog(EventLog):
 
     def _shrink(self) -> None:
         try:
-            # A script is run to its end; execute() would stop after the first of the free pages.
+            # executescript() runs to completion; execute() would stop after the first free page.
             self._connection.executescript("PRAGMA incremental_vacuum")
         except sqlite3.Error:
-            pass  # the sessions are gone; that the space is not given back yet is no reason to say otherwise
+            pass  # the sessions are removed; only the disk space is not reclaimed yet
         _checkpoint(self._connection)
 
     # --- reading ------------------------------------------------------------------------------------
@@ -242,7 +246,8 @@ class SqliteLog(EventLog):
         with _explained(self.path):
             connection = _connect(self.path, "immutable=1" if self._immutable else "mode=ro")
             try:
-                connection.execute("BEGIN")  # every query of this view sees the same moment
+                # a transaction, so that every query of this view sees the same snapshot
+                connection.execute("BEGIN")
                 yield _SqliteView(connection, self.path)
             finally:
                 connection.close()
@@ -260,7 +265,8 @@ class _SqliteView:
         return cast("int", self.connection.execute("SELECT count(*) FROM records NOT INDEXED").fetchone()[0])
 
     def page(self, session: str, after: int, size: int) -> list[Row]:
-        with _explained(self.path):  # here already, and not when the view ends: verify goes on after damage
+        # converted here, not at the end of the view: verify continues after damage
+        with _explained(self.path):
             return self.connection.execute(_PAGE, (_bytes(session), after, size)).fetchall()
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
@@ -277,7 +283,7 @@ class _SqliteView:
     def ends(self) -> list[tuple[Row, Row]]:
         ends = [self.connection.execute(_END, (_bytes(name),)).fetchall() for name in self.names()]
         if not all(ends):
-            raise LogCorruptError("the index lists a session that has no records; verify() names the place")
+            raise LogCorruptError("the index lists a session that has no records; verify() locates the damage")
         return [(rows[0], rows[-1]) for rows in ends]
 
 
@@ -288,29 +294,30 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?{options}", uri=True, isolation_level=None, check_same_thread=False, timeout=5
     )  # fmt: skip
-    # Damaged text must come back as something that does not match its hash, not as an exception.
+    # Damaged text must be returned, so that its hash does not match, and must not raise.
     connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
     return connection
 
 
 def _create(path: Path) -> sqlite3.Connection:
-    """Open the file for writing, make it a log when it is new, and bring it up to date."""
+    """Open the file for writing; create and migrate its tables as needed."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
+        # mode 0600: conversations are private
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
         raise kind(f"{path}: cannot be opened for writing: {error.strerror}") from None
     if (names := path.stat().st_nlink) > 1:
-        # Each name would have a lock and a write-ahead log of its own, and SQLite would lose records.
+        # Each name would have its own lock and write-ahead log, and SQLite would lose records.
         raise LogLockedError(f"{path}: has {names} names (hard links); remove the others, or make them copies")
     _check_size(path)
     connection = _connect(path, "mode=rw")
     try:
         _check_owner(connection, path)
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that retention gives space back
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # lets retention reclaim space
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise LogStorageError(f"{path}: this file system does not carry a write-ahead log (mode {mode!r})")
+            raise LogStorageError(f"{path}: this file system does not support a write-ahead log (mode {mode!r})")
         for setting in ("synchronous = FULL", "fullfsync = ON", "secure_delete = ON", "journal_size_limit = 67108864"):
             connection.execute(f"PRAGMA {setting}")
         _migrate(connection, path)
@@ -321,23 +328,25 @@ def _create(path: Path) -> sqlite3.Connection:
 
 
 def _checkpoint(connection: sqlite3.Connection) -> None:
-    """Move what was committed into the file proper, as far as readers and room allow."""
+    """Checkpoint: move commits from the write-ahead log into the file, as far as readers and space
+    allow.
+    """
     try:
-        connection.execute("PRAGMA busy_timeout = 0")  # a reader at work is no reason to wait
+        connection.execute("PRAGMA busy_timeout = 0")  # do not wait for active readers
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.execute("PRAGMA busy_timeout = 5000")
     except sqlite3.Error:
-        pass  # a full disk, say: it all stays, synced, in the write-ahead log, and is found there
+        pass  # for example a full disk: the commits stay, synced, in the write-ahead log
 
 
 def _check_size(path: Path) -> None:
-    """A file is whole pages; SQLite itself would fill up the last one with zeros, or take one byte for none."""
+    """Reject a file that is not a multiple of the page size; SQLite would pad it, or treat it as empty."""
     size = path.stat().st_size
     try:
         pending = path.with_name(path.name + "-wal").stat().st_size
     except FileNotFoundError:
         pending = 0
-    if size == 0 or pending:  # what is missing may be in the write-ahead log
+    if size == 0 or pending:  # the missing part may be in the write-ahead log
         return
     with path.open("rb") as file:
         header = file.read(18)
@@ -366,7 +375,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute("INSERT INTO schema_version VALUES (?)", (number,))
         if version == 0:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        connection.execute("SELECT hash FROM records ORDER BY rowid DESC LIMIT 1").fetchall()  # damage shows here
+        # fails if the table is damaged
+        connection.execute("SELECT hash FROM records ORDER BY rowid DESC LIMIT 1").fetchall()
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -376,14 +386,14 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     version = cast("int", connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 0)
     if version > len(_MIGRATIONS):
-        raise LogVersionError(f"{path}: has version {version}, and this package reads up to {len(_MIGRATIONS)}")
+        raise LogVersionError(f"{path}: has version {version}, but this package reads up to {len(_MIGRATIONS)}")
     return version
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     _check_owner(connection, path)
     if _version(connection, path) < len(_MIGRATIONS):
-        raise LogVersionError(f"{path}: is of an older version; open it for writing once to bring it up to date")
+        raise LogVersionError(f"{path}: has an older version; open it for writing once to migrate it")
 
 
 def _bytes(session: str) -> bytes:
@@ -392,13 +402,13 @@ def _bytes(session: str) -> bytes:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into the log's."""
+    """Convert SQLite's errors to log errors."""
     try:
         yield
     except sqlite3.Error as error:
         raise _explain(error, path) from error
     except UnicodeDecodeError as error:
-        # Damage can reach SQLite's own words, which Python then cannot read.
+        # A damaged file can garble SQLite's own error message, which Python then cannot decode.
         raise LogCorruptError(f"{path}: {_ADVICE[LogCorruptError]}") from error
 
 

@@ -1,4 +1,4 @@
-"""The calls of a log as ``reprice`` takes them."""
+"""Read the calls of a log in the form that ``reprice`` takes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from .record import LogRecord
 
 
 def read_calls(log: EventLog, session: str | None = None) -> Iterator[tuple[LogRecord, PricedUse]]:
-    """Yield every call that used tokens: its record, and how many of which model, when, and the recorded cost.
+    """Yield every call that used tokens: its record, the tokens, the model, the time and the
+    recorded cost.
 
-    A call that failed or was cancelled after its reply had begun is one of them: it is billed.
+    This includes calls that failed or were cancelled after the reply began, since they are billed.
     """
     for record in log.find("llm.call_completed", "llm.call_failed", session=session):
         call = record.payload
@@ -24,6 +25,6 @@ def read_calls(log: EventLog, session: str | None = None) -> Iterator[tuple[LogR
 
 
 def read_uses(log: EventLog, session: str | None = None) -> Iterator[PricedUse]:
-    """Yield every call that used tokens, as ``reprice`` takes it."""
+    """Yield every call that used tokens, in the form that ``reprice`` takes."""
     for _, use in read_calls(log, session):
         yield use

@@ -1,7 +1,7 @@
-"""The one thread that writes: it commits whatever is waiting as one group.
+"""The writer thread, which commits all waiting records as one group (group commit).
 
-While a commit is on its way to the disk, new records gather; the next commit takes them all. So one
-caller pays for one sync, and many callers share one.
+While a commit is being synced to disk, new records queue up; the next commit takes them all. A
+single caller pays for one sync, and many callers share one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _Item: TypeAlias = tuple[Draft | Callable[[], Any], "Future[Any]"]
 class Writer:
     """A bounded queue and the thread that empties it through ``write``.
 
-    ``write`` stores a group in one transaction, or raises and stores none of it; a draft that is in
-    conflict with the chain gets its own error in the result. ``finish`` runs last, in the same
-    thread. An error in ``fatal`` stops the writer: what comes later is refused, not tried.
+    ``write`` stores a group in one transaction, or raises and stores none of it; a draft that
+    conflicts with the chain gets its own error in the result. ``finish`` runs last, in the same
+    thread. An error in ``fatal`` stops the writer: later items are refused without a try.
     """
 
     def __init__(self, write: Write, finish: Callable[[], None], fatal: tuple[type[LogError], ...] = ()) -> None:
@@ -44,10 +44,13 @@ class Writer:
         self._thread.start()
 
     def offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
-        """Queue an item and return its future; or, when there is no room, a future to wait for first."""
+        """Queue an item and return its future; if the queue is full (backpressure), a future to
+        await first.
+        """
         size = len(item.payload) if isinstance(item, Draft) else 0
         future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # handed over is handed over: nobody can withdraw it
+        # the future cannot be cancelled once the item is queued
+        future.set_running_or_notify_cancel()
         with self._changed:
             if self._closed:
                 raise LogClosedError("the log is closed")
@@ -60,7 +63,7 @@ class Writer:
         return True, future
 
     def close(self) -> None:
-        """Write what is queued, finish, and end the thread. Closing twice is harmless."""
+        """Write the queued items, call ``finish``, and end the thread. Closing twice is harmless."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -104,7 +107,8 @@ class Writer:
         except BaseException as error:
             failure = self._classify(error)
             for _, future in group:
-                future.set_exception(_copy(failure))  # each waiter raises its own, with its own traceback
+                # each waiter raises its own copy, with its own traceback
+                future.set_exception(_copy(failure))
         else:
             for (_, future), record in settled:
                 if isinstance(record, LogRecord):
@@ -123,7 +127,7 @@ class Writer:
 
     def _refuse_after_failure(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(f"the log stopped writing at an earlier failure: {self._failure}")
+            raise type(self._failure)(f"the log stopped writing after an earlier failure: {self._failure}")
 
     def _classify(self, error: BaseException) -> LogError:
         if not isinstance(error, LogError):

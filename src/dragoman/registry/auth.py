@@ -32,7 +32,7 @@ _KEYS = {
 }
 _ENTRA_SCOPE = "https://cognitiveservices.azure.com/.default"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_SECONDS = 300.0  # how long the text of a command is used that does not name its end
+_SECONDS = 300.0  # How long to use a key that a command printed without an expiry time
 _COMMAND_SECONDS = 60.0
 
 
@@ -48,7 +48,7 @@ class AuthSettings(Struct, frozen=True):
     seconds: float = _SECONDS
 
     def build(self) -> Auth:
-        """Return what makes the credentials. Nothing is asked for before the first request."""
+        """Return the object that makes the credentials. It requests nothing before the first call."""
         if self.type == "entra":
             return TokenAuth(partial(_ask_entra, self.scope or _ENTRA_SCOPE), bearer=True)
         if self.type == "google":
@@ -72,7 +72,7 @@ def read_auth(section: Section) -> AuthSettings | None:
     inner.allow("type", *_KEYS[kind])
     for other in ("api_key", "api_key_env"):
         if other in section.data:
-            section.complain("auth is given as well; one of them", other)
+            section.complain("auth is given as well; keep only one of them", other)
     scope = inner.get("scope", str) if kind == "entra" else " ".join(inner.texts("scopes") or ()) or None
     command = _read_command(inner) if kind == "command" else ()
     return AuthSettings(
@@ -91,7 +91,7 @@ def _read_command(section: Section) -> tuple[str, ...]:
 
 def _ask_entra(scope: str) -> Token:
     try:
-        from azure.identity import DefaultAzureCredential  # of the extra, and slow to load
+        from azure.identity import DefaultAzureCredential  # a slow import that needs the extra
     except ImportError:
         raise _missing("azure") from None
     with DefaultAzureCredential() as credential:
@@ -101,18 +101,20 @@ def _ask_entra(scope: str) -> Token:
 
 def _ask_google(scopes: str) -> Token:
     try:
-        import google.auth  # of the extra, and slow to load
+        import google.auth  # a slow import that needs the extra
         from google.auth.transport.requests import Request
     except ImportError:
         raise _missing("google") from None
     credentials: Any = google.auth.default(scopes=scopes.split())[0]
     credentials.refresh(Request())
-    expiry = credentials.expiry  # naive, and in UTC
+    expiry = credentials.expiry  # a naive datetime in UTC
     return Token(credentials.token, None if expiry is None else expiry.timestamp() - time.timezone)
 
 
 def _find_access_keys(profile: str | None) -> AccessKeys:
-    """Return the keys of the environment, else those that botocore finds: profiles, roles, the machine's own."""
+    """Return the access keys of the environment, else those that botocore finds in profiles or
+    roles.
+    """
     access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     if profile is None and access and secret:
         return AccessKeys(access, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
@@ -122,13 +124,16 @@ def _find_access_keys(profile: str | None) -> AccessKeys:
         raise _missing("aws") from None
     found = botocore.session.Session(profile=profile).get_credentials()
     if found is None:
-        raise AuthenticationError("there are no AWS credentials", provider_code="no_credentials")
+        raise AuthenticationError("no AWS credentials were found", provider_code="no_credentials")
     frozen = found.get_frozen_credentials()
     return AccessKeys(frozen.access_key, frozen.secret_key, frozen.token)
 
 
 def _run_command(words: tuple[str, ...], seconds: float) -> Token:
-    """Run the user's own command and read what it prints. What it prints is in no error: it may be the key."""
+    """Run the user's command and read the key from its output.
+
+    Errors never include the output, since it may be the key.
+    """
     try:
         done = subprocess.run(  # noqa: S603 - the user's own file names it
             words, capture_output=True, timeout=_COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL
@@ -150,4 +155,6 @@ def _run_command(words: tuple[str, ...], seconds: float) -> Token:
 
 
 def _missing(extra: str) -> AuthenticationError:
-    return AuthenticationError(f"this needs an extra: pip install 'dragoman[{extra}]'", provider_code="no_credentials")
+    return AuthenticationError(
+        f"this needs an optional dependency: pip install 'dragoman[{extra}]'", provider_code="no_credentials"
+    )

@@ -1,4 +1,4 @@
-"""The resolver: which models have what a program needs, and why the others do not."""
+"""The resolver: find the models that meet a program's needs, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..errors import InvalidModelError
 from ..prices import PriceRow, PriceTable, Unpriced
 from .entries import ModelEntry
 
-# A need, the fact that answers it, and the contract's name for a model that lacks it.
+# Each need maps to the capability that answers it and to the contract's reason code for a model
+# that lacks it.
 _FLAGS = {
     "images": ("supports_images", "no_vision_support"),
     "documents": ("supports_documents", "no_document_support"),
@@ -41,7 +42,7 @@ _OTHER_NAMES = {
 _SIZES = {"": 1, "k": 1000, "m": 1_000_000}
 
 NEEDS = (*_FLAGS, *[f"{name}=N" for name in _LIMITS])
-"""What may be needed."""
+"""The names of the needs that ``choose`` accepts."""
 
 Needs: TypeAlias = str | Iterable[str] | Mapping[str, bool | int]
 
@@ -66,7 +67,7 @@ class Choice(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True):
-    """What a model must have."""
+    """The requirements that a model must meet."""
 
     needs: dict[str, int]
     max_input_price: Decimal | None = None
@@ -75,7 +76,7 @@ class Wanted(Struct, frozen=True):
     configured: bool = False
 
     def exclude(self, entry: ModelEntry, price: PriceRow | Unpriced) -> tuple[str, ...]:
-        """Return why a model does not fit: none if it does."""
+        """Return the reasons why a model does not fit; an empty tuple if it fits."""
         reasons = ["not_configured"] if self.configured and entry.status != "configured" else []
         known = entry.capabilities
         for need, amount in self.needs.items():
@@ -105,7 +106,7 @@ def read_wanted(
     tier: str | None = None,
     configured: bool = False,
 ) -> Wanted:
-    """Read what is needed; ``ValueError`` names what cannot be."""
+    """Parse the needs; ``ValueError`` names the first invalid one."""
     return Wanted(
         _read_needs(needs or ()),
         _read_price("max_input_price", max_input_price),
@@ -116,7 +117,7 @@ def read_wanted(
 
 
 def choose_among(entries: Iterable[ModelEntry], wanted: Wanted, prices: PriceTable) -> Choice:
-    """Divide models into those that fit and those that do not."""
+    """Split models into those that fit and those that do not."""
     fitting: list[tuple[tuple[bool, Decimal], ModelEntry]] = []
     excluded: dict[str, tuple[str, ...]] = {}
     for entry in entries:

@@ -1,4 +1,6 @@
-"""What ``models.yaml`` holds: adapters, which say how to reach a group of models, and models by name."""
+"""Parse ``models.yaml``: adapters, which describe how to reach a group of models, and models by
+name.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from .limits import RateLimits, read_connection, read_rate_limit, read_retries, 
 from .pools import Connection
 from .vendors import Side, Vendor, load_vendor, vendor_names
 
-# The adapter contract's "options" are knobs of one adapter. Those that are headers on their wire:
+# In the adapter contract, "options" are settings of one adapter. These ones become HTTP headers.
 _ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
 _HEADER_OPTIONS = {
     "openai": _ORGANISATION,
@@ -41,7 +43,7 @@ _HEADER_OPTIONS = {
 _OWN_OPTIONS: dict[str, type] = {"on_loss": str, "keep_raw": bool}
 
 
-# Types that are neither a vendor nor a wire's own name.
+# Values of ``type:`` that are neither a vendor nor the name of a wire.
 _WIRES = {"openai-compatible": "openai"}
 
 
@@ -71,11 +73,13 @@ class Adapter(Struct, frozen=True):
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
 
     def key(self) -> str | None:
-        """Return the key: the file's own, else that of the environment, else the stored one; ``None`` without any."""
+        """Return the API key from the file, else the environment, else the key store; ``None`` if
+        unset.
+        """
         return next(iter(self.keys()), None)
 
     def keys(self) -> list[str]:
-        """Return every key that is set, in the order of the variables."""
+        """Return every key that is set, in the order of the environment variables."""
         if self.api_key:
             return [self.api_key]
         found = [self._find_key(variable) for variable in self.key_envs]
@@ -90,11 +94,13 @@ class Adapter(Struct, frozen=True):
 
     @property
     def key_envs(self) -> tuple[str, ...]:
-        """The environment variables of its keys."""
+        """The environment variables that hold its keys."""
         return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
 
     def _stored_key(self, variable: str) -> str | None:
-        """Return the stored key of a variable. A vendor's key is for the vendor's own address only."""
+        """Return the stored key of a variable. A vendor's key is sent to the vendor's own address
+        only.
+        """
         key = read_key(variable)
         if key is None:
             return None
@@ -104,16 +110,18 @@ class Adapter(Struct, frozen=True):
 
     @property
     def vendor(self) -> Vendor | None:
-        """Whose catalogue entry it builds on, if its type is a vendor's name."""
+        """The vendor whose catalogue entry the adapter builds on, if its type is a vendor's name."""
         return load_vendor(self.type) if self.type in vendor_names() else None
 
     @property
     def wire(self) -> str:
-        """The wire it speaks."""
+        """The name of the wire the adapter uses."""
         return self.own_wire or (self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type))
 
     def with_wire(self, wire: str) -> Adapter:
-        """Return the adapter with another wire, at the vendor's address for it unless it has one of its own."""
+        """Return a copy that uses another wire, at the vendor's address for it unless the adapter
+        sets one.
+        """
         vendor = self.vendor
         base_url = self.base_url
         if vendor is not None and base_url == vendor.address(self.wire):
@@ -122,17 +130,19 @@ class Adapter(Struct, frozen=True):
 
     @property
     def all_quirks(self) -> dict[str, Any]:
-        """How its servers differ: the vendor's quirks on this wire, under its own."""
+        """How its servers differ from the wire: the vendor's quirks, overridden by the adapter's
+        own.
+        """
         return {**(self.vendor.quirks_of(self.wire) if self.vendor else {}), **self.quirks}
 
     @property
     def is_configured(self) -> bool:
-        """Can it be used as it stands? A local server needs no key."""
+        """Whether it can be used without further settings. A local server needs no key."""
         return bool(self.base_url) and (self.auth is not None or self.key() is not None or self.api_key_env is None)
 
     @property
     def is_local(self) -> bool:
-        """Return whether its server is the user's own: of a vendor for that, or at a loopback address."""
+        """Whether its server is the user's own: a vendor marked local, or a loopback address."""
         try:
             host = urlsplit(self.base_url or "").hostname or ""
         except ValueError:
@@ -140,7 +150,7 @@ class Adapter(Struct, frozen=True):
         return is_loopback(host) or bool(self.vendor and self.vendor.local)
 
     def settings(self) -> dict[str, Any]:
-        """What ``connect`` is to be told, besides the model."""
+        """Return the arguments of ``connect`` other than the model."""
         vendor = self.vendor
         headers = dict(self.extra_headers)
         settings: dict[str, Any] = {}
@@ -162,7 +172,9 @@ class Adapter(Struct, frozen=True):
         }
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
-        """Return what ``connect_embedder`` or ``connect_reranker`` is to be told, besides the model."""
+        """Return the arguments of ``connect_embedder`` or ``connect_reranker`` other than the
+        model.
+        """
         vendor = self.vendor
         own: Side = getattr(self, side)
         theirs: Side | None = getattr(vendor, side, None)
@@ -170,7 +182,7 @@ class Adapter(Struct, frozen=True):
         wire = own.wire or (theirs.wire if theirs is not None else self.wire)
         if wire not in known:
             what = "embeds" if side == "embed" else "ranks"
-            raise InvalidModelError(f"no model of {self.name} {what}: its wire, {wire}, has no place for it")
+            raise InvalidModelError(f"no model of {self.name} {what}: its wire, {wire}, does not support it")
         at_home = vendor is not None and _same_origin(self.base_url, vendor.base_url)
         elsewhere = theirs.base_url if theirs is not None and at_home else None
         chat = self.settings()
@@ -186,9 +198,10 @@ class Adapter(Struct, frozen=True):
 class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
-    ``status`` is ``configured`` or ``not_configured``; ``tokens`` the family its length is estimated by;
-    ``priced_as`` what its calls are sold as, ``sold_as`` the same as the file has it. The entry of a ``group``
-    has the group's name as its id, and describes the first candidate.
+    ``status`` is ``configured`` or ``not_configured``; ``tokens`` is the tokenizer family for
+    estimates; ``priced_as`` is the price row of its calls, and ``sold_as`` the same as written in
+    the file. The entry of a ``group`` has the group's name as its id, and describes the first
+    candidate.
     """
 
     id: str
@@ -206,9 +219,10 @@ class ModelEntry(Struct, frozen=True):
 
 
 class File(Struct, frozen=True):
-    """A ``models.yaml`` as it was read.
+    """A parsed ``models.yaml``.
 
-    ``problems`` is what is wrong, ``remarks`` what nobody reads, ``advice`` what works and should be otherwise.
+    ``problems`` are errors, ``remarks`` name settings that nothing reads, ``advice`` points out
+    valid settings with a better alternative.
     """
 
     adapters: tuple[Adapter, ...] = ()
@@ -225,16 +239,16 @@ class File(Struct, frozen=True):
 
 
 def config_path() -> Path:
-    """Where ``models.yaml`` is looked for."""
+    """Return the path of ``models.yaml``."""
     if chosen := os.environ.get("DRAGOMAN_CONFIG"):
         return Path(chosen)
-    import platformdirs  # only where it is needed: it costs a fifth of the package's import
+    import platformdirs  # a local import: it takes a fifth of the package's import time
 
     return platformdirs.user_config_path("dragoman") / "models.yaml"
 
 
 def read_file(path: Path) -> File:
-    """Read a file to its end. ``ConfigError`` if it is not even YAML; else ``problems`` has what is wrong."""
+    """Read a file and collect every problem. ``ConfigError`` only if it is not valid YAML."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
     root.allow("adapters", "models", "groups", "availability", "redis", "redis_env", "observed", "default", "prices")
@@ -281,7 +295,7 @@ def _read_groups(root: Section, taken: dict[str, str], adapters: set[str]) -> tu
 
 
 def _read_redis(root: Section) -> str | None:
-    """Read the address of the Redis server that limits and availability are shared over."""
+    """Read the URL of the Redis server that shares limits and availability between processes."""
     variable = root.get("redis_env", str)
     url: str | None = root.get("redis", str, os.environ.get(variable) if variable else None)
     if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
@@ -291,7 +305,9 @@ def _read_redis(root: Section) -> str | None:
 
 
 def _read_prices(root: Section) -> PriceTable | None:
-    """Read the price table of the user's own, over the bundled one; a relative path begins at the file."""
+    """Read the user's price table over the bundled one; a relative path starts at the file's
+    folder.
+    """
     path = root.get("prices", str)
     if path is None:
         return None
@@ -320,7 +336,8 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
     key = section.get("api_key", str)
     wire = _read_wire(section, vendor)
     base_url = section.get("base_url", str, vendor.address(wire) if vendor else None)
-    # The vendor's key goes to the vendor's own address only: an adapter that points elsewhere names its own.
+    # The vendor's key goes to the vendor's own address only; an adapter with another base_url must
+    # name its own key.
     inherits = (
         vendor is not None and key is None and "auth" not in section.data and _same_origin(base_url, vendor.base_url)
     )
@@ -352,21 +369,23 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
 
 
 def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
-    """Read ``wire``: one that the vendor speaks, or any at an address of the user's own."""
+    """Read ``wire``: one that the vendor offers, or any wire if the file sets its own
+    ``base_url``.
+    """
     wire: str | None = section.get("wire", str)
     if wire is None:
         return None
-    spoken = list(vendor.wires) if vendor is not None and "base_url" not in section.data else list(CODECS)
-    if wire not in spoken:
-        who = f"{vendor.name} speaks" if vendor is not None and len(spoken) < len(CODECS) else "one of"
-        near = _nearest(wire, spoken) or f"; {who} {', '.join(spoken)}"
+    offered = list(vendor.wires) if vendor is not None and "base_url" not in section.data else list(CODECS)
+    if wire not in offered:
+        who = f"{vendor.name} offers" if vendor is not None and len(offered) < len(CODECS) else "one of"
+        near = _nearest(wire, offered) or f"; {who} {', '.join(offered)}"
         section.complain(f"no such wire {wire!r}{near}", "wire")
         return None
     return wire
 
 
 def _read_side(section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None) -> Side:
-    """Read how an adapter embeds or ranks; an address or a quirk that the wire cannot take is an error of the file."""
+    """Read how an adapter embeds or ranks; report an address or a quirk that the wire rejects."""
     own = section.section(key)
     own.allow("wire", "base_url", "quirks")
     side = Side(own.choice("wire", tuple(codecs)) or "", own.get("base_url", str), own.section("quirks").plain())
@@ -379,7 +398,7 @@ def _read_side(section: Section, key: str, codecs: Mapping[str, Any], base_url: 
 
 
 def _same_origin(url: str | None, other: str | None) -> bool:
-    """Return whether two addresses have the same scheme, host and port; a vendor without an address has any."""
+    """Return whether two URLs have the same scheme, host and port; ``None`` matches any."""
     if url is None or other is None:
         return True
     try:
@@ -432,7 +451,8 @@ def _header_of(option: str, wire: str) -> str | None:
 def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError]) -> None:
     for option, value in adapter.options.items():
         kind = _OWN_OPTIONS.get(option, str if _header_of(option, adapter.wire) else None)
-        if kind is None:  # the contract lets options be anything, so this is no error, and not passed over either
+        # The contract allows any option, so an unknown one is not an error; report it as a remark.
+        if kind is None:
             remarks.append(section.fail("no adapter of this type reads this option", option))
         elif type(value) is not kind:
             section.complain(f"must be {'true or false' if kind is bool else 'a string'}", option)
@@ -441,7 +461,7 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 
 
 def _check_dialect(adapter: Adapter, section: Section) -> None:
-    """An address or a dialect that the wire cannot take is an error of the file, not of the first call."""
+    """Report an address or a quirk that the wire rejects now, rather than at the first call."""
     try:
         CODECS[adapter.wire].connect(
             "m", adapter.base_url or "https://not-configured.invalid", adapter.all_quirks or None, Capabilities()
@@ -452,7 +472,7 @@ def _check_dialect(adapter: Adapter, section: Section) -> None:
 
 
 def _read_probed(section: Section) -> Capabilities:
-    """What a check of the server found; a relative path begins where the file lies."""
+    """Read what a check of the server found; a relative path starts at the file's folder."""
     path = section.get("probed", str)
     if path is None:
         return Capabilities()

@@ -1,4 +1,6 @@
-"""Groups of ``models.yaml``: several models under one name, and how calls are divided among them."""
+"""Groups of ``models.yaml``: several models under one name, and the strategy that picks one per
+call.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class Group(Struct, frozen=True):
 
 
 def read_group(name: str, section: Section, find: Callable[[str], str | None]) -> Group | None:
-    """Read a group; ``find`` returns what is wrong with the name of a model, if anything."""
+    """Read a group; ``find`` returns the problem with a model's name, or ``None``."""
     section.allow("strategy", "candidates", "aliases", "max_retries", "half_life_seconds")
     strategy = section.choice("strategy", STRATEGIES) or "fallback"
     retries = read_retries(section) or 0
@@ -90,7 +92,7 @@ def _read_candidate(section: Section, place: str, given: Any, retries: int) -> C
 
 
 def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]) -> None:
-    """Report groups and aliases whose name belongs to something else; ``taken`` says to what."""
+    """Report groups and aliases whose name is already taken; ``taken`` maps a name to its owner."""
     for group, section in groups:
         if group.name in taken:
             section.complain(f"the name belongs to {taken[group.name]} already")
@@ -103,14 +105,16 @@ def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]
 
 
 def join_facts(known: list[Capabilities]) -> Capabilities:
-    """Return what a group can do: what at least one candidate can, since ``Fallback`` skips those that cannot."""
+    """Return the capabilities of a group: those of any candidate, since ``Fallback`` skips the
+    others.
+    """
     facts: dict[str, Fact] = {}
     for name in Capabilities.__struct_fields__:
         values = [getattr(each, name) for each in known]
         best = next((fact for fact in values if fact.value is True), None)
         if best is not None:
             facts[name] = best
-        elif all(isinstance(fact.value, int) for fact in values):  # false is an integer, too
+        elif all(isinstance(fact.value, int) for fact in values):  # bool is a subclass of int
             facts[name] = max(values, key=lambda fact: fact.value)
         elif all(isinstance(fact.value, tuple) for fact in values):
             facts[name] = max(values, key=lambda fact: len(fact.value))

@@ -1,8 +1,9 @@
-"""Stored API keys, by the name of the environment variable they stand in for.
+"""Store API keys under the name of the environment variable they replace.
 
-A key lies in the system's keyring (``pip install 'dragoman[keys]'``) or, where there is none, in ``keys.json`` in the
-settings folder, which only its owner may read. The file also lists the names that are in the keyring, because keyrings
-cannot be listed. The environment always wins; see ``Adapter.key``.
+A key is stored in the system's keyring (``pip install 'dragoman[keys]'``) or, without one, in
+``keys.json`` in the settings folder, readable by its owner only. The file also lists the names of
+the keys in the keyring, because keyrings cannot be listed. An environment variable always
+overrides a stored key; see ``Adapter.key``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Place = Literal["keyring", "file"]
 
 _SERVICE = "dragoman"
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
-_USABLE = 1.0  # keyring's own priority of a backend that is recommended; plain-text and failing ones are below
+# the priority that keyring gives a recommended backend; plain-text and failing backends are below
+_USABLE = 1.0
 
 
 class _Entry(Struct, frozen=True, omit_defaults=True):
@@ -41,18 +43,22 @@ def keys_path() -> Path:
     """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else ``keys.json`` in the settings folder."""
     if chosen := os.environ.get("DRAGOMAN_KEYS"):
         return Path(chosen)
-    import platformdirs  # only where it is needed
+    import platformdirs  # a slow import
 
     return platformdirs.user_config_path("dragoman") / "keys.json"
 
 
 def stored_keys() -> dict[str, Place]:
-    """Return the names of the stored keys, each with its place. ``ConfigError`` if the file cannot be read."""
+    """Return the names of the stored keys and where each is stored. ``ConfigError`` if the file is
+    unreadable.
+    """
     return {name: entry.place for name, entry in _read(keys_path()).items()}
 
 
 def read_key(name: str) -> str | None:
-    """Return the stored key of an environment variable; a store that cannot be read is logged and has none."""
+    """Return the stored key of an environment variable; if the store is unreadable, log it and
+    return ``None``.
+    """
     try:
         entry = _read(keys_path()).get(name)
         if entry is None or entry.place == "file":
@@ -64,9 +70,9 @@ def read_key(name: str) -> str | None:
 
 
 def store_key(name: str, key: str) -> Place:
-    """Store a key and return where: in the keyring if there is a usable one, else in the file."""
+    """Store a key in the keyring if a usable one exists, else in the file; return which."""
     if not _NAME.fullmatch(name):
-        # The name is not repeated: it may be the key, given by mistake.
+        # The message does not repeat the name: the user may have given the key by mistake.
         raise ValueError("a key is stored by a vendor's name or an environment variable's, such as EXAMPLE_API_KEY")
     if not key or not key.isprintable() or not key.isascii() or " " in key:
         raise ValueError("a key is one line of printable ASCII characters, without spaces")
@@ -91,7 +97,7 @@ def remove_key(name: str) -> bool:
     if entry.place == "keyring":
         keyring = _open_keyring()
         if keyring is None:
-            raise ConfigError(str(path), None, f"{name} is in a keyring that is not available now")
+            raise ConfigError(str(path), None, f"{name} is in a keyring that is currently unavailable")
         if _call(keyring.get_password, _SERVICE, name) is not None:
             _call(keyring.delete_password, _SERVICE, name)
         _read_keyring.cache_clear()
@@ -114,7 +120,7 @@ def _read(path: Path) -> dict[str, _Entry]:
 def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry]:
     try:
         if os.name == "posix" and mode & 0o077:
-            path.chmod(0o600)  # another program widened it: keys are for their owner alone
+            path.chmod(0o600)  # another program relaxed the permissions
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Entry])
     except (OSError, ValueError) as error:
         kind = "is not a file of keys" if isinstance(error, ValueError) else f"cannot be read: {error.strerror}"
@@ -122,7 +128,7 @@ def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry
 
 
 def _write(path: Path, entries: dict[str, _Entry]) -> None:
-    """Replace the file in one step; the new one is created for its owner alone."""
+    """Replace the file atomically; the new one is readable by its owner only."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # with mode 0600
@@ -143,7 +149,7 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
 def _open_keyring() -> Any:
     """Return the system's keyring, or ``None`` if the extra is not installed or no backend is usable."""
     try:
-        import keyring  # an extra, and slow to import
+        import keyring  # an optional dependency, and slow to import
         from keyring.errors import KeyringError
     except ImportError:
         return None
@@ -158,13 +164,13 @@ def _open_keyring() -> Any:
 def _read_keyring(name: str) -> str | None:
     keyring = _open_keyring()
     if keyring is None:
-        raise ConfigError(str(keys_path()), None, f"{name} is in a keyring that is not available now")
+        raise ConfigError(str(keys_path()), None, f"{name} is in a keyring that is currently unavailable")
     found: str | None = _call(keyring.get_password, _SERVICE, name)
     return found
 
 
 def _call(method: Any, *given: str) -> Any:
-    """Call the keyring. Its errors are those of many backends; only their kind is kept."""
+    """Call the keyring. Backends raise many kinds of errors; keep only the class name."""
     try:
         return method(*given)
     except Exception as error:

@@ -1,4 +1,6 @@
-"""Limits that ``models.yaml`` sets on an adapter or a candidate: rate limits, deadlines, retries, connections."""
+"""Parse the limits in ``models.yaml``: rate limits, deadlines, retries and connections of an
+adapter or candidate.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _TIMEOUTS = Timeouts.__struct_fields__
 
 
 class RateLimits(Struct, frozen=True):
-    """What may be sent in a minute and at a time; ``None`` is no limit."""
+    """Rate limits per minute and the limit of concurrent calls; ``None`` means unlimited."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -107,7 +109,7 @@ def read_thresholds(root: Section) -> Thresholds:
 
 
 def read_connection(section: Section) -> Connection:
-    """Read ``proxy:``, ``ca:`` and ``client_cert:``; relative paths begin where the file is."""
+    """Read ``proxy:``, ``ca:`` and ``client_cert:``; relative paths start at the file's folder."""
     proxy = section.get("proxy", str, "env")
     ca = _read_path(section, "ca")
     given = section.take("client_cert")
@@ -131,13 +133,13 @@ def _read_path(section: Section, name: str) -> str | None:
         return None
     path = Path(section.path).parent / Path(given).expanduser()
     if not path.is_file():
-        section.complain(f"there is no file {path}", name)
+        section.complain(f"the file {path} does not exist", name)
         return None
     return str(path)
 
 
 def _try_connection(section: Section, connection: Connection) -> None:
-    """Report a proxy or a certificate that cannot be used now, and not at the first call."""
+    """Report an unusable proxy or certificate now, rather than at the first call."""
     if connection == Connection():
         return
     try:

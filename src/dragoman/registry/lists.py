@@ -1,6 +1,7 @@
-"""Public lists of models, read into the facts and prices of the catalogue.
+"""Read public lists of models into capabilities and prices for the catalogue.
 
-Three formats are recognised by their shape; ``catalog/sources.json`` has their vendors' names beside ours:
+Three formats are recognised by their shape; ``catalog/sources.json`` maps their vendor names to
+ours:
 
 =============  =====================================================================================
 ``by_key``     a mapping of model names, each with its provider, limits and costs per token
@@ -8,7 +9,8 @@ Three formats are recognised by their shape; ``catalog/sources.json`` has their 
 ``as_list``    ``{"data": [...]}``, the models of one vendor
 =============  =====================================================================================
 
-Only models that take messages and answer with text are read. What cannot be true is refused, not corrected.
+Only models that take messages and answer with text are read. Impossible values are rejected, not
+corrected.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ _RATES = ("input", "output", "cache_read", "cache_write")
 
 
 class ListError(ValueError):
-    """A list of models cannot be used; the message says why."""
+    """A list of models cannot be used; the message gives the reason."""
 
 
 class ListedModel(Struct, frozen=True):
-    """What a list says of one model: facts by the catalogue's keys, and prices in US dollars for a million tokens."""
+    """One model of a list: capabilities under the catalogue's keys, and prices in US dollars per
+    million tokens.
+    """
 
     facts: dict[str, Any]
     prices: dict[str, str]
@@ -44,7 +48,7 @@ Listed = dict[str, dict[str, ListedModel]]
 
 
 def read_list(data: bytes) -> tuple[str, Listed]:
-    """Return the format of a list and its models, by our name of the vendor; ``ListError`` if it is nonsense."""
+    """Return the format of a list and its models by vendor; ``ListError`` if the list is invalid."""
     if len(data) > MAX_BYTES:
         raise ListError(f"the list is larger than {MAX_BYTES // 1024 // 1024} MiB")
     try:
@@ -61,13 +65,13 @@ def read_list(data: bytes) -> tuple[str, Listed]:
             _check_model(f"{vendors[theirs]}:{name}", model)
             found.setdefault(vendors[theirs], {})[name] = model
     if not found:
-        raise ListError("the list has no chat model of a vendor that is known here")
+        raise ListError("the list has no chat model of a known vendor")
     return kind, found
 
 
 @cache
 def read_sources() -> dict[str, Any]:
-    """Return what is known of the formats: whose they are, and the names of vendors in them."""
+    """Return the formats, who publishes each, and the vendor names they use."""
     sources: dict[str, Any] = msgspec.json.decode(files("dragoman").joinpath("catalog", "sources.json").read_bytes())
     return sources
 
@@ -81,7 +85,7 @@ def _find_format(content: Any) -> str:
             return "by_vendor"
         if any("mode" in record or "max_tokens" in record for record in records):
             return "by_key"
-    raise ListError("the list has none of the forms that are known")
+    raise ListError("the list has no known format")
 
 
 def _check_name(name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a name means: an entry of your file or of the bundled catalogue."""
+"""Resolve a name to an entry of ``models.yaml`` or of the bundled catalogue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .vendors import load_vendor, vendor_names
 
 
 class Names(Struct, frozen=True):
-    """Everything that was read at one time: replaced as a whole, so that no look-up sees half of it."""
+    """Everything read at one time. It is replaced atomically, so a lookup never sees a mixture."""
 
     adapters: dict[str, Adapter]
     models: dict[str, ModelEntry]
@@ -39,7 +39,7 @@ class Names(Struct, frozen=True):
 
     @classmethod
     def of(cls, file: File) -> Names:
-        """Index what a file holds."""
+        """Index the contents of a file."""
         models = {model.id: model for model in file.models}
         groups = {group.name: group for group in file.groups}
         aliases = {alias: model.id for model in models.values() for alias in model.aliases}
@@ -50,21 +50,21 @@ class Names(Struct, frozen=True):
 
     @property
     def own_prices(self) -> PriceTable | None:
-        """The table of the file, unless the environment names another."""
+        """The price table of the file, unless an environment variable names another."""
         if os.environ.get("DRAGOMAN_PRICES"):
             return None
         update = read_update()
         return _price_update(update) if self.prices is None and update.vendors else self.prices
 
     def adapter(self, name: str) -> Adapter:
-        """An adapter of the file, or the catalogue's own."""
+        """Return an adapter of the file, or the catalogue's."""
         if name in self.adapters:
             return self.adapters[name]
         vendor = load_vendor(name)
         return Adapter(name, name, vendor.api_key_env, base_url=vendor.address())
 
     def listed(self) -> list[str]:
-        """Return every group and model of the file, then every other model of the catalogue."""
+        """Return every group and model of the file, then the remaining models of the catalogue."""
         listed = [f"{vendor}:{name}" for vendor in vendor_names() for name in load_vendor(vendor).listed_models()]
         return [*self.groups, *self.models, *[name for name in listed if name not in self.models]]
 
@@ -73,7 +73,7 @@ class Names(Struct, frozen=True):
         return self.groups.get(self.aliases.get(name, name))
 
     def find(self, name: str) -> ModelEntry:
-        """Return the entry of a name or alias; ``InvalidModelError`` suggests the nearest."""
+        """Return the entry of a name or alias; ``InvalidModelError`` suggests close matches."""
         name = self.aliases.get(name, name)
         if name in self.groups:
             return self._join(self.groups[name])
@@ -86,7 +86,9 @@ class Names(Struct, frozen=True):
         return self._complete(entry)
 
     def _complete(self, entry: ModelEntry) -> ModelEntry:
-        """An entry with what the catalogue knows of the model, and whether it can be used."""
+        """Return an entry with the catalogue's facts about the model, and whether it is
+        configured.
+        """
         adapter = self.adapter(entry.adapter)
         vendor = adapter.vendor
         listed = vendor.facts_of(entry.wire_name) if vendor else None
@@ -101,7 +103,9 @@ class Names(Struct, frozen=True):
         )
 
     def _join(self, group: Group) -> ModelEntry:
-        """Return the entry of a group: what its first candidate is, and what any of them can do."""
+        """Return the entry of a group: the identity of its first candidate, the capabilities of
+        all.
+        """
         entries = [self._candidate(candidate.model) for candidate in group.candidates]
         usable = any(entry.status == "configured" for entry in entries)
         return replace(
@@ -121,32 +125,37 @@ class Names(Struct, frozen=True):
         return ModelEntry(name, scheme, rest or scheme, priced_as=PricedAs.of("free", rest or scheme))
 
     def is_scheme(self, name: str) -> bool:
-        """Return whether a name needs no address, such as the embedded model's. The file has priority."""
+        """Return whether a name needs no address, such as ``local``. Names in the file take
+        precedence.
+        """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in SCHEMES
 
     def chats(self, entry: ModelEntry) -> bool:
-        """Return whether a model takes messages, rather than texts to embed or sounds to transcribe."""
+        """Return whether a model takes messages; false for models that embed or transcribe."""
         vendor = self.adapter(entry.adapter).vendor
         return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
 
     def is_embed_scheme(self, name: str) -> bool:
-        """Return whether a name is that of an embedder that needs no address. The file has priority."""
+        """Return whether a name is an embedder that needs no address. Names in the file take
+        precedence.
+        """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in EMBED_SCHEMES
 
     def retries(self, entry: ModelEntry) -> int:
-        """Return how often a call is retried: never, unless the file configures the adapter."""
+        """Return the number of retries: 0 unless the file configures the adapter."""
         configured = self.adapters.get(entry.adapter)
         return 0 if configured is None else configured.max_retries
 
-    def doubt(self, entry: ModelEntry) -> str | None:
-        """What to say of a model that nobody lists and that is spelt nearly like one of its vendor's."""
+    def find_typo(self, entry: ModelEntry) -> str | None:
+        """Return a warning for an unlisted model whose name nearly matches one of its vendor's."""
         vendor = self.adapter(entry.adapter).vendor
         if vendor is None or entry.id in self.models or entry.wire_name in vendor.listed_models():
             return None
         near = difflib.get_close_matches(entry.wire_name, vendor.models, 1, 0.85)
-        if not near or _unnumbered(near[0]) == _unnumbered(entry.wire_name):  # a newer one, as like as not
+        # probably a newer version of the same model
+        if not near or _unnumbered(near[0]) == _unnumbered(entry.wire_name):
             return None
         return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
 
@@ -159,7 +168,9 @@ class Names(Struct, frozen=True):
         return difflib.get_close_matches(name, known, 3, 0.5)
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
-        """Aliases, vendors, then what is called so at any vendor, then what has a word like it: ``sonet``."""
+        """Yield close matches: aliases, vendors, models of any vendor, then names with a similar
+        word (``sonet``).
+        """
         yield from difflib.get_close_matches(name, [*self.groups, *self.aliases], 3, 0.7)
         yield from [f"{vendor}:" for vendor in difflib.get_close_matches(name, vendor_names(), 1, 0.8)]
         names: dict[str, list[str]] = {}
@@ -182,7 +193,7 @@ def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
 
 
 def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return the bundled prices with those of the renewal for models that they lack; made once for each renewal."""
+    """Return the bundled prices plus those of the update for models they lack; cached per update."""
     return _price_by(update.source, update.as_of, id(update))
 
 
@@ -191,7 +202,7 @@ def _unnumbered(name: str) -> str:
 
 
 def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
-    """Return what a model is sold as: as the file says, else by the vendor, else by the host of its address."""
+    """Return the price row of a model: set in the file, else by the vendor, else by the host."""
     if entry.sold_as is not None:
         return PricedAs.of(entry.sold_as, entry.wire_name)
     if adapter.vendor is not None:

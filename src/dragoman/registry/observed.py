@@ -1,9 +1,9 @@
-"""Observed facts: what replies have shown that an endpoint does, kept between runs.
+"""Observed facts: capabilities of an endpoint that its replies have proven, kept between runs.
 
-A small JSON file in the cache folder, ``$DRAGOMAN_OBSERVED``, or nowhere if that is ``off``. Only what a reply proves
-is kept: that it called a tool, called several at once, thought, streamed, or was read from a prompt cache, and that the
-server refused a response schema. A fact that
-the user declared, or that a check probed, has priority.
+They are stored in a JSON file in the cache folder or at ``$DRAGOMAN_OBSERVED``; ``off`` disables
+them. Only proven facts are stored: that a reply called a tool, called several at once, contained
+thinking, streamed, or was read from a prompt cache, and that the server rejected a response
+schema. A fact that the user declared, or that a check probed, takes precedence.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ def observed_path() -> Path | None:
         return None
     if chosen:
         return Path(chosen)
-    import platformdirs  # only where it is needed
+    import platformdirs  # a slow import
 
     return platformdirs.user_cache_path("dragoman") / "observed.json"
 
 
 class ObservedFacts:
-    """The facts of the file, by endpoint, and the new ones of this process."""
+    """The observed facts of the file, by endpoint, plus those of this process."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._facts: dict[str, dict[str, Fact]] | None = None
 
     def find(self, base_url: str | None, model: str) -> Capabilities:
-        """Return what was observed of a model at an address."""
+        """Return what was observed about a model at an address."""
         if self.path is None or base_url is None:
             return Capabilities()
         return Capabilities(**self._load().get(_key(base_url, model), {}))
 
     def watch(self, base_url: str, model: str, known: Capabilities) -> Watch | None:
-        """Return what learns from the replies of a model; ``None`` if nothing is kept."""
+        """Return an observer for a model's replies; ``None`` if facts are turned off."""
         return None if self.path is None else Watch(self, base_url, model, known)
 
     def add(self, base_url: str, model: str, facts: dict[str, bool]) -> None:
-        """Keep facts, in memory and in the file."""
+        """Store facts in memory and in the file."""
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         kept = self._load()
         key = _key(base_url, model)
@@ -98,7 +98,7 @@ class ObservedFacts:
 
 
 class Watch:
-    """Learns from the replies of one model at one address."""
+    """Learn from the replies of one model at one address."""
 
     def __init__(self, owner: ObservedFacts, base_url: str, model: str, known: Capabilities) -> None:
         self._owner = owner
@@ -107,14 +107,14 @@ class Watch:
         self._open = [name for name in _PROVEN if name not in self._seen]
 
     def see_reply(self, request: Request, complete: MessageComplete) -> None:
-        """Keep what a reply proves and was not known."""
+        """Store what a reply proves and was not known before."""
         new = [name for name in self._open if _PROVEN[name](request, complete)]
         if new:
             self._open = [name for name in self._open if name not in new]
             self._owner.add(*self._target, dict.fromkeys(new, True))
 
     def see_refusal(self, fact: str) -> None:
-        """Keep that the server refused what a fact stands for, unless it is known already."""
+        """Store that the server rejected the feature behind a fact, unless it is known already."""
         if fact not in self._seen:
             self._seen.add(fact)
             self._owner.add(*self._target, {fact: False})

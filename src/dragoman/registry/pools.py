@@ -1,7 +1,7 @@
-"""Connection pools of adapters: one for each, shared by all its models.
+"""Connection pools: one per adapter, shared by all its models.
 
-A provider that a registry opens has a ``Lease`` of its adapter's pool. Closing the last lease closes the connections; a
-lease that is used again opens new ones, until the registry itself is closed.
+A provider that a registry opens holds a ``Lease`` on its adapter's pool. Closing the last lease
+closes the connections; a lease that is used again opens new ones, until the registry is closed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..wire import HttpRequest
 
 
 class Connection(Struct, frozen=True):
-    """How the servers of an adapter are reached: ``proxy`` is a URL, ``"env"`` or ``"none"``.
+    """How to reach the servers of an adapter: ``proxy`` is a URL, ``"env"`` or ``"none"``.
 
-    ``ca`` is a file of certificate authorities, ``client_cert`` one with the client's own certificate and
-    ``client_key`` one with its key, if the first does not hold both.
+    ``ca`` is a file of certificate authorities, ``client_cert`` a file with the client's
+    certificate, and ``client_key`` a file with its key unless ``client_cert`` contains it.
     """
 
     proxy: str = "env"
@@ -34,21 +34,23 @@ class Connection(Struct, frozen=True):
         return f"Connection(ca={self.ca!r}, client_cert={self.client_cert!r})"
 
     def make_transport(self) -> Transport:
-        """Return a new transport; ``ValueError`` or ``OSError`` for a file that cannot be used."""
+        """Return a new transport; ``ValueError`` or ``OSError`` if a file is unusable."""
         trusted: str | ssl.SSLContext | None = self.ca
         if self.client_cert is not None:
             trusted = ssl.create_default_context(cafile=self.ca)
-            trusted.load_cert_chain(self.client_cert, self.client_key, password="")  # no prompt for one
+            # an empty password prevents a prompt
+            trusted.load_cert_chain(self.client_cert, self.client_key, password="")
         return HttpTransport(proxy=None if self.proxy == "none" else self.proxy, ca=trusted)
 
 
 class Pool:
-    """The connections of one adapter: a transport for each event loop that uses it."""
+    """The connections of one adapter: one transport per event loop."""
 
     def __init__(self, make: Callable[[], Transport]) -> None:
         self._make = make
         self._transports: dict[asyncio.AbstractEventLoop, Transport] = {}
-        self.leases: WeakSet[Lease] = WeakSet()  # a provider that was dropped gives its lease back
+        # weak: a garbage-collected provider releases its lease
+        self.leases: WeakSet[Lease] = WeakSet()
         self.closed = False
 
     def transport(self) -> Transport:
@@ -62,20 +64,22 @@ class Pool:
         return found
 
     async def release(self, lease: Lease) -> None:
-        """Give a lease back; the last one closes the connections."""
+        """Release a lease; releasing the last one closes the connections."""
         self.leases.discard(lease)
         if not self.leases:
             await self.close_connections()
 
     async def close_connections(self) -> None:
-        """Close what is open. A later call opens new connections."""
+        """Close the open connections. A later call opens new ones."""
         transports, self._transports = self._transports, {}
         for transport in transports.values():
             await transport.close()
 
 
 class Lease(Transport):
-    """The right of one provider to use a pool. ``holders`` counts the callers that share the provider."""
+    """The right of one provider to use a pool. ``holders`` counts the callers that share the
+    provider.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -104,7 +108,7 @@ class Pools:
         self._replaced: list[Pool] = []
 
     def lease(self, adapter: str, connection: Connection) -> Lease:
-        """Return a lease of an adapter's pool; a changed configuration has a pool of its own."""
+        """Return a lease on an adapter's pool; a changed configuration gets a new pool."""
         kept = self._pools.get(adapter)
         if kept is None or kept[0] != connection:
             if kept is not None:
@@ -113,7 +117,7 @@ class Pools:
         return Lease(kept[1])
 
     async def close(self) -> None:
-        """Close all connections for good."""
+        """Close all connections permanently."""
         for pool in [*self._replaced, *[pool for _, pool in self._pools.values()]]:
             pool.closed = True
             await pool.close_connections()

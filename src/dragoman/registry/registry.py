@@ -1,7 +1,8 @@
-"""Names to providers: ``"anthropic:claude-sonnet-4-6"``, ``"sonnet"``, or what your own file says.
+"""Open providers by name: ``"anthropic:claude-sonnet-4-6"``, ``"sonnet"``, or a name from
+``models.yaml``.
 
-Your file is ``models.yaml``: from ``$DRAGOMAN_CONFIG``, else from the platform's folder for settings, and
-never from the working directory, where a stranger's repository could redirect your keys.
+The file is read from ``$DRAGOMAN_CONFIG``, else from the platform's settings folder. It is never
+read from the working directory, where a stranger's repository could redirect your keys.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ log = logging.getLogger("dragoman")
 
 
 class Registry:
-    """Adapters and models by name: your file first, the bundled catalogue behind it.
+    """Look up adapters and models by name: first in ``models.yaml``, then in the bundled
+    catalogue.
 
-    ``Registry.load()`` reads the file. When the file changes, the next look-up reads it again, all or
-    nothing: a file that is wrong is reported, in the log and in ``problem``, and the old one stays.
+    ``Registry.load()`` reads the file. When the file changes, the next lookup reads it again. An
+    invalid file is reported, in the log and in ``problem``, and the previous contents stay in use.
 
-    The same name opens the same provider, the models of an adapter share one connection pool, and all groups
-    share rate limits and availability. ``close()`` closes everything; ``async with Registry.load() as registry`` does
-    that at the end. A provider that is closed by itself can be used again, until the registry is closed.
+    The same name opens the same provider, the models of an adapter share one connection pool, and
+    all groups share rate limits and availability. ``close()`` closes everything, as does ``async
+    with Registry.load() as registry``. A closed provider can be used again until the registry is
+    closed.
     """
 
     def __init__(
@@ -53,32 +56,35 @@ class Registry:
         self._stamp = _stamp(path)
         self._read = Names.of(File(tuple(adapters), tuple(models), groups=tuple(groups)))
         self._stacks = Stacks()
-        self._doubted: set[str] = set()
+        self._warned: set[str] = set()
         self.problem: str | None = None
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Registry:
-        """Read ``models.yaml``; without one, the catalogue alone answers. ``ConfigError`` if it is wrong."""
+        """Read ``models.yaml``; without one, use the catalogue only. ``ConfigError`` if the file
+        is invalid.
+        """
         found = Path(path) if path is not None else config_path()
         if path is None and not found.exists() and not found.is_symlink():
             if os.environ.get("DRAGOMAN_CONFIG"):
-                raise ConfigError(str(found), None, "no such file, though DRAGOMAN_CONFIG names it")
+                raise ConfigError(str(found), None, "DRAGOMAN_CONFIG names a file that does not exist")
             return cls(path=found)
-        registry = cls(path=found)  # its stamp is from before the reading: a change meanwhile is noticed
+        # takes its timestamp before reading, so a change during the read is noticed
+        registry = cls(path=found)
         registry._read = _load(found)
         return registry
 
     @property
     def default(self) -> str | None:
-        """The model that the file names as ``default:``, for commands that are given none."""
+        """The model that the file sets as ``default:``, for commands called without one."""
         return self._names().default
 
     def names(self) -> list[str]:
-        """Return every group and model of the file, and every other model that the catalogue lists."""
+        """Return every group and model of the file, and the remaining models of the catalogue."""
         return self._names().listed()
 
     def aliases(self) -> dict[str, str]:
-        """The short names of the file, each with the model it stands for."""
+        """Return the aliases of the file, each with the model it stands for."""
         return dict(self._names().aliases)
 
     def groups(self) -> dict[str, Group]:
@@ -86,18 +92,20 @@ class Registry:
         return dict(self._names().groups)
 
     def find(self, name: str) -> ModelEntry:
-        """The entry of a name or alias; ``InvalidModelError`` suggests the nearest."""
+        """Return the entry of a name or alias; ``InvalidModelError`` suggests close matches."""
         names = self._names()
         entry = names.find(name)
-        self._tell_doubt(names, entry)
+        self._warn_about_typo(names, entry)
         return entry
 
     def adapter(self, name: str) -> Adapter:
-        """An adapter of the file, or the catalogue's own."""
+        """Return an adapter of the file, or the catalogue's."""
         return self._names().adapter(name)
 
     def local_adapters(self) -> tuple[list[Adapter], list[Adapter]]:
-        """Return the adapters of servers on the user's own machine: those of the file, and the catalogue's others."""
+        """Return the adapters of local servers: those of the file, and the catalogue's remaining
+        ones.
+        """
         names = self._names()
         own = [adapter for adapter in names.adapters.values() if adapter.is_configured and adapter.is_local]
         vendors = [vendor for vendor in vendor_names() if vendor not in names.adapters and load_vendor(vendor).local]
@@ -115,12 +123,14 @@ class Registry:
         among: Iterable[str] | None = None,
         configured: bool = True,
     ) -> Choice:
-        """Return the models that have what is needed, cheapest first, and why each of the others does not.
+        """Return the models that meet the needs, cheapest first, and the reasons against each of
+        the others.
 
-        ``needs`` is a text such as ``"tools,images,context=200k"``, a list of such words, or a mapping. Prices are
-        US dollars for a million tokens. ``among`` are the names to choose from, by default all models; those
-        without a key are excluded unless ``configured`` is false. A fact that is unknown excludes, too:
-        ``unknown_supports_images``. ``ValueError`` for a need that there is not.
+        ``needs`` is a string such as ``"tools,images,context=200k"``, a list of such strings, or a
+        mapping. Prices are US dollars per million tokens. ``among`` are the names to choose from,
+        by default all models; those without a key are excluded unless ``configured`` is false. An
+        unknown capability also excludes a model, with a reason such as
+        ``unknown_supports_images``. An unknown need raises ``ValueError``.
         """
         wanted = read_wanted(
             needs, max_input_price=max_input_price, max_output_price=max_output_price, tier=tier, configured=configured
@@ -131,15 +141,18 @@ class Registry:
         return choose_among(chats, wanted, self.prices())
 
     def prices(self) -> PriceTable:
-        """The price table of the file, over the bundled one; ``DRAGOMAN_PRICES`` takes its place."""
+        """Return the price table: the one of ``DRAGOMAN_PRICES``, else the file's over the bundled
+        one.
+        """
         own = self._names().own_prices
         return own if own is not None else PriceTable.default()
 
     def provider(self, name: str, *, planning: bool = False, **settings: Any) -> Provider:
         """Return the provider of a name, without the retries of its adapter.
 
-        ``AuthenticationError`` names the variable that is not set. ``planning`` asks for a provider that is only to be
-        planned with, and needs no key. ``settings`` go to ``connect`` and have priority over the file.
+        ``AuthenticationError`` names the missing environment variable. With ``planning`` the
+        provider is used for planning only and needs no key. ``settings`` are passed to ``connect``
+        and override the file.
         """
         return self._open(name, Order(settings, planning=planning, bare=True))
 
@@ -153,18 +166,20 @@ class Registry:
     ) -> Provider:
         """Return the provider of a model or group, with ``subscribers`` called for every attempt.
 
-        A call is sent once, unless ``retries`` asks for more or the file configures the adapter: then by its
-        ``max_retries``, 2 unless it says otherwise. A candidate of a group is retried by its own ``max_retries``.
-        ``planning`` and ``settings`` are as for ``provider``.
+        A call is sent once unless ``retries`` is given or the file configures the adapter; the
+        file's ``max_retries`` defaults to 2. Each candidate of a group uses its own
+        ``max_retries``. ``planning`` and ``settings`` work as in ``provider``.
         """
         return self._open(name, Order(settings, subscribers, retries, planning))
 
     def open_embedder(
         self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
     ) -> Embedder:
-        """Return the embedding model of a name, with ``subscribers`` called for every request; see ``open``.
+        """Return the embedding model of a name, with ``subscribers`` called for every request; see
+        ``open``.
 
-        Each call returns one of its own. The candidates of a group must be servers of one model.
+        Each call returns a new object. The candidates of a group must be servers of the same
+        model.
         """
         order = Order(settings, subscribers, retries)
         found: Embedder = self._stacks.open_retrieval(self._names(), name, "embed", order)
@@ -179,7 +194,7 @@ class Registry:
         return found
 
     async def close(self) -> None:
-        """Close the connections of every provider that was opened here."""
+        """Close the connections of every provider that this registry opened."""
         await self._stacks.close()
 
     async def __aenter__(self) -> Self:
@@ -190,22 +205,22 @@ class Registry:
     ) -> None:
         await self.close()
 
-    # inside
+    # internals
 
     def _open(self, name: str, order: Order, *, shared: bool = True) -> Provider:
         names = self._names()
         if not names.is_scheme(name):
-            self._tell_doubt(names, names.find(name))
+            self._warn_about_typo(names, names.find(name))
         return self._stacks.open(names, name, order, shared=shared)
 
-    def _tell_doubt(self, names: Names, entry: ModelEntry) -> None:
-        """Any model of a vendor may be asked for, and one that is probably misspelt is said to be, once."""
-        if entry.id not in self._doubted and (doubt := names.doubt(entry)) is not None:
-            self._doubted.add(entry.id)
-            log.warning("%s", doubt)
+    def _warn_about_typo(self, names: Names, entry: ModelEntry) -> None:
+        """Warn once about an unlisted model whose name looks misspelled."""
+        if entry.id not in self._warned and (warning := names.find_typo(entry)) is not None:
+            self._warned.add(entry.id)
+            log.warning("%s", warning)
 
     def _names(self) -> Names:
-        """What holds now; a changed file is read first."""
+        """Return the current names; read the file again first if it changed."""
         stamp = _stamp(self._path)
         if self._path is None or stamp == self._stamp:
             return self._read
@@ -216,20 +231,20 @@ class Registry:
             self.problem = None
         except ConfigError as error:
             self.problem = str(error)
-            log.warning("%s; keeping what was read before", error)
+            log.warning("%s; keeping the previous configuration", error)
         return self._read
 
 
 @lru_cache(maxsize=8)
 def _load_registry(path: Path) -> Registry:
-    """Return the registry of a file that may be missing; it notices by itself when the file changes."""
+    """Return the registry of a file that may be missing; it reloads when the file changes."""
     return Registry.load(path if path.exists() else None)
 
 
 def open_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Provider:
-    """Open a model by its name, for ``connect``."""
+    """Open a model by name, for ``connect``."""
     try:
-        # Each call has a provider of its own: one caller's close() must not end another's stream.
+        # Each call gets its own provider: one caller's close() must not end another's stream.
         return _load_registry(config_path())._open(model, Order(dict(settings), retries=retries), shared=False)
     except InvalidModelError as error:
         if error.provider_code == NOT_CHAT:
@@ -242,7 +257,7 @@ def open_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> P
 
 
 def open_embedder_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Embedder:
-    """Open an embedding model by its name, for ``connect_embedder``."""
+    """Open an embedding model by name, for ``connect_embedder``."""
     try:
         return _load_registry(config_path()).open_embedder(model, retries=retries, **settings)
     except InvalidModelError as error:
@@ -251,7 +266,7 @@ def open_embedder_name(model: str, retries: int | None, settings: Mapping[str, A
 
 
 def open_reranker_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Reranker:
-    """Open a reranking model by its name, for ``connect_reranker``."""
+    """Open a reranking model by name, for ``connect_reranker``."""
     try:
         return _load_registry(config_path()).open_reranker(model, retries=retries, **settings)
     except InvalidModelError as error:
@@ -279,6 +294,6 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
         facts = path.stat() if path is not None else None
     except FileNotFoundError:
         return None
-    except OSError as error:  # there is something, and reading it will tell what is wrong with it
+    except OSError as error:  # the path exists; reading it will report the problem
         return (-1, error.errno or 0, 0)
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino) if facts else None

@@ -1,4 +1,4 @@
-"""Ask the servers on the user's own machine or network which models they serve now."""
+"""List the models that local servers currently serve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_NAME = 200
 
 
 class Served(Struct, frozen=True):
-    """The models that an adapter's server lists, or why it does not."""
+    """The models that an adapter's server lists, or the reason why it lists none."""
 
     adapter: Adapter
     models: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Served(Struct, frozen=True):
 
 
 async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list[Served]:
-    """Ask every adapter's server for its models, all at once, and wait for ``seconds`` at most."""
+    """Query the servers of all adapters concurrently for their models, for at most ``seconds``."""
     transport = HttpTransport()
     try:
         return list(await asyncio.gather(*[_ask(adapter, transport, seconds) for adapter in adapters]))
@@ -39,7 +39,8 @@ async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list
 async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Served:
     base_url = adapter.base_url or ""
     try:
-        # Servers of the ollama wire list their models at both addresses, and others than Ollama at this one only.
+        # Ollama lists its models at /v1/models too; other servers that use its wire list them only
+        # there.
         at = root_of(base_url) if adapter.wire == "ollama" else base_url
         url = join_url(at, "/models", default="/v1")
         key, codec = adapter.key(), CODECS[adapter.wire].connect("m", base_url, None, Capabilities())
@@ -53,13 +54,15 @@ async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Se
     except ProviderError as error:
         return Served(adapter, problem=error.message)
     except TimeoutError:
-        return Served(adapter, problem=f"no answer within {seconds:g} s")
+        return Served(adapter, problem=f"no response within {seconds:g} s")
     except ValueError:
         return Served(adapter, problem="its list of models cannot be read")
 
 
 def _names(data: Any) -> list[str]:
-    """Return the names in a list of models: ``data`` with ``id`` of OpenAI's form, or ``models`` with ``name``."""
+    """Return the names in a list of models: OpenAI's ``data`` with ``id``, or ``models`` with
+    ``name``.
+    """
     listed = data.get("data", data.get("models")) if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ValueError("not a list of models")

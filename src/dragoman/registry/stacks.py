@@ -1,11 +1,12 @@
-"""The providers that names open, and what they share: connections, rate limits, availability.
+"""Build the middleware stack of each provider, and share connections, rate limits and
+availability.
 
 =============  ===============================================================================
 a model        ``Retry`` / ``RateLimit`` / ``Observe`` / ``KeyRotation`` / ``HttpProvider``
-a group        ``Fallback`` over its candidates, each a stack like that of a model
+a group        ``Fallback`` over its candidates, each with the stack of a model
 =============  ===============================================================================
 
-A layer is there only if something asks for it: the file, the caller, or a second key.
+A layer is added only if the file, the caller or a second key requires it.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ _GROUP_SETTINGS = ("timeouts", "on_loss", "keep_raw", "transport")
 
 
 class Order(Struct, frozen=True):
-    """What a caller wants of a name.
+    """What a caller requests for a name.
 
-    ``retries`` is ``None`` for what the file says; ``bare`` leaves out ``Retry`` where only the adapter asks for it.
+    ``retries`` is ``None`` to use the file's value; ``bare`` omits a ``Retry`` that only the
+    adapter requests.
     """
 
     settings: dict[str, Any]
@@ -66,7 +68,7 @@ class Order(Struct, frozen=True):
 
 
 class Stacks:
-    """Builds providers, and hands out the same one for the same name."""
+    """Build providers, and return the same one for the same name."""
 
     def __init__(self) -> None:
         self._pools = Pools()
@@ -74,10 +76,10 @@ class Stacks:
         self._availability: Availability | None = None
         self._shared_by: tuple[Thresholds, str | None] | None = None
         self._opened: dict[str, tuple[Provider, list[Lease]]] = {}
-        self._leases: list[Lease] = []  # of the stack that is being built
+        self._leases: list[Lease] = []  # the leases of the stack being built
 
     def open(self, names: Names, name: str, order: Order, *, shared: bool = True) -> Provider:
-        """Return the provider of a name; with ``shared`` the same one for the same order."""
+        """Return the provider of a name; with ``shared``, the same one for the same order."""
         key = self._digest(names, name, order) if shared and order.is_plain else None
         kept = self._opened.get(key) if key is not None else None
         if kept is None:
@@ -105,11 +107,11 @@ class Stacks:
         return _retry(model, names.retries(entry) if order.retries is None else order.retries)
 
     def forget(self) -> None:
-        """Build anew what is opened from now on: the file has changed."""
+        """Forget the opened providers, because the file has changed."""
         self._opened.clear()
 
     async def close(self) -> None:
-        """Close the connections of all providers, and those to Redis."""
+        """Close the connections of all providers and those to Redis."""
         self._opened.clear()
         await self._pools.close()
         if self._availability is not None:
@@ -118,7 +120,7 @@ class Stacks:
             if isinstance(limiter, RedisLimiter):
                 await limiter.close()
 
-    # inside
+    # internals
 
     def _build(self, names: Names, name: str, order: Order) -> Provider:
         if names.is_scheme(name):
@@ -233,7 +235,9 @@ class Stacks:
         return self._availability
 
     def _digest(self, names: Names, name: str, order: Order) -> str:
-        """Return what two orders must have in common to share a provider; keys among it, so only as a digest."""
+        """Return a digest of what two orders must share to share a provider. It covers keys, hence
+        a digest.
+        """
         group = names.group(name)
         models = [candidate.model for candidate in group.candidates] if group is not None else [name]
         known = []
@@ -274,9 +278,9 @@ NOT_CHAT = "not_a_chat_model"
 
 
 def not_a_chat_model(entry: ModelEntry, adapter: Adapter) -> InvalidModelError:
-    """Return the error of a model that embeds or ranks, and is asked to chat."""
+    """Return the error for chatting with a model that only embeds or ranks."""
     return InvalidModelError(
-        f"{entry.id} does not chat: this vendor embeds and ranks",
+        f"{entry.id} is not a chat model: this vendor offers embedding and reranking only",
         provider=adapter.name,
         model=entry.wire_name,
         provider_code=NOT_CHAT,
@@ -285,14 +289,14 @@ def not_a_chat_model(entry: ModelEntry, adapter: Adapter) -> InvalidModelError:
 
 
 def find_missing(adapter: Adapter) -> str:
-    """Return what an adapter lacks before it can be used."""
+    """Return what must be set before an adapter can be used."""
     if not adapter.base_url:
         return f"adapter {adapter.name!r} has no base_url"
     return f"set the environment variable {adapter.api_key_env}"
 
 
 def not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
-    """Return the error of a model that cannot be used yet."""
+    """Return the error for a model that is not configured."""
     advice = f"Set it in {config_path().name}."
     if adapter.base_url:
         advice = f"Or store the key: dragoman keys set {adapter.api_key_env}"

@@ -1,7 +1,8 @@
-"""The user's renewal of the catalogue, which ``dragoman models update`` writes and no release is needed for.
+"""The user's update of the catalogue, which ``dragoman models update`` writes between releases.
 
-A JSON file in the folder for data, ``$DRAGOMAN_CATALOG``, with facts and prices by vendor and model. Its facts go over
-the rows of the bundled catalogue, and under what a vendor documents, the user declares or a check probes.
+It is a JSON file in the data folder or at ``$DRAGOMAN_CATALOG``, with capabilities and prices by
+vendor and model. It overrides the rows of the bundled catalogue, and is overridden by what a
+vendor documents, the user declares or a check probes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MAX_SHARE = 0.5
 
 
 class CatalogUpdate(Struct, frozen=True, omit_defaults=True):
-    """What a public list said on a day."""
+    """The contents of a public list on one day."""
 
     source: str = ""
     as_of: str = ""
@@ -36,16 +37,16 @@ class CatalogUpdate(Struct, frozen=True, omit_defaults=True):
 
 
 def update_path() -> Path:
-    """Return where the renewal is kept."""
+    """Return the path of the update file."""
     if chosen := os.environ.get("DRAGOMAN_CATALOG"):
         return Path(chosen)
-    import platformdirs  # only where it is needed
+    import platformdirs  # a slow import
 
     return platformdirs.user_data_path("dragoman") / "catalog.json"
 
 
 def read_update() -> CatalogUpdate:
-    """Return the renewal that is kept; an empty one if there is none, or if it cannot be read."""
+    """Return the stored update; an empty one if it is missing or unreadable."""
     path = update_path()
     try:
         changed = path.stat().st_mtime_ns
@@ -63,7 +64,7 @@ def _read(path: Path, changed: int) -> CatalogUpdate:
 
 
 def write_update(update: CatalogUpdate) -> Path:
-    """Keep a renewal, over the one before it."""
+    """Store an update, merged over the previous one."""
     path = update_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     old = read_update()
@@ -77,7 +78,7 @@ def write_update(update: CatalogUpdate) -> Path:
 
 
 def update_prices(table: PriceTable, update: CatalogUpdate) -> PriceTable:
-    """Return a table with the prices of a renewal for models that it does not have."""
+    """Return a price table extended with the prices of an update for models it lacks."""
     rows = []
     for vendor, models in update.vendors.items():
         for name, model in models.items():
@@ -95,7 +96,7 @@ def _make_row(vendor: str, name: str, prices: dict[str, str]) -> PriceRow:
 
 
 class Difference(Struct, frozen=True):
-    """What a list changes: lines for review, and what is too odd to be taken."""
+    """What a list changes: lines for review, and implausible values that are not applied."""
 
     added: list[str]
     changed: list[str]

@@ -1,7 +1,7 @@
-"""The bundled catalogue: one YAML file per vendor, looked at when the vendor is first named.
+"""The bundled catalogue: one YAML file per vendor, read when the vendor is first used.
 
-The files are also kept compiled, each with the digest of the text it was read from: what has not
-changed since is not parsed again.
+The files are also stored compiled, each with the digest of its source; only a changed file is
+parsed again.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _KINDS: dict[str, type] = {"context": int, "output": int, "image_types": list, "
 
 
 class WireForm(Struct, frozen=True):
-    """How a vendor speaks one wire."""
+    """How a vendor implements one wire."""
 
     base_url: str | None
     quirks: dict[str, Any] = field(default_factory=dict)
 
 
 class Side(Struct, frozen=True):
-    """How a vendor embeds or ranks: the wire, its quirks, and the address, if that is another than for chat."""
+    """How a vendor embeds or ranks: the wire, its quirks, and the address if it differs from chat."""
 
     wire: str
     base_url: str | None = None
@@ -63,13 +63,13 @@ class Side(Struct, frozen=True):
 
 
 class Vendor(Struct, frozen=True):
-    """Where a vendor is, how its wire differs, and what its models are known to do.
+    """A vendor: its address, how its wire differs, and what its models can do.
 
-    ``tokens`` is the family of vocabularies of its models, ``families`` names the models of another.
-    ``base_url_env`` is the environment variable in which users of the server have its address, ``hint`` the advice
-    when no server answers there. ``not_chat`` has the models that embed or transcribe, and do not take messages;
-    ``chats`` is false for a vendor that has no others. ``wire`` is the one that is spoken unless the user names another
-    of ``wires``; ``embed`` and ``rerank`` are how it embeds and ranks.
+    ``tokens`` is the tokenizer family of its models, ``families`` the exceptions by model.
+    ``base_url_env`` is the environment variable in which users set the server's address, ``hint``
+    the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
+    ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
+    ``embed`` and ``rerank`` describe how it embeds and ranks.
     """
 
     id: str
@@ -100,12 +100,12 @@ class Vendor(Struct, frozen=True):
         return _complete_url(given, base_url or "") if given else base_url
 
     def quirks_of(self, wire: str) -> dict[str, Any]:
-        """Return how the vendor differs on a wire."""
+        """Return the vendor's quirks on a wire."""
         form = self.wires.get(wire)
         return form.quirks if form is not None else {}
 
     def facts_of(self, model: str) -> Capabilities | None:
-        """Return what is known of a model: of the bundled file, with the user's renewal of the catalogue."""
+        """Return the capabilities of a model: the bundled file merged with the user's update."""
         known = self.models.get(model)
         update = read_update()
         listed = update.models(self.id).get(model)
@@ -121,19 +121,19 @@ class Vendor(Struct, frozen=True):
         return (known or Capabilities()).merged(renewed).merged(Capabilities(**documented))
 
     def listed_models(self) -> list[str]:
-        """Return the models of the bundled file, and those that the user's renewal adds."""
+        """Return the models of the bundled file and those that the user's update adds."""
         return list(dict.fromkeys([*self.models, *read_update().models(self.id)]))
 
     def token_family(self, model: str) -> str:
-        """The vocabulary a model's tokens are estimated by."""
+        """Return the tokenizer family used to estimate a model's tokens."""
         return self.families.get(model, self.tokens)
 
 
 def _complete_url(given: str, base_url: str) -> str:
-    """Return an address like ``box``, ``0.0.0.0:9`` or ``http://box/prefix`` with what it lacks taken from a base URL.
+    """Complete an address such as ``box``, ``0.0.0.0:9`` or ``http://box/prefix`` from a base URL.
 
-    A server that listens on every address is reached on this machine. A text that is not an address stays as it is,
-    and ``connect`` refuses it.
+    A wildcard address is replaced by the loopback address. A string that is not an address is
+    returned unchanged, and ``connect`` rejects it.
     """
     try:
         own = urlsplit(base_url)
@@ -150,7 +150,7 @@ def _complete_url(given: str, base_url: str) -> str:
 
 @cache
 def vendor_names() -> tuple[str, ...]:
-    """Return every vendor there is a file for, here or in another package."""
+    """Return the name of every vendor with a file, bundled or in a plugin."""
     return tuple(sorted({*_bundled(), *find_plugins("dragoman.vendors")}))
 
 
@@ -162,7 +162,7 @@ def _bundled() -> frozenset[str]:
 
 @cache
 def load_vendor(vendor: str) -> Vendor:
-    """What a vendor's file says."""
+    """Return the vendor described by its file."""
     if vendor not in _bundled():
         place = find_plugins("dragoman.vendors")[vendor].value
         return _build(vendor, parse_yaml(read_plugin_file("dragoman.vendors", vendor), place))
@@ -232,7 +232,9 @@ def _read_wires(section: Section, base_url: str | None) -> dict[str, WireForm]:
 
 
 class _Rule(Struct, frozen=True):
-    """Facts that a vendor documents for all its models, or for those whose name a pattern finds."""
+    """Capabilities that a vendor documents for all its models, or for those whose name matches a
+    pattern.
+    """
 
     match: re.Pattern[str]
     facts: Capabilities
@@ -247,7 +249,9 @@ def _read_rule(section: Section) -> _Rule:
 
 
 def _read_facts(name: str, section: Section, vendor: str, as_of: str | None, rules: list[_Rule]) -> Capabilities:
-    """Read the facts of a model: its own row, and over it what the vendor documents; the last rule wins."""
+    """Read the capabilities of a model: its own row, overridden by the vendor's rules; the last
+    rule wins.
+    """
     section.allow(*_FACTS, "tokens", "chat")
     known = Capabilities.of(_read_values(section), "catalogue", at=as_of, by=f"catalog/{vendor}.yaml")
     if section.get("chat", bool, True):
@@ -274,7 +278,7 @@ def _read_compiled() -> dict[str, _Compiled]:
     try:
         data = _folder().joinpath("compiled.json").read_bytes()
         return msgspec.json.decode(data, type=dict[str, _Compiled])
-    except (OSError, msgspec.MsgspecError):  # it only saves time
+    except (OSError, msgspec.MsgspecError):  # the compiled file is only a cache
         return {}
 
 
@@ -283,7 +287,7 @@ def _digest(text: bytes) -> str:
 
 
 def compile_catalog() -> bytes:
-    """Every vendor's file as it reads, with its digest."""
+    """Return every vendor's parsed file, with its digest."""
     kept = {}
     for vendor in sorted(_bundled()):
         text = _folder().joinpath(f"{vendor}.yaml").read_bytes()

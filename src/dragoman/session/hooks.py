@@ -82,7 +82,7 @@ def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
 async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
     """Return the answer of an approver as a decision; without one, it is denied."""
     if approve is None:
-        return Decision(False, "nobody", "there is nobody to ask", verdict.rule)
+        return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
     answer: Any = approve(proposal, verdict)
     if inspect.isawaitable(answer):
         answer = await answer

@@ -1,4 +1,4 @@
-"""The simulator: a model that says what a script says, and fails as the script says, the same every time."""
+"""The simulator: a model whose replies and failures are scripted and deterministic."""
 
 from ..config import ConfigError
 from .batches import BatchScript, SimBatches

@@ -1,4 +1,4 @@
-"""The batch APIs of three wires, simulated: files, states, partial failures and expiry."""
+"""Simulate the batch APIs of three wires: files, states, partial failures and expiry."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class BatchScript(Struct, frozen=True):
-    """How simulated batches go: how often one is asked for its state before it is over, and how it ends.
+    """How simulated batches behave: how many polls a batch takes, and how it ends.
 
-    After ``polls`` questions it is over. With ``expire_after`` only so many rows are answered and the batch expires;
-    with ``refuse`` it is not taken, for that reason (where the wire has such a state).
+    After ``polls`` status requests it is complete. With ``expire_after`` only that many rows are
+    answered and the batch expires; with ``refuse`` it is rejected for that reason (if the wire has
+    such a state).
     """
 
     polls: int = 1
@@ -44,7 +45,7 @@ class _Batch(Struct):
 
 
 class SimBatches:
-    """The batches of a simulated server. Rows are answered by the script when the batch is over."""
+    """The batches of a simulated server. The script answers the rows when the batch completes."""
 
     def __init__(self, provider: ScriptedProvider, script: BatchScript) -> None:
         self._provider = provider
@@ -73,7 +74,7 @@ class SimBatches:
         form = await request.post()
         file: Any = form.get("file")
         if form.get("purpose") != "batch" or file is None:
-            return _refuse("openai", "purpose must be batch, and file a file")
+            return _refuse("openai", "purpose must be batch, and file must be a file")
         name = f"file-{len(self._files) + 1}"
         self._files[name] = file.file.read()
         return _show({"id": name, "object": "file", "bytes": len(self._files[name]), "purpose": "batch"})
@@ -88,7 +89,7 @@ class SimBatches:
         body = msgspec.json.decode(await request.read())
         content = self._files.get(body.get("input_file_id"))
         if content is None or body.get("completion_window") != "24h":
-            return _refuse("openai", "input_file_id or completion_window is wrong")
+            return _refuse("openai", "input_file_id or completion_window is invalid")
         rows = [msgspec.json.decode(line) for line in content.splitlines()]
         if any(row["url"] != body.get("endpoint") or row["method"] != "POST" for row in rows):
             return _refuse("openai", "a row has another url or method than the batch")
@@ -131,7 +132,8 @@ class SimBatches:
         if batch is None or batch.answers is None:
             return _refuse("anthropic", "there are no results yet", 404)
         lines: list[bytes] = []
-        for key, reply in reversed(batch.answers):  # in any order, as the documents warn
+        # in reverse: the API documents that the order is undefined
+        for key, reply in reversed(batch.answers):
             result: dict[str, Any] = {"type": "canceled" if batch.is_cancelled else "expired"}
             if reply is not None:
                 body = msgspec.Raw(reply.body)
@@ -140,7 +142,7 @@ class SimBatches:
             lines.append(msgspec.json.encode({"custom_id": key, "result": result}))
         return _send(HttpReply(200, {"content-type": "application/x-jsonl"}, b"\n".join(lines)))
 
-    # --- how a batch looks on each wire
+    # --- the JSON of a batch on each wire
 
     def _openai(self, batch: _Batch) -> dict[str, Any]:
         record: dict[str, Any] = {"id": batch.id, "object": "batch", "status": "in_progress"}
@@ -175,7 +177,7 @@ class SimBatches:
         response = {"inlinedResponses": {"inlinedResponses": answers}}
         return {**record, "metadata": {"state": f"BATCH_STATE_{state}"}, "done": True, "response": response}
 
-    # --- what they share
+    # --- shared parts
 
     def _add(self, wire: str, rows: Sequence[tuple[str, Any]], path: str = "") -> _Batch:
         batch = _Batch(f"batch_{len(self.batches) + 1}", wire, rows, path)
@@ -247,6 +249,6 @@ def _show(record: Any) -> web.Response:
 
 
 def _send(reply: HttpReply) -> web.Response:
-    from aiohttp import web  # the server side of a package that only a call needs otherwise
+    from aiohttp import web  # the server side of aiohttp, imported only when needed
 
     return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)

@@ -1,4 +1,4 @@
-"""Faults of bytes: what a broken server or a broken line makes of a good reply."""
+"""Byte-level faults: damage a valid reply as a broken server or connection would."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ def _split_frames(data: bytes) -> list[bytes]:
 
 
 class Mangled(Struct, frozen=True):
-    """Bytes to send, and how it goes on after them: not at all when the reply was ``cut`` or ``ended``."""
+    """Bytes to send, and what follows: ``on`` to continue, ``cut`` to drop the connection,
+    ``ended`` to end the body.
+    """
 
     data: bytes = b""
     then: Literal["on", "cut", "ended"] = "on"
 
 
 class Mangler:
-    """Does to the bytes of one reply what a fault says. ``feed`` them, then ``end()``."""
+    """Apply a fault to the bytes of one reply. Call ``feed`` with each part, then ``end()``."""
 
     def __init__(self, fault: Fault, dice: random.Random) -> None:
         self._fault = fault
         self._garbage = dice.randbytes(fault.garbage) if fault.garbage_at is not None else b""
-        self._held: list[bytes] = []  # while calls are to be interleaved
+        self._held: list[bytes] = []  # buffered while calls are interleaved
         self._frames = 0
-        self._size = 0  # bytes that went out
+        self._size = 0  # bytes sent so far
         self._over = False
-        self.cut = False  # was the connection dropped?
+        self.cut = False  # whether the connection was dropped
 
     def feed(self, data: bytes) -> Mangled:
-        """The next bytes of the reply, as they go out."""
+        """Return what to send for the next bytes of the reply."""
         if self._fault.interleave:
             self._held.append(data)
             return Mangled()
         return self._pass(self._twice(data))
 
     def end(self, data: bytes = b"") -> Mangled:
-        """The last bytes of the reply."""
+        """Return what to send for the last bytes of the reply."""
         if self._fault.interleave:
             data = interleave(b"".join([*self._held, data]))
         sent = self._pass(self._twice(data))
@@ -52,7 +54,7 @@ class Mangler:
         return sent
 
     def _twice(self, data: bytes) -> bytes:
-        """Every so many-th chunk doubled."""
+        """Return the bytes with every n-th frame duplicated."""
         if self._fault.duplicate is None or not data:
             return data
         frames = _split_frames(data)
@@ -81,22 +83,23 @@ class Mangler:
         return Mangled(data[: limit - self._size], "cut" if self.cut else "ended")
 
     def portions(self, data: bytes) -> list[bytes]:
-        """The bytes as they are handed to the line, one after the other."""
+        """Return the bytes as the separate writes to make."""
         size = self._fault.drip
         if size is None:
             return [data] if data else []
         return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-# --- calls among each other ---------------------------------------------------------------------------
+# --- interleaving parallel calls
+# ----------------------------------------------------------------------
 
 
 def interleave(data: bytes) -> bytes:
-    """A stream with the fragments of its parallel calls in turns, each call's own in their order."""
+    """Return a stream with the fragments of its parallel calls interleaved, each call's own in order."""
     frames = _split_frames(data)
     rest = data[sum(map(len, frames)) :]
     out: list[bytes] = []
-    run: dict[Any, list[bytes]] = {}  # of calls that follow each other
+    run: dict[Any, list[bytes]] = {}  # the frames of consecutive calls
     tools: set[Any] = set()
     for frame in frames:
         key = _call_of(frame, tools)
@@ -115,7 +118,9 @@ def _in_turns(run: dict[Any, list[bytes]]) -> list[bytes]:
 
 
 def _call_of(frame: bytes, tools: set[Any]) -> Any:
-    """The call a frame belongs to, on whichever wire, or ``None``; ``tools`` remembers the blocks that are calls."""
+    """Return the call a frame belongs to, on any wire, or ``None``; ``tools`` collects the blocks
+    that are calls.
+    """
     lines = [line[5:].strip() for line in frame.split(b"\n") if line.startswith(b"data:")]
     try:
         data = read_json(b"\n".join(lines))

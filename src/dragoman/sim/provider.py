@@ -1,4 +1,4 @@
-"""A provider that says what a script says."""
+"""A provider whose replies come from a script."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error
 from .yaml import read_script
 
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
-_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # of a ULID
+_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # the alphabet of a ULID
 
 Sleep = Callable[[float], Awaitable[object]]
 
 
 class Scene(Struct, frozen=True):
-    """One call as the script has it: what is said, and what becomes of its bytes."""
+    """One scripted call: its events, and the fault applied to its bytes."""
 
     batches: AsyncGenerator[list[Event], None]
     out: Assembler
@@ -43,7 +43,8 @@ class Scene(Struct, frozen=True):
 
 
 class ScriptedProvider(ReplyProvider):
-    """Answers by rules. A text, an ``Answer`` or an error among them answers one call, the last of all the rest.
+    """Answer by rules. A string, an ``Answer`` or an error answers one call; the last one answers
+    all further calls.
 
     ::
 
@@ -53,9 +54,9 @@ class ScriptedProvider(ReplyProvider):
         model = ScriptedProvider(ScriptRule(search, RequestMatch(turn=1)), "Done.")
         model = ScriptedProvider.from_file("script.yaml")
 
-    The same script, seed and order of calls give the same events, ids included. ``requests`` holds what
-    was asked. ``sleep`` is what delays are waited with. Where nothing is served, faults of bytes happen to
-    the bytes of ``wire``, between its server side and its client side.
+    The same script, seed and order of calls give the same events, ids included. ``requests`` has
+    the requests received. ``sleep`` is the function used for delays. Without a server, byte-level
+    faults are applied to the bytes of ``wire``, between its server codec and its client codec.
     """
 
     def __init__(
@@ -84,20 +85,20 @@ class ScriptedProvider(ReplyProvider):
 
     @classmethod
     def from_script(cls, script: Script, **settings: Any) -> ScriptedProvider:
-        """The provider of a script."""
+        """Return the provider of a script."""
         given = {"seed": script.seed, "model": script.model, "capabilities": script.capabilities}
         return cls(*script.rules, **{**given, **settings})
 
     @classmethod
     def from_file(cls, path: str | Path, **settings: Any) -> ScriptedProvider:
-        """The provider of a script in YAML; ``ConfigError`` names file and line of what is wrong with it."""
+        """Return the provider of a YAML script; ``ConfigError`` names file and line of a problem."""
         return cls.from_script(read_script(path), **settings)
 
     def open(self, request: Request) -> Reply:
         return _ScriptedReply(self, request)
 
     def begin(self, request: Request) -> Scene:
-        """Choose the rule for a request, as whoever serves it needs it: events and faults of bytes apart."""
+        """Choose the rule for a request, and return its events and its byte-level fault separately."""
         number = len(self.requests)
         self.requests.append(request)
         rule = self._choose(request, number)
@@ -105,7 +106,9 @@ class ScriptedProvider(ReplyProvider):
         return Scene(self._perform(request, rule, out), out, rule.fault or Fault(), self._dice(number, "bytes"))
 
     def break_bytes(self, request: Request, scene: Scene) -> Scene:
-        """Send a call through the bytes of ``wire``, where its fault happens: a server writes, a client reads."""
+        """Send a call through the bytes of ``wire`` and apply its fault: a server codec writes, a
+        client codec reads.
+        """
         out = Assembler(
             request_id=request.request_id,
             model=request.model or self.model,
@@ -188,7 +191,7 @@ class ScriptedProvider(ReplyProvider):
             out.finish(finish, finish, answer.stop_sequence)
 
     async def _break(self, fault: Fault, out: Assembler, request: Request) -> None:
-        """The place in the reply where the fault is."""
+        """Apply the fault at its position in the reply."""
         if fault.stall is not None:
             await self._wait(fault.stall)
         if fault.error is not None:
@@ -239,7 +242,7 @@ async def read_batches(batches: AsyncGenerator[list[Event], None]) -> AsyncItera
 
 
 class _ScriptedReply(AssembledReply):
-    """The reply to one request. Its rule is chosen when it is first read."""
+    """The reply to one request. Its rule is chosen at the first read."""
 
     def __init__(self, provider: ScriptedProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
@@ -272,12 +275,12 @@ def _as_rule(rule: ScriptRule | Answer | str | ProviderError, *, last: bool) -> 
         return ScriptRule(lambda _: _raise(rule), times=times)
     if isinstance(rule, Answer | str):
         return ScriptRule(rule, times=times)
-    raise ValueError(f"a rule is a ScriptRule, an Answer, a text or an error, not {type(rule).__name__}")
+    raise ValueError(f"a rule is a ScriptRule, an Answer, a string or an error, not {type(rule).__name__}")
 
 
 def _raise(error: ProviderError) -> Answer:
-    """Raise the like of an error: the one that was given would keep the marks of every call."""
-    fresh = type(error).__new__(type(error))  # past whatever its __init__ wants
+    """Raise a copy of an error, since the original would accumulate attributes of every call."""
+    fresh = type(error).__new__(type(error))  # bypasses the __init__ of the subclass
     fresh.args = error.args
     vars(fresh).update({name: copy.copy(value) for name, value in vars(error).items()})
     raise fresh from error.__cause__
@@ -293,13 +296,13 @@ def _unanswered(rules: tuple[ScriptRule, ...], request: Request) -> str:
     )
 
 
-# --- saying ---------------------------------------------------------------------------------------
+# --- emitting ------------------------------------------------------------------------------------
 
 Say = Callable[[Assembler], None]
 
 
 def _pieces(answer: Answer) -> Iterator[Say]:
-    """What the answer says, one piece at a time."""
+    """Yield the pieces of an answer, one at a time."""
     for key, said in enumerate(answer.said):
         yield from _pieces_of(key, said, answer.piece)
 
@@ -330,7 +333,7 @@ def _split(text: str, size: int | None) -> list[str]:
 
 
 def _count(request: Request, answer: Answer) -> Usage:
-    """Token counts as a provider would report them."""
+    """Return token counts as a provider would report them."""
     asked = estimate_input_tokens(request.messages, request.tools)
     said = [estimate_text(_text_of(each)).tokens for each in answer.said]
     thought = [count for count, each in zip(said, answer.said, strict=True) if isinstance(each, Thinking)]
@@ -341,25 +344,26 @@ def _text_of(said: Said) -> str:
     return said.written if isinstance(said, Call) else getattr(said, "text", "")
 
 
-# --- failing --------------------------------------------------------------------------------------
+# --- failing
+# --------------------------------------------------------------------------------------
 
 
 def _refusal(fault: Fault) -> ProviderError | None:
-    """The error that comes before anything is said, if that is what the fault is."""
+    """Return the error for a fault that occurs before the reply begins, or ``None``."""
     if fault.status is not None or (fault.error is not None and not fault.after and fault.stall is None):
         return _make_error(fault)
     return None
 
 
 def _read_refusal(codec: Codec, error: ProviderError, fault: Fault) -> ProviderError:
-    """A refusal as a client of the wire reads it, when its body is not the wire's own."""
+    """Return an error as a client of the wire parses it, when the body is not the wire's own."""
     headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
     return codec.error(fault.status or error.status or 500, headers, (fault.body or "").encode())
 
 
 def _make_error(fault: Fault) -> ProviderError:
     kind = find_error(fault.error) if fault.error is not None else None
-    message = fault.message or "the script says so"
+    message = fault.message or "scripted failure"
     if kind is not None:
         return kind(
             message,

@@ -1,6 +1,7 @@
-"""Simulated embedding and reranking models: the same texts give the same vectors and scores, every time.
+"""Simulate embedding and reranking models: the same texts always give the same vectors and scores.
 
-Texts that share words are near each other, so that a search over simulated vectors finds something sensible.
+Texts that share words are near each other, so that a search over simulated vectors finds plausible
+results.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ RETRIEVAL_PATHS: dict[str, RetrievalServer] = {
     "/tei/embed": TeiEmbedServer(),
     "/tei/rerank": TeiRerankServer(),
 }
-"""Where each wire is asked; those whose addresses would be the same have a folder of their own."""
+"""The path of each wire; wires whose paths would collide have a prefix."""
 
 RETRIEVAL_BASES = {
     "openai": "/v1",
@@ -52,15 +53,17 @@ RETRIEVAL_BASES = {
     "jina": "/jina/v1",
     "tei": "/tei",
 }
-"""What clients of each wire are given as an address."""
+"""The base URL for clients of each wire."""
 
 _WORD = re.compile(r"\w+")
 
 
 class SimulatedEmbedder(Embedder):
-    """Embeds by the words of a text: each word adds to one place of the vector, which is then normalised.
+    """Embed with a bag of words: each word adds to one dimension of the vector, which is then
+    normalised.
 
-    ``errors`` are raised one after the other before anything is answered; ``None`` among them lets a call pass.
+    ``errors`` are raised one after the other before any answer; ``None`` among them lets a call
+    succeed.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class SimulatedEmbedder(Embedder):
 
 
 class SimulatedReranker(Reranker):
-    """Scores a document by the share of the query's words that it has."""
+    """Score a document by the share of the query's words it contains."""
 
     def __init__(
         self,

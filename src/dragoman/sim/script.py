@@ -1,4 +1,4 @@
-"""What a simulated model does: rules, each of which says what it answers to and what with, as values."""
+"""The script of a simulated model: rules that match requests and define the replies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FINISHES: tuple[str, ...] = get_args(FinishReason)
 
 
 def find_error(name: str) -> type[ProviderError] | None:
-    """The class of the error tree of this name."""
+    """Return the class of the error tree with this name."""
     kind = getattr(errors, name, None)
     return kind if isinstance(kind, type) and issubclass(kind, ProviderError) else None
 
 
 class Call(Struct, frozen=True):
-    """A tool call to propose. ``arguments`` given as text go out as they are, well formed or not."""
+    """A tool call to propose. ``arguments`` given as a string are sent unchanged, well formed or not."""
 
     name: str
     arguments: dict[str, Any] | str = {}
@@ -34,7 +34,7 @@ class Call(Struct, frozen=True):
 
     @property
     def written(self) -> str:
-        """The arguments as they go over a wire."""
+        """The arguments as they are sent."""
         if isinstance(self.arguments, str):
             return self.arguments
         return msgspec.json.encode(self.arguments).decode()
@@ -44,11 +44,13 @@ Said: TypeAlias = Text | Thinking | RedactedThinking | Opaque | Call
 
 
 class Answer(Struct, frozen=True):
-    """A reply: ``content`` in order, or else ``thinking``, ``text`` and ``tool_calls`` in this order.
+    """A reply: ``content`` in order, or else ``thinking``, ``text`` and ``tool_calls`` in this
+    order.
 
-    ``usage`` left out is counted; ``Usage()`` reports nothing. ``finish`` left out follows from the
-    content. ``delay`` is waited before the first event and ``pace`` before each later piece, in
-    seconds; ``piece`` is the length of a piece in characters, by default a word.
+    ``usage`` is counted if omitted; ``Usage()`` reports nothing. ``finish`` is derived from the
+    content if omitted. ``delay`` is the wait before the first event and ``pace`` the wait before
+    each later piece, in seconds; ``piece`` is the length of a piece in characters, by default a
+    word.
     """
 
     text: str = ""
@@ -64,17 +66,17 @@ class Answer(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.content and (self.text or self.thinking or self.tool_calls):
-            raise ValueError("answer: content says everything; text, thinking and tool_calls go without it")
+            raise ValueError("answer: content excludes text, thinking and tool_calls")
         if self.finish is not None and self.finish not in FINISHES:
             raise ValueError(f"answer: finish must be one of {', '.join(FINISHES)}, not {self.finish!r}")
         for name in ("delay", "pace"):
             _check_seconds("answer", name, getattr(self, name))
         if self.piece is not None and (not isinstance(self.piece, int) or self.piece < 1):
-            raise ValueError(f"answer: piece must be a positive whole number, not {self.piece!r}")
+            raise ValueError(f"answer: piece must be a positive integer, not {self.piece!r}")
 
     @property
     def said(self) -> tuple[Said, ...]:
-        """Everything that is said, in order."""
+        """All contents of the reply, in order."""
         if self.content:
             return tuple(self.content)
         thinking: tuple[Said, ...] = (Thinking(self.thinking),) if self.thinking else ()
@@ -83,17 +85,17 @@ class Answer(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """What goes wrong.
+    """A failure.
 
-    By what is said: ``status`` refuses the call with ``message``, ``code`` and ``retry_after``; ``error``
-    names a class of the error tree to fail with, once ``after`` pieces are out; ``stall`` waits so many
-    seconds there (``inf``: for ever).
+    Faults of the reply: ``status`` rejects the call with ``message``, ``code`` and
+    ``retry_after``; ``error`` names a class of the error tree to raise after ``after`` pieces;
+    ``stall`` waits that many seconds at that point (``inf``: forever).
 
-    By bytes, where the reply is served: ``cut_at`` drops the connection at that byte and ``end_at`` ends
-    the body there as if that were all; ``garbage_at`` puts ``garbage`` random bytes in; ``duplicate``
-    sends every so many-th chunk twice; ``interleave`` mixes the fragments of parallel tool calls;
-    ``drip`` sends so many bytes at a time with ``pace`` seconds between; ``content_type`` labels the
-    reply wrongly; ``body`` is sent in place of a refusal's own.
+    Faults of the bytes, where the reply is served: ``cut_at`` drops the connection at that byte
+    and ``end_at`` ends the body there as if it were complete; ``garbage_at`` inserts ``garbage``
+    random bytes; ``duplicate`` sends every n-th chunk twice; ``interleave`` mixes the fragments of
+    parallel tool calls; ``drip`` sends that many bytes at a time with ``pace`` seconds between;
+    ``content_type`` sends a wrong Content-Type; ``body`` replaces the body of an error response.
     """
 
     status: int | None = None
@@ -116,15 +118,15 @@ class Fault(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.status is not None and not 300 <= self.status <= 599:
-            raise ValueError(f"fault: status must be one of a refusal, 300 to 599, not {self.status!r}")
+            raise ValueError(f"fault: status must be an error status, 300 to 599, not {self.status!r}")
         if self.error is not None and find_error(self.error) is None:
             raise ValueError(f"fault: error must name a class such as RateLimitError, not {self.error!r}")
         if self.error is not None and self.status is not None and self.after:
-            raise ValueError("fault: a status comes before anything is said; leave after out, or give error alone")
+            raise ValueError("fault: a status precedes the reply; omit after, or use error instead")
         for name, least in _NUMBERS.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ValueError(f"fault: {name} must be a whole number from {least}, not {value!r}")
+                raise ValueError(f"fault: {name} must be an integer of at least {least}, not {value!r}")
         for name in ("retry_after", "pace"):
             _check_seconds("fault", name, getattr(self, name))
         if self.stall is not None and self.stall != math.inf:
@@ -132,7 +134,7 @@ class Fault(Struct, frozen=True):
 
     @property
     def is_of_bytes(self) -> bool:
-        """Does it happen to bytes rather than to what is said?"""
+        """Whether it affects bytes rather than the contents of the reply."""
         return self.interleave or any(getattr(self, name) is not None for name in _OF_BYTES)
 
 
@@ -148,12 +150,13 @@ def _check_seconds(owner: str, name: str, value: Any) -> None:
 
 
 class RequestMatch(Struct, frozen=True):
-    """Which requests a rule answers; everything that is set must hold.
+    """Which requests a rule answers; all conditions that are set must hold.
 
-    ``text`` is looked for in the last user message and ``system`` in the system prompt, both whatever
-    the case; ``pattern`` is a regular expression for the last user message; ``tool_result`` is looked
-    for in the results the conversation ends with; ``tools`` must all be offered; ``model`` may hold
-    ``*``; ``turn`` counts the model's turns from 1; ``where`` is a function of the request.
+    ``text`` must occur in the last user message and ``system`` in the system prompt, ignoring
+    case; ``pattern`` is a regular expression for the last user message; ``tool_result`` must occur
+    in the tool results at the end of the conversation; ``tools`` must all be offered; ``model``
+    may contain ``*``; ``turn`` counts the model's turns from 1; ``where`` is a predicate on the
+    request.
     """
 
     text: str | None = None
@@ -177,7 +180,7 @@ class RequestMatch(Struct, frozen=True):
             raise ValueError(f"match: turn counts from 1, not {self.turn!r}")
 
     def fits(self, request: Request) -> bool:
-        """Does the request fit?"""
+        """Return whether the request matches."""
         return (
             _holds(self.text, _last_user(request))
             and (self.pattern is None or re.search(self.pattern, _last_user(request)) is not None)
@@ -205,7 +208,7 @@ def _system(request: Request) -> str:
 
 
 def _last_results(request: Request) -> str | None:
-    """The results at the end of the conversation, or ``None`` when it ends otherwise."""
+    """Return the tool results at the end of the conversation, or ``None`` if it does not end with any."""
     found: list[str] = []
     for message in reversed(request.messages):
         if not isinstance(message, ToolResult):
@@ -222,10 +225,10 @@ Reply: TypeAlias = Answer | str | Callable[[Request], Answer | str]
 
 
 class ScriptRule(Struct, frozen=True):
-    """When a request fits ``match``, give ``reply``, as ``fault`` allows.
+    """Return ``reply``, subject to ``fault``, for a request that matches.
 
-    ``times`` lets the rule answer that many calls and no more; ``chance`` lets it answer only so often,
-    by the dice of the script's seed. ``name`` is for error messages.
+    ``times`` limits how many calls the rule answers; ``chance`` is the probability that it
+    answers, drawn with the script's seed. ``name`` is for error messages.
     """
 
     reply: Reply = ""
@@ -237,18 +240,18 @@ class ScriptRule(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.times is not None and (isinstance(self.times, bool) or self.times < 1):
-            raise ValueError(f"rule: times must be a positive whole number, not {self.times!r}")
+            raise ValueError(f"rule: times must be a positive integer, not {self.times!r}")
         if isinstance(self.chance, bool) or not 0 <= self.chance <= 1:
             raise ValueError(f"rule: chance must be between 0 and 1, not {self.chance!r}")
 
     def answer(self, request: Request) -> Answer:
-        """What is said to this request."""
+        """Return the answer to a request."""
         reply = self.reply(request) if callable(self.reply) else self.reply
         return Answer(reply) if isinstance(reply, str) else reply
 
 
 class Script(Struct, frozen=True):
-    """Rules in the order they are tried, and what the simulated provider says of itself."""
+    """Rules in the order they are tried, and the properties of the simulated provider."""
 
     rules: Sequence[ScriptRule] = ()
     seed: int = 0
@@ -258,5 +261,5 @@ class Script(Struct, frozen=True):
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The names of the models it answers to when it is served."""
+        """The names of the models it serves."""
         return tuple(self.models) or (self.model,)

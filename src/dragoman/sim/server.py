@@ -1,4 +1,4 @@
-"""A script served over HTTP: every wire that has a server side, on one port, with the faults of bytes."""
+"""Serve a script over HTTP: every wire with a server codec on one port, with byte-level faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .yaml import read_script
 if TYPE_CHECKING:
     from aiohttp import web
 
-# Where each wire is asked, and what its clients are given as an address.
+# The path of each wire, and the base URL for its clients.
 _PATHS = {
     "openai": "/v1/chat/completions",
     "anthropic": "/v1/messages",
@@ -43,10 +43,10 @@ MAX_BODY = 64 * 1024 * 1024
 
 
 class SimServer:
-    """A scripted provider behind a port. It runs in a thread of its own, so any test can use it.
+    """A scripted provider behind a port. It runs in its own thread, so any test can use it.
 
-    The port is opened when ``url`` is first asked for, and closed with ``stop()`` or at the end of a
-    ``with``. ``requests`` holds what was asked, by whichever wire.
+    The port is opened when ``url`` is first read, and closed with ``stop()`` or at the end of a
+    ``with``. ``requests`` has the requests of all wires.
     """
 
     def __init__(
@@ -74,36 +74,36 @@ class SimServer:
 
     @property
     def requests(self) -> list[Request]:
-        """What was asked."""
+        """The requests received so far."""
         return self.provider.requests
 
     @property
     def url(self) -> str:
-        """The server's address, without any wire's path."""
+        """The server's address, without the path of a wire."""
         return self._url or self.start()
 
     @property
     def base_urls(self) -> dict[str, str]:
-        """The address for clients of each wire."""
+        """The base URL for clients of each wire."""
         return {wire: self.url + _BASES[wire] for wire in sorted(SERVER_CODECS)}
 
     def connect(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Provider:
-        """A provider of ours that asks this server over a socket."""
+        """Return a provider that calls this server over a socket."""
         return connect(model or self.provider.model, wire=wire, base_url=self.base_urls[wire], **settings)
 
     def connect_embedder(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Embedder:
-        """Return an embedder of ours that asks this server over a socket."""
+        """Return an embedder that calls this server over a socket."""
         return connect_embedder(model or self.embedder.model, wire=wire, base_url=self._base(wire), **settings)
 
     def connect_reranker(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Reranker:
-        """Return a reranker of ours that asks this server over a socket."""
+        """Return a reranker that calls this server over a socket."""
         return connect_reranker(model or self.reranker.model, wire=wire, base_url=self._base(wire), **settings)
 
     def _base(self, wire: str) -> str:
         return self.url + RETRIEVAL_BASES[wire]
 
     def start(self) -> str:
-        """Open the port; ``OSError`` if it cannot be had."""
+        """Open the port; ``OSError`` if that fails."""
         if self._thread is None:
             ready = threading.Event()
             failed: list[BaseException] = []
@@ -137,7 +137,7 @@ class SimServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # inside the thread
+    # in the server's thread
 
     def _run(self, ready: threading.Event, failed: list[BaseException]) -> None:
         try:
@@ -149,7 +149,7 @@ class SimServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         try:
-            from aiohttp import web  # of the extra, and slow to load
+            from aiohttp import web  # a slow import that needs the extra
         except ImportError as error:
             raise ImportError("the simulator's server needs an extra: pip install 'dragoman[aiohttp]'") from error
 
@@ -205,7 +205,7 @@ class SimServer:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """A model's record, with what every wire looks for in it."""
+    """Return a model's record, with the fields that each wire expects."""
     return {
         "id": name,
         "name": f"models/{name}",
@@ -218,7 +218,7 @@ def _describe(name: str) -> dict[str, Any]:
 
 
 def _with_limit(body: bytes) -> bytes:
-    """Counting needs no ``max_tokens``, and reading a request of this wire does."""
+    """Add ``max_tokens``, which this wire requires in a request but not for counting tokens."""
     with contextlib.suppress(msgspec.DecodeError):
         record = msgspec.json.decode(body)
         if isinstance(record, dict):
@@ -237,7 +237,7 @@ def _response(reply: HttpReply) -> web.Response:
 
 
 class _Route:
-    """One wire's calls."""
+    """The calls of one wire."""
 
     def __init__(self, server: SimServer, codec: ServerCodec) -> None:
         self._server = server
@@ -276,7 +276,7 @@ class _RetrievalRoute:
 
 
 class _Performance:
-    """One reply on its way out."""
+    """One reply being sent."""
 
     def __init__(self, request: web.Request, codec: ServerCodec, asked: Asked, scene: Scene) -> None:
         self._request = request
@@ -292,7 +292,7 @@ class _Performance:
     async def run(self) -> web.StreamResponse:
         try:
             async for event in read_batches(self._batches):
-                if not await self._say(event):
+                if not await self._send_event(event):
                     return await self._finish(b"")
             last = self._encoder.end()
         except ProviderError as error:
@@ -304,8 +304,8 @@ class _Performance:
                 return self._refuse(raised)
         return await self._finish(last)
 
-    async def _say(self, event: Event) -> bool:
-        """Send what an event is in bytes; ``False`` when nothing more is to be sent."""
+    async def _send_event(self, event: Event) -> bool:
+        """Send the bytes of an event; return ``False`` when the reply is over."""
         self._begun = True
         sent = self._mangler.feed(self._encoder.feed(event))
         if sent.data:
@@ -356,10 +356,10 @@ def serve(
     batches: BatchScript | None = None,
     **settings: Any,
 ) -> SimServer:
-    """A server for a script: a file's path, a ``Script``, a provider, or the rules of one.
+    """Return a server for a script: a file's path, a ``Script``, a provider, or rules.
 
-    A text alone is an answer; a path is given as ``Path``. ``settings`` are those of ``ScriptedProvider``;
-    ``batches`` says how batches go.
+    A string is an answer; give a path as ``Path``. ``settings`` are those of ``ScriptedProvider``;
+    ``batches`` configures the simulated batches.
     """
     if len(script) == 1 and isinstance(script[0], ScriptedProvider):
         return SimServer(script[0], host=host, port=port, batches=batches)

@@ -1,4 +1,4 @@
-"""Scripts in YAML: strict, and every complaint names file and line."""
+"""Read scripts in YAML strictly; every error names file and line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def read_script(path: str | Path) -> Script:
-    """Read a script; ``ConfigError`` in one line, with file and line, for whatever is wrong with it."""
+    """Read a script; ``ConfigError`` names file and line of the first problem."""
     root = read_yaml(Path(path))
     root.allow("seed", "model", "models", "capabilities", "rules")
     if "rules" not in root.data:
@@ -78,7 +78,7 @@ def _read_fault(section: Section) -> Fault:
     section.allow(*kinds)
     values = {name: section.get(name, kind) for name, kind in kinds.items() if section.data.get(name) is not None}
     if not values:
-        raise section.fail("a fault needs something that goes wrong")
+        raise section.fail("a fault needs at least one field")
     if isinstance(values.get("stall"), str):
         if values["stall"] != "forever":
             raise section.fail("must be a number of seconds or forever", "stall")
@@ -101,7 +101,7 @@ def _read_answer(section: Section) -> Answer:
     text = section.get("text", str, "")
     if "json" in section.data:
         if text:
-            raise section.fail("stands in place of text; give one of them", "json")
+            raise section.fail("replaces text; give only one of them", "json")
         text = msgspec.json.encode(plain(section.data["json"])).decode()
     return _build(
         section,
@@ -120,7 +120,9 @@ def _read_answer(section: Section) -> Answer:
 
 
 def _read_said(section: Section) -> Said:
-    """One of ``{text: ...}``, ``{thinking: ..., signature: ...}`` and ``{name: ..., arguments: ...}``."""
+    """Read one of ``{text: ...}``, ``{thinking: ..., signature: ...}`` and ``{name: ...,
+    arguments: ...}``.
+    """
     if "name" in section.data:
         return _read_call(section)
     section.allow(*(("thinking", "signature") if "thinking" in section.data else ("text",)))
@@ -153,11 +155,12 @@ def _read_usage(section: Section) -> Usage | None:
     return Usage(**counts.plain())
 
 
-# --- what all of them need --------------------------------------------------------------------------
+# --- shared
+# ------------------------------------------------------------------------------------------
 
 
 def _build(section: Section, kind: type[T], **values: Any) -> T:
-    """Make the value; what it finds wrong is reported at the line of the field it names."""
+    """Build the value; report its validation error at the line of the field it names."""
     try:
         return kind(**values)
     except ValueError as error:

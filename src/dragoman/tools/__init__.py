@@ -1,4 +1,4 @@
-"""The tool runtime: what can be run, how it is checked, executed and observed.
+"""The tool runtime: define tools, validate their input, execute them and observe the result.
 
 ::
 
@@ -7,10 +7,11 @@
         "Find a word in the dictionary."
         return DICTIONARY[word]
 
+
     tools = [look_up, *workspace_tools("."), *server.tools]
 
-Functions, programs and MCP servers are all ``ExecutableTool``. A provider is only ever shown their
-descriptions. Nothing runs because it is here: a session checks, asks for permission and records first.
+Functions, programs and MCP servers are all ``ExecutableTool``. A provider receives only their
+descriptions. A session validates a call, asks for permission and records it before it runs.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ __all__ = [
 
 
 def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None) -> Toolbox:
-    """Make one box of tools and plain functions; of the latter the worst is assumed, that they execute programs."""
+    """Return one toolbox of tools and plain functions; a plain function gets the side effect
+    ``execute``.
+    """
     if isinstance(tools, Toolbox):
         return tools
     made: list[ExecutableTool] = []

@@ -23,11 +23,12 @@ T = TypeVar("T")
 
 
 class FunctionTool(ExecutableTool):
-    """A function the session may call: a coroutine function in the event loop, any other in a thread.
+    """A function the session may call: a coroutine function in the event loop, any other in a
+    thread.
 
-    What it returns is what the model sees: text as it is, blocks as they are, anything else as JSON.
-    What it raises is what it said, as an error. A thread cannot be interrupted: a function that is
-    out of time, or cancelled, is left to itself, and the record says so.
+    The return value is what the model receives: strings and blocks unchanged, anything else as
+    JSON. An exception becomes an error result. A thread cannot be interrupted: after a timeout or
+    a cancellation the function may keep running, and the record includes that.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class FunctionTool(ExecutableTool):
         unknown = sorted(set(arguments) - self._parameters)
         if unknown:
             known = ", ".join(sorted(self._parameters)) or "none"
-            return f"there is no argument {quote(unknown[0])}; the tool takes {known}"
+            return f"unknown argument {quote(unknown[0])}; the tool takes {known}"
         try:
             self._convert(arguments)
         except ValueError as error:  # msgspec's and Pydantic's validation errors
@@ -85,7 +86,7 @@ class FunctionTool(ExecutableTool):
         return _observe(value)
 
     def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as instances of the types of the parameters, with the defaults of ``Field``."""
+        """Return the arguments converted to the parameters' types, with the defaults of ``Field``."""
         given = {name: convert_value(value, self._hints.get(name, Any)) for name, value in arguments.items()}
         missing = self._defaults.keys() - given.keys()
         return {**given, **{name: self._defaults[name].get_default(call_default_factory=True) for name in missing}}
@@ -97,7 +98,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _observe(value: Any) -> Observation:
-    """What a function returned, as an observation."""
+    """Return a function's result as an observation."""
     if isinstance(value, Observation):
         return value
     if isinstance(value, str):
@@ -106,7 +107,7 @@ def _observe(value: Any) -> Observation:
         return Observation((value,))
     if isinstance(value, list | tuple) and value and all(isinstance(item, Text | Image | Document) for item in value):
         return Observation(tuple(value))
-    dump = getattr(value, "model_dump", None)  # Pydantic, by its shape
+    dump = getattr(value, "model_dump", None)  # a Pydantic model, recognised by its method
     if dump is not None:
         value = dump(mode="json")
     try:
@@ -116,14 +117,14 @@ def _observe(value: Any) -> Observation:
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """Call a function in a thread of its own, which does not keep the program from ending."""
+    """Call a function in a daemon thread, which does not keep the program from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(value: T | None, error: Exception | None) -> None:
         if done.done():
-            return  # nobody waits any more
+            return  # the caller was cancelled
         if error is not None:
             done.set_exception(error)
         else:
@@ -135,14 +136,14 @@ async def run_in_thread(call: Callable[[], T]) -> T:
         try:
             value = context.run(call)
         except Exception as raised:
-            # A future takes no StopIteration.
+            # A future does not accept StopIteration.
             error = raised if not isinstance(raised, StopIteration) else RuntimeError("it raised StopIteration")
         except BaseException as raised:  # sys.exit() in a tool ends the tool, not the program
             error = RuntimeError(f"it raised {type(raised).__name__}")
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            pass  # the event loop is closed, and with it whoever waited
+            pass  # the event loop is closed
 
     threading.Thread(target=work, name="dragoman-tool", daemon=True).start()
     return await done

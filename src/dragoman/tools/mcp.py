@@ -1,7 +1,8 @@
-"""Tools of a Model Context Protocol server. Needs the extra ``[mcp]``, which is loaded when a server is opened.
+"""Tools of a Model Context Protocol server. Needs the extra ``[mcp]``, imported when a server is
+opened.
 
-What a server says about its own tools is a stranger's word: its hint that a tool only reads does not
-make it one. You say so, in ``side_effects``.
+A server's own description of its tools is not trusted: its hint that a tool only reads has no
+effect. Declare side effects in ``side_effects``.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Obse
 log = logging.getLogger("dragoman")
 
 _MAX_PAGES = 100
-_MAX_COMPLAINTS = 4000  # bytes of standard error that are kept
-# A name goes to the model, into rules and to the terminal. A Cyrillic letter or a control character in it would
-# pass for another tool, and vendors reject a request with one tool whose name they do not accept.
+_MAX_COMPLAINTS = 4000  # bytes of standard error to keep
+# A name is sent to the model, used in rules and shown in the terminal. A Cyrillic letter or a
+# control character could imitate another tool, and vendors reject a complete request if one tool's
+# name is invalid.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAME_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'"
-_SHOWN = 60  # characters of a refused name
+_SHOWN = 60  # characters of a rejected name to show
 _SHORTEST_SECRET = 8
 _READ_TIMEOUT = 300.0  # seconds: a server may hold a stream of events open
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -76,7 +78,7 @@ class McpServer:
         if isinstance(target, str) and not target.startswith(("http://", "https://")):
             raise ValueError("target: must be a URL, or a list of the program and its arguments")
         if not target:
-            raise ValueError("target: is empty")
+            raise ValueError("target: must not be empty")
         self._target = target
         self._headers = dict(headers or {})
         _check_headers(self._headers, target)
@@ -117,12 +119,12 @@ class McpServer:
         """Start the server and read its list of tools; ``ToolFailure`` if that does not work."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
-        # One task enters and leaves: the protocol's library ties a connection to the task that opened it.
+        # One task opens and closes: the MCP library ties a connection to the task that opened it.
         self._owner = asyncio.create_task(self._own(ready))
         try:
             async with asyncio.timeout(self._start_timeout):
                 await ready
-            await self._check_pins()  # which may ask a person, and that takes time
+            await self._check_pins()  # may ask the user, which takes time
         except TimeoutError:
             await self.close()
             raise ToolFailure("not_started", f"{self.label}: not ready after {self._start_timeout:g} s") from None
@@ -131,7 +133,7 @@ class McpServer:
             raise
 
     async def close(self) -> None:
-        """End the connection, and the program if there is one."""
+        """Close the connection, and stop the program if there is one."""
         owner, self._owner = self._owner, None
         self._client = None
         if owner is None:
@@ -155,7 +157,7 @@ class McpServer:
             raise ToolFailure("lost", f"{self.label}: the connection is closed")
         asking = asyncio.ensure_future(self._client.call_tool(name, dict(arguments)))
         try:
-            # The owner ends when the connection does, and a call would then wait in vain.
+            # The owner task ends with the connection; waiting for the call alone would hang.
             await asyncio.wait([asking, self._owner], return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise ToolFailure("lost", f"{self.label}: the connection ended during the call")
@@ -171,7 +173,7 @@ class McpServer:
                 await asyncio.gather(asking, return_exceptions=True)
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
-        # The program's standard error is not for our terminal. Its end is kept, for a program that does not start.
+        # The program's standard error is not shown. Its end is kept, to explain a failed start.
         complaints = KeptOutput(_MAX_COMPLAINTS)
         async with open_pipe(complaints) as pipe:
             try:
@@ -192,7 +194,7 @@ class McpServer:
                     ready.set_exception(failure)
 
     async def _connect(self, stack: contextlib.AsyncExitStack, errors_to: int) -> Any:
-        # Half a second of imports, which only users of such a server should pay.
+        # Importing the library takes half a second, which only users of MCP should pay.
         try:
             from mcp import Client, StdioServerParameters, stdio_client
         except ImportError:
@@ -206,7 +208,7 @@ class McpServer:
 
     async def _open_http(self, stack: contextlib.AsyncExitStack, url: str) -> Any:
         """Return a transport that adds the headers to requests to the server's own origin, and to no other."""
-        import httpx2  # comes with the protocol's library
+        import httpx2  # a dependency of the MCP library
         from mcp.client.streamable_http import streamable_http_client
 
         origin = _find_origin(url)
@@ -220,7 +222,7 @@ class McpServer:
         return streamable_http_client(url, http_client=await stack.enter_async_context(http))
 
     async def _check_pins(self) -> None:
-        """Leave out the tools that are not as pinned, unless they are accepted; pin the others."""
+        """Omit the tools that differ from their pins, unless they are accepted; pin the others."""
         if self._pins is None:
             return
         left_out: set[str] = set()
@@ -234,7 +236,7 @@ class McpServer:
         self._pins.keep(self.key, self.tools)
 
     def _take_tools(self, found: list[Any]) -> None:
-        """Keep the tools with usable names, and note the others in ``refused``."""
+        """Keep the tools with valid names, and list the others in ``refused``."""
         odd = [ascii(self._prefix + each.name[:_SHOWN]) for each in found if not self._is_usable(each.name)]
         self.tools = [self._tool(each) for each in found if self._is_usable(each.name)]
         self.refused = [
@@ -284,7 +286,7 @@ async def _list(client: Any) -> list[Any]:
         cursor = page.next_cursor
         if not cursor:
             return found
-    raise ToolFailure("not_started", f"its list of tools has no end (more than {_MAX_PAGES} pages)")
+    raise ToolFailure("not_started", f"its list of tools has more than {_MAX_PAGES} pages")
 
 
 def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> None:
@@ -315,7 +317,7 @@ def _hide(value: Any, secrets: Sequence[str]) -> Any:
     """Return a value without the secrets: some servers repeat the headers they were sent."""
     if isinstance(value, str):
         for secret in secrets:
-            # A very short one is part of ordinary words.
+            # A very short secret would also match ordinary words.
             value = value.replace(secret, "[hidden]") if len(secret) >= _SHORTEST_SECRET else value
         return value
     if isinstance(value, dict):
@@ -324,7 +326,9 @@ def _hide(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
-    """Return the result of a call, with the secrets hidden; content that no message has a place for is named."""
+    """Return a server's result as an observation, with the secrets hidden; unsupported content
+    becomes a note.
+    """
     blocks: list[UserBlock] = []
     for item in result.content:
         if item.type == "text":
@@ -334,7 +338,7 @@ def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
         elif item.type == "resource" and getattr(item.resource, "text", None) is not None:
             blocks.append(Text(_hide(f"[resource {item.resource.uri}]\n{item.resource.text}", secrets)))
         else:
-            blocks.append(Text(f"[{item.type}: a kind of content that a message has no place for]"))
+            blocks.append(Text(f"[{item.type}: unsupported content]"))
     structured = result.structured_content
     details = {"structured_content": _hide(structured, secrets)} if structured is not None else {}
     if all(isinstance(block, Text) for block in blocks):

@@ -1,4 +1,4 @@
-"""Tools of other packages, by entry points of the group ``dragoman.tools``."""
+"""Tools of other packages, found by entry points of the group ``dragoman.tools``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from .runtime import ExecutableTool
 
 
 def plugin_tools(names: Iterable[str]) -> list[ExecutableTool]:
-    """Return the tools that entry points offer; ``ValueError`` names one that is missing or wrong.
+    """Return the tools of the named entry points; ``ValueError`` names one that is missing or
+    invalid.
 
-    An entry point is a tool, a function, which becomes one, or a list of them.
+    An entry point is a tool, a function (which is converted), or a list of them.
     """
     found: list[ExecutableTool] = []
     for name in names:

@@ -21,24 +21,25 @@ from ..log import SideEffect
 from ..messages import Tool
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
 
-# A list of what may be inherited, because a list of secrets is never complete: keys of providers live here.
+# An allow-list, because a deny-list is never complete: the environment contains API keys.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER", "LOGNAME", "SHELL",
               "SYSTEMROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOPATH", "CARGO_HOME", "NVM_DIR")  # fmt: skip
-_GRACE = 0.5  # seconds that programs in the background have for their last output
-_LAST_RESORT = 10.0  # seconds after which a supervisor that does not end is killed
+_GRACE = 0.5  # seconds that background programs have to write their last output
+_LAST_RESORT = 10.0  # seconds after which a supervisor that does not exit is killed
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CAN_SUPERVISE = sys.platform == "linux" and bool(sys.executable) and _SUPERVISOR.is_file()
-_ESCAPED = re.compile("[\udc80-\udcff]")  # how Python writes bytes that are no UTF-8, one for each
+# surrogates: Python decodes each invalid UTF-8 byte to one
+_ESCAPED = re.compile("[\udc80-\udcff]")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment a tool's program gets: none of ours but what every program needs."""
+    """Return the environment for a tool's program: only the variables that every program needs."""
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return {"PATH": os.defpath, **kept, **(extra or {})}
 
 
 class Finished(Struct, frozen=True):
-    """A program that ended: its code and its output, as much of it as was kept."""
+    """A program that ended: its exit code and its output, possibly truncated."""
 
     exit_code: int
     stdout: str
@@ -50,14 +51,14 @@ class Finished(Struct, frozen=True):
 
 
 class KeptOutput:
-    """The beginning and the end of a stream, however long the stream is."""
+    """The beginning and the end of a stream of any length."""
 
     def __init__(self, limit: int) -> None:
         self._half = max(limit // 2, 1)
         self._head = bytearray()
         self._tail = bytearray()
         self.total = 0
-        self.replaced = 0  # bytes of the text that are no UTF-8
+        self.replaced = 0  # number of bytes that are not valid UTF-8
 
     def add(self, data: bytes) -> None:
         self.total += len(data)
@@ -75,7 +76,7 @@ class KeptOutput:
         if not self.is_cut:
             return self._decode(bytes(self._head + self._tail))
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
-        # Not to invent damage where the cut went through a character.
+        # Drop a character that the cut split, so that it does not look like damage.
         head = re.sub(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z", b"", head)
         tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", tail)
         missing = self.total - len(head) - len(tail)
@@ -100,14 +101,15 @@ async def run_process(
     pass_fds: Sequence[int] = (),
     supervised: bool = True,
 ) -> Finished:
-    """Run a program to its end. Neither it nor its descendants outlive the call.
+    """Run a program to completion. Neither it nor its descendants outlive the call.
 
-    On Linux a supervisor process kills descendants that left the process group. A program that ends them
-    itself, such as bubblewrap, needs none: ``supervised=False``.
+    On Linux a supervisor process kills descendants that left the process group. A program that
+    ends them itself, such as bubblewrap, needs none: ``supervised=False``.
     """
     kept = KeptOutput(limit), KeptOutput(limit)
     async with contextlib.AsyncExitStack() as stack:
-        # Pipes of ours: with its own, asyncio would wait until every program in the background closed them too.
+        # Our own pipes: asyncio would wait until every background program has closed its pipes
+        # too.
         pipes = [await stack.enter_async_context(open_pipe(each)) for each in kept]
         ours, theirs = stack.enter_context(_control(supervised=supervised))
         if theirs is not None:
@@ -124,7 +126,8 @@ async def run_process(
                 _signal_group(process.pid, signal.SIGKILL)
             else:
                 ours.close()
-                _signal_group(process.pid, signal.SIGCONT)  # a command may have stopped its supervisor
+                # a command may have stopped its supervisor
+                _signal_group(process.pid, signal.SIGCONT)
             await asyncio.shield(_end(process))
     out, err = kept
     texts = out.text(), err.text()
@@ -132,9 +135,10 @@ async def run_process(
 
 
 def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
-    """Return the command that runs ``argv`` under a supervisor, where there can be one.
+    """Return the command that runs ``argv`` under a supervisor, where the platform supports one.
 
-    ``control`` is the supervisor's end of its socket. Without it, descendants are killed when the command ends.
+    ``control`` is the supervisor's end of its socket. Without it, descendants are killed when the
+    command ends.
     """
     if not _CAN_SUPERVISE:
         return list(argv)
@@ -143,7 +147,7 @@ def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
 
 @contextlib.contextmanager
 def _control(*, supervised: bool) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
-    """Open the socket to a supervisor, ours and its end, where there can be one."""
+    """Open the socket pair to a supervisor, our end first, where the platform supports one."""
     if not (supervised and _CAN_SUPERVISE):
         yield None, None
         return
@@ -154,17 +158,17 @@ def _control(*, supervised: bool) -> Iterator[tuple[socket.socket, socket.socket
 
 
 async def _wait(process: asyncio.subprocess.Process, control: socket.socket | None, argv: Sequence[str]) -> int:
-    """Wait for the end of a program, or for its supervisor's report of it."""
+    """Wait for a program to end, or for its supervisor's report."""
     if control is None:
         return await process.wait()
     report, _, number = (await asyncio.get_running_loop().sock_recv(control, 64)).decode().partition(" ")
     if report == "failed":
         raise ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
-    return int(number) if report else await process.wait()  # without a report, the supervisor was killed
+    return int(number) if report else await process.wait()  # no report: the supervisor was killed
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Wait for the end of a process that was told to end, and kill it if it does not."""
+    """Wait for a process that was asked to exit, and kill it if it does not."""
     try:
         async with asyncio.timeout(_LAST_RESORT):
             await process.wait()
@@ -181,7 +185,8 @@ async def _start(
     outputs: Sequence[int],
     pass_fds: Sequence[int],
 ) -> asyncio.subprocess.Process:
-    with tempfile.TemporaryFile() as given:  # a file, because a program may read as late as it likes
+    # a file and not a pipe, because a program may read its input late
+    with tempfile.TemporaryFile() as given:
         given.write(stdin or b"")
         given.seek(0)
         try:
@@ -200,7 +205,7 @@ async def _start(
 
 
 class _Pipe(asyncio.Protocol):
-    """The end of a pipe that we read."""
+    """The read end of a pipe."""
 
     def __init__(self, kept: KeptOutput, write_end: int) -> None:
         self.write_end = write_end
@@ -223,7 +228,7 @@ class _Pipe(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def open_pipe(kept: KeptOutput) -> AsyncIterator[_Pipe]:
-    """Open a pipe, and keep in ``kept`` what is written to its other end."""
+    """Open a pipe, and collect in ``kept`` what is written to it."""
     read_end, write_end = os.pipe()
     pipe = _Pipe(kept, write_end)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(read_end, "rb", 0))
@@ -240,7 +245,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def observe_process(done: Finished) -> Observation:
-    """What a program did, for the model to read: its code, its output, its complaints."""
+    """Return what a program did, as text for the model: exit code, stdout and stderr."""
     parts = [f"exit code: {done.exit_code}"]
     parts += [f"--- stdout\n{done.stdout}"] if done.stdout else []
     parts += [f"--- stderr\n{done.stderr}"] if done.stderr else []
@@ -254,11 +259,13 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class ProcessTool(ExecutableTool):
-    """A program as a tool: ``ProcessTool(Tool("lint", ..., schema), ["ruff", "check", "{path}"])``.
+    """A program as a tool: ``ProcessTool(Tool("lint", ..., schema), ["ruff", "check",
+    "{path}"])``.
 
-    Each ``{name}`` in an argument of the command is replaced by that argument of the call; no shell is
-    involved. A value that begins with a dash would be read as an option and is refused, unless
-    ``options`` allows it. With ``stdin="json"`` the program gets the whole input on standard input.
+    Each ``{name}`` in the command is replaced by that argument of the call; no shell is involved.
+    A value that begins with a dash would be parsed as an option and is rejected, unless
+    ``options`` allows it. With ``stdin="json"`` the program receives the complete input on
+    standard input.
     """
 
     def __init__(
@@ -276,7 +283,7 @@ class ProcessTool(ExecutableTool):
     ) -> None:
         super().__init__(description, side_effect=side_effect, timeout=timeout, output_limit=output_limit)
         if isinstance(command, str) or not command:
-            raise ValueError("command: must be a list of the program and its arguments, not one text")
+            raise ValueError("command: must be a list of the program and its arguments, not a string")
         known = description.parameters.get("properties", {})
         for name in [name for part in command for name in _PLACE.findall(part)]:
             if name not in known:
@@ -291,7 +298,7 @@ class ProcessTool(ExecutableTool):
         for part in self._command[1:]:
             for name in _PLACE.findall(part):
                 if name not in arguments:
-                    return f"{name}: is needed"
+                    return f"{name}: is required"
                 text = _as_text(arguments[name])
                 if "\0" in text:
                     return f"{name}: must not contain a NUL"

@@ -1,4 +1,4 @@
-"""Find out which protections work on this machine, by trying each of them."""
+"""Report which protections work on this machine, by trying each of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSTALL = "install bubblewrap (Debian and Ubuntu: apt install bubblewrap)"
 
 
 class Protection(Struct, frozen=True):
-    """A protection, whether it is active, what was found, and what to do where it is missing."""
+    """A protection: whether it is active, what the test found, and how to enable it."""
 
     name: str
     active: bool
@@ -30,10 +30,10 @@ class Protection(Struct, frozen=True):
 
 
 def hide_memory() -> bool:
-    """Make memory and environment of this process unreadable for others of the user (Linux).
+    """Make the memory and environment of this process unreadable to the user's other processes
+    (Linux).
 
-    ``/proc/PID/environ`` holds the keys of providers. A process of root can read it anyway. Return
-    whether it is hidden.
+    ``/proc/PID/environ`` contains API keys. Root can read it anyway. Return whether it is hidden.
     """
     if sys.platform != "linux":
         return False
@@ -45,7 +45,7 @@ def hide_memory() -> bool:
 async def list_protections(workspace: Path, sandbox: Sandbox | None = None) -> list[Protection]:
     """Try every protection for commands in a workspace.
 
-    The memory of this process is hidden after.
+    This leaves the memory of this process hidden.
     """
     found = await asyncio.to_thread(_confinement, sandbox or find_sandbox(), workspace)
     return [*found, *await _process_protections(sandbox or find_sandbox())]
@@ -66,7 +66,7 @@ async def _process_protections(sandbox: Sandbox) -> list[Protection]:
 
 
 async def _ends_daemons() -> bool:
-    """Start a daemon and look for it after the call."""
+    """Start a daemon and check whether it survives the call."""
     if sys.platform != "linux":
         return False
     done = await run_process(["sh", "-c", "setsid sleep 30 >/dev/null 2>&1 & echo $!"])
@@ -135,7 +135,7 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
 
 
 def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
-    """Return what is in a home besides the ways to the workspace and the interpreter."""
+    """Return what is visible in a home folder other than the paths to the workspace and the interpreter."""
     kept = [workspace, Path(sys.prefix), Path(sys.base_prefix)]
     return [
         f"{home}/{name}"
@@ -146,7 +146,7 @@ def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
 
 
 def _probe(sandbox: Sandbox, workspace: Path) -> dict[str, Any] | str:
-    """Return what a command in the sandbox can reach, or why that cannot be found out."""
+    """Return what a command in the sandbox can reach, or the reason why the probe failed."""
     looked_at = list_homes(), find_version_control(workspace)
     places = [[str(each) for each in found] for found in looked_at]
     argv = [sys.executable, "-I", "-S", "-c", _PROBE, msgspec.json.encode(places).decode()]

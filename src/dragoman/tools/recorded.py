@@ -1,4 +1,4 @@
-"""Tools that return what was recorded. They touch nothing: a run with them is safe to make again."""
+"""Tools that return recorded results. They have no side effects, so a run with them can be repeated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from msgspec import Struct
 from ..messages import Tool
 from .runtime import ExecutableTool, FailureKind, Observation, ToolFailure
 
-_UNLIMITED = 10**9  # what is on record is within the limit of the tool that returned it
+_UNLIMITED = 10**9  # the original tool already applied its limit
 
 
 class RecordedRun(Struct, frozen=True):
-    """One run of a tool: its input, and what came back, or why it came to no end.
+    """One run of a tool: its input, and its observation or failure.
 
-    ``repeatable`` runs only read: the same call returns the same again, however often it is made.
+    ``repeatable`` runs only read: the same call may be repeated any number of times.
     """
 
     input: dict[str, Any]
@@ -28,7 +28,7 @@ class RecordedRun(Struct, frozen=True):
 
 
 class RecordedTool(ExecutableTool):
-    """Return the recorded observations of a tool, in their order; refuse a call that was never run."""
+    """Return the recorded observations of a tool, in order; reject a call that was never run."""
 
     def __init__(self, description: Tool, runs: Iterable[RecordedRun] = ()) -> None:
         super().__init__(description, side_effect="none", timeout=None, output_limit=_UNLIMITED)

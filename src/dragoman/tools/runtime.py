@@ -1,4 +1,4 @@
-"""What can be run, and what comes back: check, execute, observe. Whether it may run is decided elsewhere."""
+"""Tools and their results: validate, execute, observe. The permission decision is made elsewhere."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from ..validate.content import check_media
 from ..validate.schema import compile_schema, first_error
 
 DEFAULT_TIMEOUT = 120.0
-DEFAULT_OUTPUT_LIMIT = 30_000  # characters; about 8,000 tokens, which a few results may cost without ruin
+# characters; about 8,000 tokens, so several results fit into a context window
+DEFAULT_OUTPUT_LIMIT = 30_000
 
 FailureKind: TypeAlias = Literal["timeout", "cancelled", "not_started", "crashed", "lost", "unreadable", "not_recorded"]
-# Returns whether a path of the workspace must not be shown in the call that is running: a tool that walks a
-# folder leaves such paths out and reports how many. The session sets it from the rules of its policy.
+# Returns whether the running call must not show a path of the workspace. A tool that walks a
+# folder omits such paths and reports their number. The session sets it from the rules of its
+# policy.
 WITHHELD: ContextVar[Callable[[str], bool] | None] = ContextVar("withheld", default=None)
 Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
 
 
 class Observation(Struct, frozen=True, omit_defaults=True):
-    """What a tool gave back, and no word of ours among it but the mark where something was left out."""
+    """What a tool returned. The only text we add is a mark where output was truncated."""
 
     content: str | tuple[UserBlock, ...]
     is_error: bool = False
@@ -44,7 +46,7 @@ class Observation(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolFailure(Exception):  # noqa: N818 - it is what happened, and no mistake of the caller's
-    """A tool could not be run to an end, so that there is nothing to observe."""
+    """A tool could not be run to completion, so there is no observation."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -54,9 +56,9 @@ class ToolFailure(Exception):  # noqa: N818 - it is what happened, and no mistak
 
 
 class ExecutableTool(ABC):
-    """A tool that can be run here. ``description`` is all that a model, and a provider, ever sees of it.
+    """A tool that can be run here. A model and its provider receive only ``description``.
 
-    A tool that does not say what it does to the world counts as one that executes programs.
+    A tool that does not declare its side effect counts as one that executes programs.
     """
 
     side_effect: SideEffect = "execute"
@@ -73,7 +75,7 @@ class ExecutableTool(ABC):
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> None:
         if side_effect not in get_args(SideEffect):
-            raise ValueError(f"side_effect: must be of {', '.join(get_args(SideEffect))}, not {side_effect!r}")
+            raise ValueError(f"side_effect: must be one of {', '.join(get_args(SideEffect))}, not {side_effect!r}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout: must be seconds above 0, or None, not {timeout!r}")
         if output_limit < 200:
@@ -89,7 +91,7 @@ class ExecutableTool(ABC):
 
     @property
     def name(self) -> str:
-        """The name it is called by."""
+        """The name the model calls it by."""
         return self.description.name
 
     @property
@@ -98,11 +100,11 @@ class ExecutableTool(ABC):
         return hashlib.sha256(msgspec.json.encode(self.description, order="sorted")).hexdigest()
 
     def check(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with arguments that fit the schema, or ``None``."""
+        """Return the problem with arguments that match the schema, or ``None``."""
         return None
 
     def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the paths of the workspace that a call is about."""
+        """Return the paths of the workspace that a call uses."""
         return ()
 
     @property
@@ -111,12 +113,12 @@ class ExecutableTool(ABC):
         return type(self).locate is not ExecutableTool.locate
 
     def context(self) -> dict[str, Any]:
-        """How it will run: folder, sandbox and the like, for the record."""
+        """Return how the tool will run (folder, sandbox and similar), for the record."""
         return {}
 
     @abstractmethod
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
-        """Run, and say what came of it. Raises ``ToolFailure`` when that cannot be said."""
+        """Run the tool and return the result. Raises ``ToolFailure`` when there is none."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} ({self.side_effect})>"
@@ -134,7 +136,7 @@ class Toolbox:
             self._tools[tool.name] = tool
 
     def describe(self) -> tuple[Tool, ...]:
-        """What the model is told: names, descriptions and schemas, and nothing that can run."""
+        """Return what the model receives: names, descriptions and schemas."""
         return tuple([tool.description for tool in self._tools.values()])
 
     def __iter__(self) -> Iterator[ExecutableTool]:
@@ -144,11 +146,11 @@ class Toolbox:
         return len(self._tools)
 
     def find(self, name: str) -> ExecutableTool:
-        """The tool of this name; ``KeyError`` if there is none."""
+        """Return the tool of this name; ``KeyError`` if there is none."""
         return self._tools[name]
 
     def validate(self, name: str, arguments: Mapping[str, Any]) -> Rejection | None:
-        """Why a call cannot be run as it stands, or ``None``."""
+        """Return why a call cannot be run, or ``None``."""
         tool = self._tools.get(name)
         if tool is None:
             return "unknown_tool", f"there is no tool named {quote(name)}"
@@ -156,16 +158,17 @@ class Toolbox:
         return None if wrong is None else ("invalid_arguments", wrong)
 
     def may_overlap(self, names: Iterable[str]) -> bool:
-        """May calls of these run at once? Only if none of them changes anything."""
+        """Return whether calls of these tools may run concurrently: only if none has side effects."""
         found = [self._tools.get(name) for name in names]
         return all(tool is None or tool.side_effect in ("none", "read") for tool in found)
 
     async def execute(
         self, name: str, arguments: Mapping[str, Any], withheld: Callable[[str], bool] | None = None
     ) -> Observation:
-        """Run a tool within its timeout and output limit; raise ``ToolFailure`` if it does not finish.
+        """Run a tool within its timeout and output limit; raise ``ToolFailure`` if it does not
+        finish.
 
-        ``withheld`` returns whether a path must not be shown by a tool that walks a folder.
+        ``withheld`` returns whether a tool that walks a folder must not show a path.
         """
         tool = self._tools[name]
         began = self._clock()
@@ -187,7 +190,7 @@ class Toolbox:
         except TimeoutError as error:
             if deadline.expired():
                 left = "" if tool.interruptible else "; it cannot be interrupted and may still be running"
-                raise ToolFailure("timeout", f"no end after {tool.timeout:g} s{left}") from None
+                raise ToolFailure("timeout", f"still running after {tool.timeout:g} s{left}") from None
             raise ToolFailure("crashed", f"TimeoutError: {error}") from error
         except ToolFailure:
             raise
@@ -202,10 +205,12 @@ class Toolbox:
 
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:
-    """The beginning and the end of a text that is too long, with a mark between, and how much is missing."""
+    """Return the beginning and end of a string that is too long, with a mark between, and the
+    number of omitted characters.
+    """
     if len(text) <= limit:
         return text, 0
-    kept = max(limit - 100, 2)  # room for the mark
+    kept = max(limit - 100, 2)  # leave space for the mark
     head, tail = kept - kept // 2, kept // 2
     missing = len(text) - kept
     mark = f"\n[... {missing} of {len(text)} characters left out here: the output limit is {limit} ...]\n"
@@ -213,7 +218,7 @@ def cut_text(text: str, limit: int) -> tuple[str, int]:
 
 
 def limit_output(observation: Observation, limit: int) -> Observation:
-    """Keep an observation within its limit, and readable by the log; what is left out or replaced is said."""
+    """Limit an observation to its size and to valid Unicode; note what is omitted or replaced."""
     details = dict(observation.details)
     content = observation.content
     if isinstance(content, str):
@@ -229,7 +234,7 @@ def limit_output(observation: Observation, limit: int) -> Observation:
 
 def _limit_text(text: str, limit: int, details: dict[str, Any]) -> tuple[str, int]:
     whole, clean = text, text.encode("utf-8", "replace").decode()
-    if clean != text:  # halves of surrogate pairs, which no JSON can hold
+    if clean != text:  # lone surrogates, which JSON cannot represent
         details["replaced_characters"] = sum(0xD800 <= ord(char) <= 0xDFFF for char in text)
     text, left_out = cut_text(clean, limit)
     if left_out:
@@ -260,16 +265,16 @@ _MEDIA_TYPE = re.compile(r"[a-z]+/[a-zA-Z0-9][a-zA-Z0-9.+_-]{0,126}")
 
 
 def find_problem(block: Image | Document | Audio) -> str | None:
-    """Return why no provider takes this medium, if so.
+    """Return why providers would reject this medium, or ``None``.
 
-    A tool's result stays in the conversation, and a medium that is refused would end the session for good.
+    A tool result stays in the conversation, so a rejected medium would make every later call fail.
     """
     try:
         check_media(block, "it")
     except InvalidRequestError as error:
         return error.message
     if (size := _media_size(block)) > _MEDIA_LIMIT:
-        return f"it has {size} characters, and the limit is {_MEDIA_LIMIT}"
+        return f"it has {size} characters; the limit is {_MEDIA_LIMIT}"
     if block.media_type is not None and not _MEDIA_TYPE.fullmatch(block.media_type):
         return f"its media type is {quote(block.media_type)}"
     if not isinstance(block.source, Inline):
@@ -282,7 +287,7 @@ def find_problem(block: Image | Document | Audio) -> str | None:
 
 
 _URL = re.compile(r"(?i)https?://\S|data:\S")
-_MEDIA_LIMIT = 8 * 1024 * 1024  # a picture is not cut: it is there or not
+_MEDIA_LIMIT = 8 * 1024 * 1024  # media are never truncated, only omitted
 
 
 def _media_size(block: Image | Document | Audio) -> int:

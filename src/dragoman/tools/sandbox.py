@@ -1,9 +1,10 @@
-"""Confine commands with bubblewrap: they write the workspace, and read no home and no network.
+"""Confine commands with bubblewrap: they write only the workspace, and have no home and no
+network.
 
-Inside, the rest of the disk is read-only. The home, ``/run`` (where services listen on sockets)
-and the temporary folders are empty and thrown away; other processes, user namespaces and the
-system calls of ``seccomp`` are not available; ``.git`` is read-only, because its hooks and
-settings run programs later.
+The rest of the disk is read-only. The home, ``/run`` (where services listen on sockets) and the
+temporary folders are empty and discarded; other processes, user namespaces and the system calls of
+``seccomp`` are unavailable; ``.git`` is read-only, because its hooks and settings run programs
+later.
 """
 
 from __future__ import annotations
@@ -23,24 +24,23 @@ from msgspec import Struct
 from .seccomp import build_filter
 
 _PROGRAM = "bwrap"
-_NO_USERNS = ("--unshare-user", "--disable-userns")  # bubblewrap 0.8 and later, not setuid
+_NO_USERNS = ("--unshare-user", "--disable-userns")  # needs bubblewrap 0.8 or later, not setuid
 _EMPTY = ("/tmp", "/var/tmp", "/run", "/var/run")  # noqa: S108 - replaced by empty ones
-# Where the workspace is the home itself, or holds it, the home cannot be hidden; these parts of it
-# still are.
+# If the workspace is or contains the home, the home cannot be hidden; these parts of it still are.
 _PRIVATE = (
     ".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc",
     ".pgpass", ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store",
     ".vault-token", ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex",
 )  # fmt: skip
-_MAX_FOLDERS = 1000  # how many folders are searched for .git before a command
+_MAX_FOLDERS = 1000  # how many folders to search for .git before a command
 _MAX_DEPTH = 3
 
 
 class Sandbox(Struct, frozen=True):
-    """How commands are confined. Without ``program`` they are not, and ``reason`` is why.
+    """How commands are confined. Without ``program`` they are not, and ``reason`` explains why.
 
-    ``options`` are further options of bubblewrap that work on this machine; ``seccomp`` is whether
-    the system call filter does.
+    ``options`` are further bubblewrap options that work on this machine; ``seccomp`` is whether
+    the system call filter works.
     """
 
     program: str | None
@@ -50,7 +50,7 @@ class Sandbox(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """For the record: ``bubblewrap``, or ``none`` and why."""
+        """The name for the record: ``bubblewrap``, or ``none`` with the reason."""
         return "bubblewrap" if self.program else f"none ({self.reason})"
 
     def wrap(
@@ -64,9 +64,8 @@ class Sandbox(Struct, frozen=True):
     ) -> list[str]:
         """Return the command that runs ``argv`` confined, or ``argv`` itself without a sandbox.
 
-        ``readable`` are folders of the home that a command may read. ``seccomp_fd`` is a
-        descriptor that the new process inherits and from which bubblewrap reads the filter; see
-        ``open_filter``.
+        ``readable`` are folders of the home that a command may read. ``seccomp_fd`` is an
+        inherited descriptor from which bubblewrap reads the filter; see ``open_filter``.
         """
         if self.program is None:
             return list(argv)
@@ -83,21 +82,22 @@ class Sandbox(Struct, frozen=True):
 
     @contextlib.contextmanager
     def open_filter(self) -> Iterator[int | None]:
-        """Open a descriptor with the filter, for one command; ``None`` where it does not work."""
+        """Open a descriptor with the filter, for one command; ``None`` if filters do not work."""
         program = build_filter() if self.seccomp else None
         if program is None:
             yield None
             return
         read_end, write_end = os.pipe()
         try:
-            os.write(write_end, program)  # smaller than the buffer of any pipe
+            # does not block: the program is smaller than any pipe buffer
+            os.write(write_end, program)
             os.close(write_end)
             yield read_end
         finally:
             os.close(read_end)
 
 
-_Mount = tuple[str, ...]  # options of bubblewrap; the last is the place
+_Mount = tuple[str, ...]  # bubblewrap options; the last one is the mount point
 
 
 def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) -> list[_Mount]:
@@ -126,17 +126,17 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
 
 
 def list_homes() -> list[Path]:
-    """Return the home by the environment and the one by the user database, if they are folders."""
+    """Return the home folders named by the environment and by the user database, if they exist."""
     found = [Path.home().resolve()]
     with contextlib.suppress(ImportError, KeyError):  # in some containers a user has no entry
-        import pwd  # not everywhere
+        import pwd  # not available on every platform
 
         found.append(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
     return [home for home in dict.fromkeys(found) if home.is_dir() and home != Path("/")]
 
 
 def find_version_control(workspace: Path) -> list[Path]:
-    """Return every ``.git``, file or folder, in any letter case, up to a few folders down."""
+    """Return every ``.git`` file or folder, in any letter case, a few levels deep."""
     found: list[Path] = []
     level = [workspace]
     looked = 0
@@ -162,13 +162,13 @@ def _may_hold_repositories(entry: os.DirEntry[str]) -> bool:
 
 @cache
 def find_sandbox() -> Sandbox:
-    """Look for bubblewrap and try it once: some kernels and containers do not allow it to work."""
+    """Find bubblewrap and try it once, since some kernels and containers block it."""
     program = shutil.which(_PROGRAM)
     if program is None:
         return Sandbox(None, "bubblewrap is not installed")
     reason = ""
-    # The strongest first. Each is tried, because a version number does not tell what the kernel
-    # allows.
+    # The strongest options first. Each is tried, because a version number does not show what the
+    # kernel allows.
     for options, seccomp in ((_NO_USERNS, True), (_NO_USERNS, False), ((), True), ((), False)):
         sandbox = Sandbox(program, "", options, seccomp)
         if not (problem := _try(sandbox)):
@@ -178,12 +178,12 @@ def find_sandbox() -> Sandbox:
 
 
 def _try(sandbox: Sandbox) -> str | None:
-    """Run a program in the sandbox and return what is wrong, or ``None``."""
+    """Run a program in the sandbox and return the problem, or ``None``."""
     with sandbox.open_filter() as descriptor:
         argv = sandbox.wrap(["true"], Path(sandbox.program or "/").parent, seccomp_fd=descriptor)
         passed = [descriptor] if descriptor is not None else []
         if sandbox.seccomp and not passed:
-            return "there is no filter for this architecture"
+            return "no filter is available for this architecture"
         try:
             settings: dict[str, Any] = {"capture_output": True, "timeout": 10, "pass_fds": passed}
             done = subprocess.run(argv, check=False, **settings)  # noqa: S603

@@ -1,11 +1,10 @@
 """A seccomp filter: system calls that no build or test needs return EPERM in the sandbox.
 
-The filter is a program for the kernel's packet filter machine (classic BPF), as ``bwrap
---seccomp`` reads it: a list of instructions of eight bytes each. It runs at every system call on a
-``struct seccomp_data``::
+The filter is a classic BPF program as ``bwrap --seccomp`` reads it: a list of instructions of
+eight bytes each. The kernel runs it at every system call on a ``struct seccomp_data``::
 
-    offset  0: number of the system call      offset 16: first argument, low 32 bits
-    offset  4: architecture                   offset 24: second argument, low 32 bits
+    offset  0: number of the system call   offset 16: first argument, low 32 bits
+    offset  4: architecture                offset 24: second argument, low 32 bits
 
 libseccomp would build the same program; its Python module is not on PyPI, and the program is
 short.
@@ -23,7 +22,7 @@ BLOCKED: dict[str, tuple[int, int]] = {
     # memory and descriptors of other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "kcmp": (312, 272), "pidfd_getfd": (438, 438), "perf_event_open": (298, 241),
-    # the file system's layout, which is the sandbox itself, and files by handle instead of path
+    # mounts, which the sandbox consists of, and opening files by handle instead of path
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "move_mount": (429, 429),
     "open_tree": (428, 428), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fspick": (433, 433), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
@@ -31,7 +30,7 @@ BLOCKED: dict[str, tuple[int, int]] = {
     "unshare": (272, 97), "setns": (308, 268),
     # the user's keyring, which no namespace separates
     "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
-    # parts of the kernel that have been ways to root again and again
+    # kernel subsystems with a history of privilege escalation
     "bpf": (321, 280), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),
@@ -53,9 +52,9 @@ _ARCHITECTURES = {
     "x86_64": _Architecture(0xC000003E, 0, 56, 435, 16),
     "aarch64": _Architecture(0xC00000B7, 1, 220, 435, 29),
 }
-_X32 = 0x40000000  # numbers from here on are the x32 variant of a system call of x86_64
+_X32 = 0x40000000  # numbers from here on are the x32 variants of x86_64 system calls
 _CLONE_NEWUSER = 0x10000000
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # type into the terminal; paste into a console
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # inject terminal input; paste into a console
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
@@ -65,7 +64,7 @@ _Instruction = tuple[int, int, int, int]  # operation, skip if true, skip if fal
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Return the filter for an architecture, by default this machine's, or ``None``."""
+    """Return the filter for an architecture, by default this machine's; ``None`` if it is unsupported."""
     known = _ARCHITECTURES.get(machine or platform.machine())
     if known is None:
         return None
@@ -76,7 +75,8 @@ def _assemble(here: _Architecture) -> list[_Instruction]:
     program: list[_Instruction] = [
         (_LOAD, 0, 0, 4),
         (_IF_EQUAL, 1, 0, here.audit),
-        (_RETURN, 0, 0, _EPERM),  # a program for another architecture has other numbers
+        # a program for another architecture has other system call numbers
+        (_RETURN, 0, 0, _EPERM),
         (_LOAD, 0, 0, 0),
     ]
     if here.column == 0:
@@ -85,8 +85,8 @@ def _assemble(here: _Architecture) -> list[_Instruction]:
         program += [(_IF_EQUAL, 0, 1, numbers[here.column]), (_RETURN, 0, 0, _EPERM)]
     return [
         *program,
-        # The flags of clone3 are behind a pointer, which a filter cannot follow. Where clone3 is
-        # "not implemented", the C library uses clone, whose flags are its first argument.
+        # The flags of clone3 are behind a pointer, which a filter cannot follow. If clone3 returns
+        # ENOSYS, the C library falls back to clone, whose flags are its first argument.
         (_IF_EQUAL, 0, 1, here.clone3), (_RETURN, 0, 0, _ENOSYS),
         (_IF_EQUAL, 0, 4, here.clone), (_LOAD, 0, 0, 16),
         (_IF_BITS, 0, 1, _CLONE_NEWUSER), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW),

@@ -1,16 +1,15 @@
-"""Run a command and end every process that it leaves behind.
+"""Run a command and kill every process that it leaves behind.
 
-``run_process`` starts this file as a program of its own.
+``run_process`` starts this file as a separate program.
 
 A daemon leaves its process group and its session, so killing the group does not reach it. The
-kernel hands the orphans of a subreaper's descendants to the subreaper: this process sees them all,
-and kills them.
+kernel reparents orphaned descendants to a subreaper. This process is the subreaper: it finds all
+of them and kills them.
 
 Protocol over the inherited socket: the supervisor sends ``exit CODE`` or ``failed ERRNO`` (the
-command did not start). Then it waits until the other side closes the socket, by intent or by
-dying, kills what is left, and exits. Without a socket (``-``, for servers that a library starts)
-the end of the command, or SIGTERM, takes the place of the closing. It imports little, to start
-fast.
+command did not start). It then waits until the other side closes the socket or dies, kills the
+remaining processes, and exits. Without a socket (``-``, for servers that a library starts), it
+kills them when the command ends or on SIGTERM. It imports little, to start fast.
 """
 
 import ctypes
@@ -21,11 +20,12 @@ import sys
 import time
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PATIENCE = 5.0  # seconds in which to kill descendants that fork as fast as they are killed
+_PATIENCE = 5.0  # seconds to keep killing descendants that fork as fast as they are killed
 
 
 def main(control: int | None, argv: list[str]) -> int:
-    """Run ``argv`` and report its end on ``control``; kill its descendants when that is closed.
+    """Run ``argv`` and report its end on ``control``; kill its descendants when ``control`` is
+    closed.
 
     Return the exit code of the command, if it has ended.
     """
@@ -57,14 +57,14 @@ def main(control: int | None, argv: list[str]) -> int:
             if command in ended:
                 code = os.waitstatus_to_exitcode(ended[command])
                 _report(control, f"exit {code}")
-        if control in ready:  # it never sends anything, so this is its end
+        if control in ready:  # the other side never sends data, so readable means closed
             break
     _kill_descendants()
     return code if code is not None and code >= 0 else 128 - (code or 0)
 
 
 def _close_output() -> None:
-    """Leave standard input and output to the command: a reader waits for the last writer."""
+    """Close standard input and output here, so that a reader sees the end when the command closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -75,11 +75,11 @@ def _report(control: int | None, text: str) -> None:
         try:
             os.write(control, text.encode())
         except OSError:
-            pass  # the other side is gone
+            pass  # the other side has closed
 
 
 def _collect() -> tuple[dict[int, int], bool]:
-    """Collect the children that ended; return their statuses, and whether any child is left."""
+    """Reap the children that ended; return their statuses, and whether any child remains."""
     ended: dict[int, int] = {}
     try:
         while (child := os.waitpid(-1, os.WNOHANG))[0]:
@@ -103,14 +103,14 @@ def _kill_descendants() -> None:
 
 
 def _children() -> list[int]:
-    """Return the direct children. The children of a killed child are among them next time."""
+    """Return the direct children. The children of a killed child appear in the next call."""
     found: list[int] = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - without pathlib it starts faster
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                    # The name of the program is in brackets and may contain anything; state and
-                    # parent follow it.
+                    # The program name is in parentheses and may contain anything; state and parent
+                    # follow it.
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except (OSError, ValueError, IndexError):
                 continue

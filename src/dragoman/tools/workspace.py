@@ -1,8 +1,9 @@
-"""A folder and five tools that stay in it: read_file, list_files, search, edit_file, bash.
+"""A folder and five tools confined to it: read_file, list_files, search, edit_file, bash.
 
-A path is opened folder by folder without following a link, so that neither ``..`` nor a symbolic link
-leads out, whatever is moved meanwhile. ``bash`` is confined by bubblewrap where that is installed; where
-it is not, a command can do whatever the user can, and the record of every run contains that.
+A path is opened folder by folder without following links, so that neither ``..`` nor a symbolic
+link escapes, even if a folder is moved during the call. ``bash`` is confined by bubblewrap if it
+is installed; without it, a command can do whatever the user can, and the record of every run
+includes that.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ MAX_FILE = 4 * 1024 * 1024
 MAX_FILES = 2000
 MAX_MATCHES = 200
 MAX_LINES = 2000
-MAX_LINE = 300  # characters of a line that is found
-MAX_DEPTH = 2000  # folders inside folders
+MAX_LINE = 300  # characters of a matching line to show
+MAX_DEPTH = 2000  # nested folders
 _SKIPPED = {".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".ruff_cache"}
 
 
 class PathError(ValueError):
-    """A path that leaves the workspace, goes through a link, or is no ordinary file."""
+    """A path that leaves the workspace, goes through a link, or is not a regular file."""
 
 
 class Workspace:
-    """A folder that paths do not lead out of."""
+    """A folder that paths cannot escape from."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
@@ -46,15 +47,17 @@ class Workspace:
             raise ValueError(f"workspace: {root} is not a folder")
 
     def locate(self, path: str) -> str:
-        """The path below the root, with forward slashes; ``PathError`` if it is none.
+        """Return the path relative to the root, with forward slashes; ``PathError`` if it is
+        invalid.
 
-        An absolute path is taken if it begins with the root, as models like to write them.
+        An absolute path is accepted if it begins with the root, since models often write such
+        paths.
         """
         if not isinstance(path, str) or "\0" in path:
-            raise PathError("must be text without a NUL")
+            raise PathError("must be a string without a NUL")
         parts = path.replace(os.sep, "/").split("/")
         if ".." in parts:
-            raise PathError(f"{path}: '..' is not followed")
+            raise PathError(f"{path}: '..' is not allowed")
         if path.startswith("/") or Path(path).is_absolute():
             try:
                 parts = list(Path(path).relative_to(self.root).parts)
@@ -63,7 +66,7 @@ class Workspace:
         return "/".join([part for part in parts if part not in ("", ".")]) or "."
 
     def check(self, path: str) -> None:
-        """Raise ``PathError`` if a link is in the way. What is not there yet has none."""
+        """Raise ``PathError`` if an existing part of the path is a link."""
         here = self.root
         for part in self.locate(path).split("/"):
             here = here / part
@@ -72,7 +75,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def folder(self, path: str, *, create: bool = False) -> Iterator[int]:
-        """Open a folder, from the root down, one name at a time."""
+        """Open a folder from the root down, one component at a time."""
         opened = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in self.locate(path).split("/"):
@@ -95,25 +98,26 @@ class Workspace:
         return below
 
     def count_names(self, path: str) -> int:
-        """Return how many names (hard links) a file has; names other than this may be outside."""
+        """Return the number of hard links of a file; the other names may be outside the workspace."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
             return os.fstat(file).st_nlink
 
     def read(self, path: str) -> bytes:
-        """Return the bytes of an ordinary file."""
+        """Return the bytes of a regular file."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
             size = os.fstat(file).st_size
             if size > MAX_FILE:
-                raise PathError(f"{path}: {size} bytes, and {MAX_FILE} is the most that is read")
+                raise PathError(f"{path}: {size} bytes; the limit is {MAX_FILE}")
             return _read_all(file, MAX_FILE)
 
     def write(self, path: str, data: bytes, *, new: bool) -> None:
-        """Replace a file at once and whole, or make a ``new`` one where none is."""
+        """Replace a file atomically, or create a ``new`` one if none exists."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".", create=new) as above:
-            # Of the old mode only the permissions: new content does not inherit the rights of setuid and setgid.
+            # Keep only the permissions of the old mode: new content must not inherit setuid and
+            # setgid.
             mode = 0o644 if new else os.stat(name, dir_fd=above, follow_symlinks=False).st_mode & 0o777
             draft = f".dragoman-{new_ulid()}"
             try:
@@ -138,7 +142,7 @@ class Workspace:
         """Yield every path below a folder, sorted, as (path, kind).
 
         Links are not followed. Folders of version control and caches, folders nested beyond
-        ``MAX_DEPTH`` and paths that are ``withheld`` (their kind) are yielded and not entered.
+        ``MAX_DEPTH`` and paths that are ``withheld`` (their kind) are yielded but not entered.
         """
         ahead = self._entries(self.locate(path))
         while ahead:
@@ -147,18 +151,19 @@ class Workspace:
                 kind = "withheld"
             yield name, kind
             if kind == "folder" and is_entered(name):
-                with contextlib.suppress(PathError):  # the folder was deleted or replaced meanwhile
+                # the folder was deleted or replaced in the meantime
+                with contextlib.suppress(PathError):
                     ahead += self._entries(name)
 
     def _entries(self, path: str) -> list[tuple[str, str]]:
-        """Return what is in a folder as (path, kind), the last one first."""
+        """Return the entries of a folder as (path, kind), in reverse order."""
         prefix = "" if path == "." else f"{path}/"
         with self.folder(path) as opened, os.scandir(opened) as entries:
             return sorted([(prefix + entry.name, _kind(entry)) for entry in entries], reverse=True)
 
 
 def is_entered(folder: str) -> bool:
-    """Return whether ``walk`` goes into a folder."""
+    """Return whether ``walk`` enters a folder."""
     return folder.rpartition("/")[2] not in _SKIPPED and folder.count("/") < MAX_DEPTH
 
 
@@ -173,7 +178,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 @contextlib.contextmanager
 def _open_regular(name: str, above: int, path: str) -> Iterator[int]:
     try:
-        # Without NONBLOCK a named pipe would be waited at for ever.
+        # Without O_NONBLOCK, opening a named pipe would block forever.
         file = os.open(name or ".", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
     except OSError as error:
         raise _explain(path, error) from None
@@ -205,7 +210,7 @@ def _explain(path: str, error: OSError) -> PathError:
 
 
 class _Files:
-    """The four that touch files."""
+    """The four tools for files."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -226,7 +231,7 @@ class _Files:
         last = begin + len(chosen) - 1
         if begin > 1 or last < len(every):
             shown += f"\n[lines {begin} to {last} of {len(every)}]"
-        # Fewer lines than there are is what was asked for, unless it was not asked for.
+        # Truncated only if the default limit cut the file, not if the model asked for fewer lines.
         return Observation(shown, truncated=last < len(every) and lines >= MAX_LINES, details=details)
 
     def list_files(
@@ -302,7 +307,7 @@ class _Files:
         before, names = _decode(path, self._workspace.read(path)), self._workspace.count_names(path)
         count = before.count(old)
         if count != 1:
-            return Observation(f"{path}: nothing was changed, for the old text occurs {count} times", is_error=True)
+            return Observation(f"{path}: nothing was changed, because the old text occurs {count} times", is_error=True)
         after = before.replace(old, new)
         self._workspace.write(path, after.encode(), new=False)
         shown = f"a/{path}", f"b/{path}"
@@ -316,7 +321,7 @@ class _Files:
 def _report(
     found: list[str], withheld: int, *, truncated: bool = False, details: dict[str, Any] | None = None
 ) -> Observation:
-    """Return the lines that were found, and how many paths a rule withheld."""
+    """Return the found lines, and the number of paths that a rule withheld."""
     details = dict(details or {})
     if withheld:
         found.append(f"[{withheld} paths left out: a rule denies them, or asks when they are named]")
@@ -325,13 +330,16 @@ def _report(
 
 
 def _split_lines(text: str) -> list[str]:
-    """Lines as editors count them: ``splitlines`` takes form feeds and others for ends, and they would be lost."""
+    """Split at "\
+
+    " only, as editors do: ``splitlines`` also splits at form feeds and other characters.
+    """
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def _cut_line(line: str, at: int) -> str:
-    """So much of a long line as fits, with what was found at this place, and marks where something is missing."""
+    """Return the part of a long line around a match, with marks where text is omitted."""
     if len(line) <= MAX_LINE:
         return line
     begin = 0 if at < MAX_LINE // 2 else min(at - MAX_LINE // 4, len(line) - MAX_LINE)
@@ -349,7 +357,7 @@ def _decode(path: str, data: bytes) -> str:
 
 
 class BashTool(ExecutableTool):
-    """A shell command in the workspace, confined where bubblewrap is installed."""
+    """A tool that runs a shell command in the workspace, confined if bubblewrap is installed."""
 
     def __init__(
         self,
@@ -403,7 +411,8 @@ class BashTool(ExecutableTool):
                 env=clean_environment(self._env),
                 limit=self.output_limit // 2 - 50,
                 pass_fds=[descriptor] if descriptor is not None else [],
-                supervised=self._sandbox.program is None,  # bubblewrap ends every process of its namespace
+                # bubblewrap kills every process of its PID namespace
+                supervised=self._sandbox.program is None,
             )
         return observe_process(done)
 
@@ -419,7 +428,8 @@ def workspace_tools(
 ) -> list[ExecutableTool]:
     """Return the five tools of a small agent, confined to a folder.
 
-    In the sandbox the home is empty but for the workspace, the interpreter and the ``readable`` folders.
+    In the sandbox the home contains only the workspace, the interpreter and the ``readable``
+    folders.
     """
     workspace = Workspace(root)
     files = _Files(workspace)

@@ -1,9 +1,10 @@
-"""Cases of retrieval wires as data: one JSON file a case, in a folder per operation and wire.
+"""Cases of retrieval wires as data: one JSON file per case, in a folder per operation and wire.
 
-A case has ``base_url``, ``model``, ``quirks`` and ``prefixes``, as for ``connect_embedder``; the ``request``; the
-``url`` and ``body`` that must be sent; ``status``, ``headers`` and ``reply`` (or ``text``, for a reply that is not
-JSON), which come back; and what the caller must receive: an ``answer``, the codes of ``warnings``, or an ``error``
-with its ``class``, a part of its ``message``, and whether anything was ``sent``.
+A case has ``base_url``, ``model``, ``quirks`` and ``prefixes``, as for ``connect_embedder``; the
+``request``; the ``url`` and ``body`` that must be sent; ``status``, ``headers`` and ``reply`` (or
+``text``, for a reply that is not JSON) of the response; and what the caller must receive: an
+``answer``, the codes of ``warnings``, or an ``error`` with its ``class``, a part of its
+``message``, and whether anything was ``sent``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CASES = Path(__file__).parent / "cases"
 
 
 class RetrievalCase(Struct, frozen=True):
-    """One case; ``run`` raises ``Violation`` if the codec does not keep it."""
+    """One case; ``run`` raises ``Violation`` if the codec fails it."""
 
     name: str
     operation: str
@@ -36,7 +37,7 @@ class RetrievalCase(Struct, frozen=True):
         return f"{self.operation}/{self.wire}/{self.name}"
 
     def run(self, codec: Any = None) -> None:
-        """Hold a codec class against the case; ours if none is given."""
+        """Test a codec class with the case; ours if none is given."""
         kind = codec or (EMBED_CODECS if self.operation == "embed" else RERANK_CODECS)[self.wire]
         transport = FixtureTransport((self.data.get("status", 200), self.data.get("headers", {}), [self._body()]))
         made: Any = kind.connect(self.data["model"], self.data["base_url"], self.data.get("quirks"))
@@ -80,7 +81,7 @@ class RetrievalCase(Struct, frozen=True):
 
     def _check_error(self, error: ProviderError | None) -> None:
         wanted = self.data["error"]
-        demand(error is not None, f"{self}: no error, {wanted['class']} is wanted")
+        demand(error is not None, f"{self}: no error, expected {wanted['class']}")
         assert error is not None
         demand_same(type(error).__name__, wanted["class"], f"{self}: the class of the error")
         demand(wanted.get("message", "") in str(error), f"{self}: {wanted.get('message')!r} is not in {str(error)!r}")
@@ -89,7 +90,7 @@ class RetrievalCase(Struct, frozen=True):
 
 
 def find_retrieval_cases(operation: str = "*", wire: str = "*", folder: Path = CASES) -> list[RetrievalCase]:
-    """Return the cases of an operation and a wire; all of them, if none is given."""
+    """Return the cases of an operation and a wire, by default all."""
     return [
         RetrievalCase(path.stem, path.parts[-3], path.parts[-2], msgspec.json.decode(path.read_bytes()))
         for path in sorted(folder.glob(f"{operation}/{wire}/*.json"))
@@ -97,7 +98,7 @@ def find_retrieval_cases(operation: str = "*", wire: str = "*", folder: Path = C
 
 
 def _ordered(body: Any) -> Any:
-    """Return a body with the order of its fields as part of it: equal requests are equal bytes."""
+    """Return a body together with the order of its fields, so that equality means equal bytes."""
     return [list(body.items()), body] if isinstance(body, dict) else body
 
 

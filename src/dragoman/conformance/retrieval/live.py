@@ -1,4 +1,4 @@
-"""Examine a live embedder or reranker: run the checks, and report what is now known of the model."""
+"""Examine a live embedder or reranker: run the checks and report the model's capabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ...retrieval import Embedder, Reranker, bind_embedder, bind_reranker
 from ..report import CheckOutcome, Report, Status
 
 _TEXTS = ("The Rhine rises in the Alps.", "Bread is made of flour.", "A prime has two divisors.")
-_NEAR = 0.999  # the cosine of two vectors of the same text: servers compute in batches, and round differently
+# minimum cosine for vectors of the same text: batched computation rounds differently
+_NEAR = 0.999
 
 
 class _FailedError(Exception):
@@ -22,7 +23,7 @@ class _FailedError(Exception):
 
 
 class _UnsupportedError(Exception):
-    """The server does not have an optional feature."""
+    """The server lacks an optional feature."""
 
 
 async def check_retrieval_server(
@@ -36,7 +37,9 @@ async def check_retrieval_server(
     by: str = "dragoman",
     **settings: Any,
 ) -> Report:
-    """Run every check of an operation against the server at ``url`` and report. Some ten short calls are made."""
+    """Run every check of an operation against the server at ``url`` and report. It makes about ten
+    short calls.
+    """
     bind: Any = bind_embedder if operation == "embed" else bind_reranker
     bound = bind(model, url, wire=wire, timeouts=seconds, **({"api_key": api_key} if api_key else {}), **settings)
     async with bound as opened:
@@ -59,8 +62,8 @@ async def _check_embedder(embedder: Embedder) -> tuple[list[CheckOutcome], dict[
         for text, row in zip(_TEXTS, together.vectors, strict=True):
             alone = (await embedder.embed([text])).vectors[0]
             if _cosine(row, alone) < _NEAR:
-                raise _FailedError(f"the vector of {text!r} differs between a list and a call of its own")
-        return "texts of a list have the vectors that they have alone"
+                raise _FailedError(f"the vector of {text!r} differs between a list and a separate call")
+        return "texts have the same vectors in a list and alone"
 
     async def usage() -> str:
         tokens = (await embedder.embed(_TEXTS[:1])).usage.input_tokens
@@ -73,7 +76,7 @@ async def _check_embedder(embedder: Embedder) -> tuple[list[CheckOutcome], dict[
         found = await embedder.embed(_TEXTS[:1], dimensions=full // 2)
         facts["supports_dimensions"] = found.dimensions == full // 2
         if not facts["supports_dimensions"]:
-            raise _UnsupportedError(f"{full // 2} were asked for, {found.dimensions} came")
+            raise _UnsupportedError(f"{full // 2} were requested, {found.dimensions} came")
         return f"{found.dimensions} of {full}"
 
     async def many() -> str:
@@ -108,7 +111,7 @@ async def _check_reranker(reranker: Reranker) -> tuple[list[CheckOutcome], dict[
     async def top_k() -> str:
         found = await reranker.rerank(query, _TEXTS, top_k=1)
         if len(found.results) != 1:
-            raise _FailedError(f"{len(found.results)} results, 1 was asked for")
+            raise _FailedError(f"{len(found.results)} results, 1 was requested")
         return "one result for top_k=1"
 
     async def documents() -> str:
@@ -127,9 +130,9 @@ async def _check_reranker(reranker: Reranker) -> tuple[list[CheckOutcome], dict[
 
     checks = {
         "rerank.scores": ("Every document is ranked.", scores, False),
-        "rerank.top_k": ("Only the best, if asked for.", top_k, False),
+        "rerank.top_k": ("top_k limits the results.", top_k, False),
         "rerank.documents": ("Documents are returned.", documents, True),
-        "rerank.usage": ("What was used is reported.", usage, True),
+        "rerank.usage": ("Usage is reported.", usage, True),
     }
     return [await _run(name, *check) for name, check in checks.items()], facts
 
