@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
+import ipaddress
 import logging
 import os
 import re
@@ -23,7 +24,6 @@ import msgspec
 from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
-from ..wire.urls import is_loopback
 from .pins import AcceptChange, ToolPins
 from .process import KeptOutput, open_pipe, supervise
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
@@ -295,12 +295,19 @@ def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> N
     if not isinstance(target, str):
         raise ValueError("headers: a program has none; give it what it needs in env")
     parts = urlsplit(target)
-    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ValueError("headers: would be sent unencrypted; use an https:// URL")
     for name, value in headers.items():
         # The value is not quoted: it is a secret.
         if not _HEADER.fullmatch(name) or not value.isascii() or not value.isprintable() or not value.strip():
             raise ValueError(f"headers: {name!a} is not a header, or its value is empty or not printable ASCII")
+
+
+def _is_loopback(host: str) -> bool:
+    # Not the function of the same name in ``wire``: tools do not import wires.
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host.lower() == "localhost"
 
 
 def _strip_scheme(value: str) -> str:
