@@ -243,7 +243,8 @@ def _run_tests(block: Block, file: Path, url: str) -> None:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".",
-         "-o", "asyncio_mode=auto", file.name],
-        cwd=file.parent, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+         "-p", "dragoman.testing", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto", file.name],
+        cwd=file.parent, env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

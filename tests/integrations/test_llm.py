@@ -47,20 +47,18 @@ def test_the_command_finds_the_models_and_asks_them(config: Path, tmp_path: Path
         "import llm.cli, llm.plugins as p, dragoman.integrations.llm as own\n"
         "p.load_plugins()\n"
         "p.pm.is_registered(own) or p.pm.register(own)\n"
-        "llm.cli.cli()"
+        "for words in (['models'], ['-m', 'dragoman/quick', 'Hello?'], ['logs', '--json']):\n"
+        "    llm.cli.cli(words, standalone_mode=False)\n"
+        "    print('====')"
     )
-
-    def run(*words: str) -> str:
-        command = [sys.executable, "-c", code, *words]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    listed = run("models")
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    listed, answer, logged, _ = done.stdout.split("====\n")
     assert "dragoman/quick" in listed
     assert "dragoman/local" in listed
-    assert run("-m", "dragoman/quick", "Hello?").startswith("Hello from the scripted model")
-    [entry] = json.loads(run("logs", "--json"))
+    assert answer.startswith("Hello from the scripted model")
+    [entry] = json.loads(logged)
     assert (entry["model"], entry["input_tokens"], entry["output_tokens"]) == ("dragoman/quick", 20, 10)
 
 

@@ -38,7 +38,9 @@ def test_count():
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """Run the inner tests with two plugins: loading each plugin of this environment would take seconds."""
     settings = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"]
+    settings += ["-p", "dragoman.testing", "-p", "pytest_asyncio.plugin"]
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-s", *settings, *options)
 
 
@@ -47,6 +49,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inner run, in a folder of its own, finds ``dragoman`` and ``tests.listed``."""
     places = [Path(dragoman.__file__).parents[1], Path(__file__).parents[2]]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place.resolve()) for place in places]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def test_recorded_once_and_played_ever_after(pytester: pytest.Pytester) -> None:
