@@ -37,7 +37,7 @@ from .serving import serving
 from .test_app import ANN, BODY, KEYS, bearer, post
 
 SONNET = "claude-sonnet-4-6"
-COUNT = 10_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1_000
+COUNT = 10_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 300
 OWNERS = ("ann", "bob", "eve")
 KINDS = ("answer", "filtered", "busy", "refused", "breaks", "hangs")
 WORDS = "one two three four five six"

@@ -142,12 +142,12 @@ def sample(number: int) -> list[int]:
 
 
 _places = itertools.count()
-_turns = itertools.cycle([name for name in LAYERS if name != "all"])
+_turns = itertools.cycle(LAYERS)
 
 
 def layers() -> list[tuple[str, Around]]:
-    """All of them, or in the sample one after another, each with the whole stack."""
-    names = list(LAYERS) if WHOLE else [next(_turns), "all"]
+    """Return all layers, or in the sample the next one."""
+    names = list(LAYERS) if WHOLE else [next(_turns)]
     return [(name, LAYERS[name]) for name in names]
 
 
