@@ -52,8 +52,8 @@ def vary(**changes: Any) -> bytes:
     ("data", "problem"),
     [
         (b"{", "is not JSON"),
-        (b"[]", "none of the forms"),
-        (b'{"a": 1}', "none of the forms"),
+        (b"[]", "no known format"),
+        (b'{"a": 1}', "no known format"),
         (b'{"data": []}', "no chat model"),
         (vary(input_cost_per_token=-1), "input of -1000000 dollars"),
         (vary(output_cost_per_token=5), "output of 5000000 dollars"),
