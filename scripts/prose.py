@@ -25,16 +25,13 @@ FOLDERS = ("src", "scripts", "examples", "bench", "tests")
 PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "docs")
 
 NOT_YET = (
-    "src/dragoman/batches",
     "src/dragoman/cli",
     "src/dragoman/gateway",
     "src/dragoman/integrations",
     "src/dragoman/replay",
-    "src/dragoman/retrieval",
     "src/dragoman/session",
     "src/dragoman/trace",
-    "src/dragoman/wire",
-    "src/dragoman",
+    "src/dragoman/wire/cohere",
     "scripts",
     "examples",
     "bench",
@@ -48,7 +45,9 @@ NOT_YET = (
 """Files and folders that are not checked yet. This list only shrinks."""
 
 ALLOWED = (
-    "at a loss for words",  # an idiom of people, not of data
+    "words of ``prefix``",  # the words of a shell command
+    "first word of this one",  # the same
+    "begins with its words",  # the same
 )
 """Phrases that are never a violation. Each has a comment that gives the reason."""
 
@@ -111,7 +110,7 @@ RULES = (
         "archaism",
         ALL,
         r"\b(anew|seldom|dear(er|est|ly)?|beside(?! the point)|whence|thereof|therein|thereby|hereby|hither|belies?"
-        r"|heeds?|heeded|afore\w+|for want of|as like as not|in vain|taken up|takes up|hold good|nought|naught|lest)\b",
+        r"|heeds?|heeded|afore\w+|for want of|as like as not|in vain|taken up|takes up(?! to)|hold good|nought|naught|lest)\b",
         "use today's word: again, rarely, expensive, next to, because",
     ),
     _rule("also-when", PROSE, r"\balso (when|if|where|after|before|without)\b", '"even when", "even if"'),
@@ -139,7 +138,7 @@ RULES = (
     _rule(
         "word",
         PROSE,
-        r"\b(words? (of|about|for it)\b|(own|its|their|his|whose|last|server's|model's|provider's) words?\b|in words\b"
+        r"\b(words? (of(?! (a|the|its) command)|about|for it)\b|(own|its|their|his|whose|last|server's|model's|provider's) words?\b|in words\b"
         r"|word that|a word on\b|take \w+ at \w+ word)",
         "the term, the reason, the category, the text, the report",
     ),
@@ -293,9 +292,9 @@ def find_violations(path: Path) -> Iterator[str]:
 def _check_passage(passage: Passage) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each violation in a passage."""
     text = _LINE_BREAK.sub("\n", passage.text)
-    text = text[:3] + _QUOTED.sub(_blank, text[3:]) if passage.kind == MESSAGE else _QUOTED.sub(_blank, text)
     for phrase in ALLOWED:
-        text = text.replace(phrase, "_" * len(phrase))
+        text = re.sub(phrase.replace(" ", r"\s"), _blank, text)
+    text = text[:3] + _QUOTED.sub(_blank, text[3:]) if passage.kind == MESSAGE else _QUOTED.sub(_blank, text)
     for rule in RULES if _TRIGGERS.search(text) else ():
         if passage.kind in rule.kinds:
             for match in rule.pattern.finditer(text):

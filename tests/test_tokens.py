@@ -425,7 +425,7 @@ def test_thinking_of_earlier_turns_is_not_counted() -> None:
 def test_what_is_no_message_is_refused_by_its_place() -> None:
     with pytest.raises(TypeError, match=r"^messages\[1\]: expected System, User, Assistant or ToolResult, not dict$"):
         estimate_request([User("hello"), {"role": "user", "content": "hi"}])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match=r"^messages\[0\]\.content\[1\]: int is no content block$"):
+    with pytest.raises(TypeError, match=r"^messages\[0\]\.content\[1\]: int is not a content block$"):
         estimate_request([User([Text("hello"), 5])])  # type: ignore[list-item]
 
 

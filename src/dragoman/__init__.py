@@ -1,7 +1,6 @@
-"""Dragoman: the model's translator, never the tool's executor.
+"""Dragoman: one typed API for language models. It translates requests and replies, and never executes a tool.
 
-One typed contract between programs and language models. ``connect`` binds a model, ``complete`` and
-``stream`` ask it, and ``docs/design.md`` lists the layers that the package is built of.
+``connect`` opens a model, ``complete`` and ``stream`` call it. ``docs/design.md`` lists the layers of the package.
 """
 
 import importlib
@@ -10,31 +9,80 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 
-# A program loads a name when it first uses it. Type checkers read the imports below; a test compares the two lists.
-# fmt: off
-# isort: off
+# Names are imported on first use. Type checkers read the imports below; a test compares the two
+# lists. fmt: off isort: off
 if TYPE_CHECKING:
     from . import sync as sync
     from .batches import BatchReport, batch
     from .capabilities import Capabilities
     from .citations import Citation
     from .errors import (
-        AuthenticationError, BillingError, CallCancelledError, ContextOverflowError, InvalidModelError,
-        InvalidRequestError, InvalidResponseError, MalformedToolCallError, ModelNotLoadedError,
-        NetworkError, OverloadedError, ProviderError, QuotaExceededError, RateLimitError,
-        StreamInterruptedError, StructuredOutputError, TimedOutError, UnavailableError,
-        UnsupportedContentError, UnsupportedFeatureError,
+        AuthenticationError,
+        BillingError,
+        CallCancelledError,
+        ContextOverflowError,
+        InvalidModelError,
+        InvalidRequestError,
+        InvalidResponseError,
+        MalformedToolCallError,
+        ModelNotLoadedError,
+        NetworkError,
+        OverloadedError,
+        ProviderError,
+        QuotaExceededError,
+        RateLimitError,
+        StreamInterruptedError,
+        StructuredOutputError,
+        TimedOutError,
+        UnavailableError,
+        UnsupportedContentError,
+        UnsupportedFeatureError,
     )
     from .events import (
-        Event, MessageComplete, MessageStart, Response, StreamContractError, TextDelta,
-        ThinkingDelta, ToolIntent, ToolUseEnd, ToolUseInputDelta, ToolUseStart, Usage, check_events,
-        decode_event, encode_event, fold, to_model_events,
+        Event,
+        MessageComplete,
+        MessageStart,
+        Response,
+        StreamContractError,
+        TextDelta,
+        ThinkingDelta,
+        ToolIntent,
+        ToolUseEnd,
+        ToolUseInputDelta,
+        ToolUseStart,
+        Usage,
+        check_events,
+        decode_event,
+        encode_event,
+        fold,
+        to_model_events,
     )
     from .local import LocalProvider
     from .messages import (
-        Assistant, Audio, Continuity, Document, ForceTool, Image, Inline, Issuer, LossWarning, Message,
-        Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig, ServerTool, System, Text, Thinking, Tool,
-        ToolCall, ToolResult, Url, User,
+        Assistant,
+        Audio,
+        Continuity,
+        Document,
+        ForceTool,
+        Image,
+        Inline,
+        Issuer,
+        LossWarning,
+        Message,
+        Opaque,
+        PromptCache,
+        RedactedThinking,
+        Request,
+        RuntimeConfig,
+        ServerTool,
+        System,
+        Text,
+        Thinking,
+        Tool,
+        ToolCall,
+        ToolResult,
+        Url,
+        User,
     )
     from .middleware import Cache, Fallback, Observe, RateLimit, Record, Retry, describe
     from .permission import Policy, Rule
@@ -43,7 +91,15 @@ if TYPE_CHECKING:
     from .registry import Registry
     from .replay import ReplayProvider, recorded_tools
     from .retrieval import (
-        Embedder, Embeddings, EmbedRequest, Ranked, Ranking, Reranker, RerankRequest, Vectors, connect_embedder,
+        Embedder,
+        Embeddings,
+        EmbedRequest,
+        Ranked,
+        Ranking,
+        Reranker,
+        RerankRequest,
+        Vectors,
+        connect_embedder,
         connect_reranker,
     )
     from .session import Budget, DropOldToolResults, KeepAll, Session, Summarise, Window
@@ -89,25 +145,118 @@ _NAMES = {
     "wire": "SwapPlan",
 }
 __all__ = [
-    "Assistant", "Audio", "AuthenticationError", "BatchReport", "BillingError", "Budget", "Cache", "CallCancelledError",
-    "Capabilities", "Citation",
-    "ContextOverflowError", "Continuity", "Cost", "Document", "DropOldToolResults",
-    "EmbedRequest", "Embedder", "Embeddings",
-    "Event", "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",
-    "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "KeepAll", "LocalProvider",
-    "LossWarning", "MalformedToolCallError", "Message", "MessageComplete", "MessageStart", "Messages",
-    "ModelNotLoadedError", "NetworkError", "Observe", "Opaque", "OverloadedError", "Policy", "PriceTable",
-    "PromptCache", "Provider", "ProviderError", "QuotaExceededError",
-    "Ranked", "Ranking", "RateLimit", "RateLimitError",
-    "Record", "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
-    "Response", "Retry", "Rule", "RuntimeConfig", "ServerTool", "Session", "Settings", "StreamContractError",
-    "StreamInterruptedError", "StructuredOutputError", "Summarise", "SwapPlan", "System", "Text", "TextDelta",
-    "Thinking", "ThinkingDelta", "TimedOutError", "Timeouts", "Tool", "ToolCall", "ToolIntent",
-    "ToolResult", "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "Tools", "UnavailableError",
-    "Unpriced", "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors",
+    "Assistant",
+    "Audio",
+    "AuthenticationError",
+    "BatchReport",
+    "BillingError",
+    "Budget",
+    "Cache",
+    "CallCancelledError",
+    "Capabilities",
+    "Citation",
+    "ContextOverflowError",
+    "Continuity",
+    "Cost",
+    "Document",
+    "DropOldToolResults",
+    "EmbedRequest",
+    "Embedder",
+    "Embeddings",
+    "Event",
+    "EventStream",
+    "Fallback",
+    "ForceTool",
+    "Gathered",
+    "HttpTransport",
+    "Image",
+    "Inline",
+    "InvalidModelError",
+    "InvalidRequestError",
+    "InvalidResponseError",
+    "Issuer",
+    "KeepAll",
+    "LocalProvider",
+    "LossWarning",
+    "MalformedToolCallError",
+    "Message",
+    "MessageComplete",
+    "MessageStart",
+    "Messages",
+    "ModelNotLoadedError",
+    "NetworkError",
+    "Observe",
+    "Opaque",
+    "OverloadedError",
+    "Policy",
+    "PriceTable",
+    "PromptCache",
+    "Provider",
+    "ProviderError",
+    "QuotaExceededError",
+    "Ranked",
+    "Ranking",
+    "RateLimit",
+    "RateLimitError",
+    "Record",
+    "RedactedThinking",
+    "Registry",
+    "ReplayProvider",
+    "Request",
+    "RerankRequest",
+    "Reranker",
+    "Response",
+    "Retry",
+    "Rule",
+    "RuntimeConfig",
+    "ServerTool",
+    "Session",
+    "Settings",
+    "StreamContractError",
+    "StreamInterruptedError",
+    "StructuredOutputError",
+    "Summarise",
+    "SwapPlan",
+    "System",
+    "Text",
+    "TextDelta",
+    "Thinking",
+    "ThinkingDelta",
+    "TimedOutError",
+    "Timeouts",
+    "Tool",
+    "ToolCall",
+    "ToolIntent",
+    "ToolResult",
+    "ToolUseEnd",
+    "ToolUseInputDelta",
+    "ToolUseStart",
+    "Tools",
+    "UnavailableError",
+    "Unpriced",
+    "UnsupportedContentError",
+    "UnsupportedFeatureError",
+    "Url",
+    "Usage",
+    "User",
+    "Vectors",
     "Window",
-    "batch", "check_events", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event", "describe",
-    "encode_event", "fold", "gather", "parse_messages", "plan", "recorded_tools", "reprice", "to_model_events",
+    "batch",
+    "check_events",
+    "connect",
+    "connect_embedder",
+    "connect_reranker",
+    "cost",
+    "decode_event",
+    "describe",
+    "encode_event",
+    "fold",
+    "gather",
+    "parse_messages",
+    "plan",
+    "recorded_tools",
+    "reprice",
+    "to_model_events",
 ]
 # isort: on
 # fmt: on
@@ -120,15 +269,15 @@ def _find_module(name: str) -> object:
         try:
             return importlib.import_module(whole)
         except ModuleNotFoundError as error:
-            if error.name != whole:  # the module is there, and what it needs is not
+            if error.name != whole:  # the module exists, but one of its dependencies is missing
                 raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if not TYPE_CHECKING:  # a type checker is to complain of a name that does not exist
+if not TYPE_CHECKING:  # hidden from type checkers, which must report unknown names
 
     def __getattr__(name: str) -> object:
-        """A name is looked up when it is first used: importing the package costs next to nothing."""
+        """Import a name on first use, so that importing the package is fast."""
         if name in _PLACES:
             value = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
         else:

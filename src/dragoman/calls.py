@@ -58,7 +58,7 @@ STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
-    "content_filter": "content_filter",  # the adapter contract has no such value; "end_turn" would be wrong
+    "content_filter": "content_filter",  # the adapter contract has no value for this; "end_turn" would be wrong
 }
 """The stop reason of each ``finish_reason`` that ends a complete reply."""
 
@@ -74,7 +74,7 @@ def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | No
 
 
 class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The client's side of a call that came through a gateway.
+    """The client side of a call through a gateway.
 
     ``wire`` is the one that the client speaks, ``key`` the id of its key, ``name`` the name under which it
     asked for the model; ``status`` and ``bytes`` are of the reply that it received, ``warnings`` what its
@@ -91,7 +91,7 @@ class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What every record of an attempt has.
+    """The fields of every record of an attempt.
 
     ``at`` is when the attempt began, in seconds since 1970; ``attempt`` counts from 0. ``request`` is set
     only by an ``Observe`` that includes content. ``config`` is without its extras.
@@ -131,15 +131,15 @@ class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit
 
 
 class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
-    """What the records of an end have. A count or cost that is absent is unknown, which is not zero.
+    """The fields of records of an end. A missing count or cost is unknown, not zero.
 
     ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``estimated`` marks counts that
     the provider did not report. ``cost_usd`` is ours, by the price of ``priced_as`` (``"vendor:model"``);
-    ``cost_unknown`` is why there is none, ``stated_cost_usd`` what the provider says it charges. In the log
-    a cost is an exact decimal number. ``first_event_ms`` and ``latency_ms`` count from ``at``.
-    ``response_model`` is the model that served, as the provider names it, ``provider_request_id`` the
-    provider's own id of the request, ``rate_limits`` the headers about its limits, ``inbound`` the client's
-    side of it in a gateway.
+    ``cost_unknown`` is the reason if there is none, ``stated_cost_usd`` the cost that the provider
+    reported. In the log a cost is an exact decimal number. ``first_event_ms`` and ``latency_ms``
+    count from ``at``. ``response_model`` is the model that served, as the provider names it,
+    ``provider_request_id`` the provider's own id of the request, ``rate_limits`` the headers about
+    its limits, ``inbound`` the client's side of it in a gateway.
     """
 
     finish_reason: FinishReason | None = None
@@ -188,9 +188,9 @@ class CallCompleted(_End, frozen=True, tag="llm.call_completed", kw_only=True, o
 class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
     """An attempt failed or was cancelled. ``retry_count`` is the number of attempts before it.
 
-    Tokens and cost are set when a reply had begun: it is billed although it failed. An attempt that was
-    refused has neither. ``category`` is OpenArmature's name of the error, ``wait_seconds`` the pause before the
-    next attempt, if there was one. Keys in the message are hidden.
+    Tokens and cost are set when a reply had begun: it is billed although it failed. A rejected
+    attempt has neither. ``category`` is OpenArmature's name of the error, ``wait_seconds`` the
+    pause before the next attempt, if there was one. Keys in the message are masked.
     """
 
     error_class: ErrorClass
@@ -219,7 +219,7 @@ def count_usage(usage: Usage) -> dict[str, Any]:
 
 
 def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a record that the headers of a reply hold: its id, and the state of the limits."""
+    """Return the fields of a record from the headers of a reply: its id, and the state of the rate limits."""
     found = next((headers[name] for name in ("request-id", "x-request-id") if name in headers), None)
     limits = {name: value for name, value in headers.items() if "ratelimit" in name or name.startswith("retry-after")}
     return {"provider_request_id": found, "rate_limits": limits}
@@ -239,9 +239,9 @@ def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> d
 
 
 class RoutingSwitched(Struct, frozen=True, tag="routing.switched", omit_defaults=True, rename={"from_": "from"}):
-    """A call went on to the next candidate, and why. Targets are named ``provider:model``.
+    """A call was switched to the next candidate, with the reason. Targets are named ``provider:model``.
 
-    ``reason`` is a refusal before dispatch (``not_configured``, ``provider_unavailable``,
+    ``reason`` is a rejection before dispatch (``not_configured``, ``provider_unavailable``,
     ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``, ``no_system_prompt_support``,
     ``no_structured_output_support``) or the kind of the error the candidate answered with.
     """
@@ -275,22 +275,23 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", o
 
 
 CallRecord: TypeAlias = CallStarted | CallFailed | RoutingSwitched | ProviderUnavailable | ProviderRecovered
-"""What a reply can have behind it: attempts that failed, and changes of route."""
+"""The history of a reply: attempts that failed, and switches of route."""
 
 
 # --- redaction --------------------------------------------------------------------------------------
 
-# What ``scrub`` does not find: e-mail addresses, and secrets that follow a telling name.
-# No text makes these patterns slow: repetitions are bounded or possessive.
+# What ``scrub`` does not find: e-mail addresses, and secrets after a name such as "password". The patterns are linear:
+# repetitions are bounded or possessive.
 _PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
 _IS = (
-    r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"  # between a name and its value, in a header, a URL, JSON, JSON in a text
+    # separators between a name and its value: in a header, a URL, JSON, or JSON within a string
+    r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"
 )
 _NAMED = re.compile(
     rf"(?i)((?:api[-_ ]?key|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
     r"(?:(?:bearer|basic|digest|token)\s{1,9}[^\s\"',;&}\\]+|[^\s\"',;&}\\]{4,})"
 )
-# "token" is more often followed by a count than by a secret: a number stays.
+# "token" is usually followed by a count, not by a secret: numbers are kept.
 _TOKEN = re.compile(rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}")
 # Shorter than the keys ``scrub`` finds, so only with a digit: "a bearer token is missing" must stay readable.
 _BEARER = re.compile(r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}")

@@ -1,8 +1,8 @@
-"""What a model is known to do, and how we know.
+"""Capabilities: what a model is known to support, and the source of each fact.
 
-Every fact has a source: the user *declared* it, the bundled *catalogue* says so, a conformance run
-*probed* it, a real reply let us *observe* it, or it is *unknown*. Unknown is a value of its own and
-never blocks a call; only a known falsehood does. The user's word wins.
+Every fact has a source: the user *declared* it, it is in the bundled *catalogue*, a conformance run
+*probed* it, a real reply *observed* it, or it is *unknown*. An unknown fact never blocks a call; only one
+that is known to be false does. A declared fact has precedence.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Refusal: TypeAlias = Literal[
     "no_system_prompt_support",
     "no_structured_output_support",
 ]
-"""Why a model cannot take a request, in the order these are asked."""
+"""Why a model cannot serve a request, in the order of the checks."""
 
 _STRENGTH: dict[str, int] = {"declared": 4, "probed": 3, "observed": 2, "catalogue": 1, "unknown": 0}
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
-    """One fact with its provenance: where it is from, when it was learned and by what."""
+    """One fact with its provenance: its source, when it was learned and by what."""
 
     value: bool | int | tuple[str, ...] | None = None
     source: Source = "unknown"
@@ -91,7 +91,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, path: str | Path) -> Capabilities:
-        """Read what ``dragoman check --save`` wrote, provenance and all; ``ValueError`` names what is wrong."""
+        """Read a file of ``dragoman check --save``, including provenance; ``ValueError`` names the problem."""
         try:
             data = msgspec.json.decode(Path(path).read_bytes())
         except OSError as error:
@@ -111,11 +111,11 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         return cls(**facts)
 
     def known(self, name: str) -> Any:
-        """The value of a fact, or ``None`` when it is unknown."""
+        """Return the value of a fact, or ``None`` if it is unknown."""
         return getattr(self, name).value
 
     def merged(self, other: Capabilities) -> Capabilities:
-        """Both sets of facts; where both know, the stronger source wins, and the later one at equal strength."""
+        """Return both sets of facts merged; the stronger source has precedence, then the later one."""
         changes = {}
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)

@@ -1,7 +1,7 @@
-"""Citations: where the passages of a reply come from, read from the form that each wire gives them.
+"""Citations: the sources of passages of a reply, in one form for all wires.
 
-The provider's own record is kept with the text, because some of it has to go back as it came; a ``Citation`` is a view
-of it. A record that cannot be read makes none.
+The provider's own record is kept with the text, because some of it must be sent back unchanged; a
+``Citation`` is a view of it. A record that cannot be read yields no citation.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _read_annotations(value: Any) -> list[Citation]:
 
 
 def _read_sources(citations: Any, results: Any) -> list[Citation]:
-    """Return the sources of a reply as a whole: a list of addresses, or search results with titles (Perplexity)."""
+    """Return the citations of a complete reply: a list of URLs, or search results with titles (Perplexity)."""
     found = [
         Citation(_text(record, "url"), _text(record, "title"), _text(record, "snippet"))
         for record in _records(results)
@@ -79,9 +79,9 @@ def _read_sources(citations: Any, results: Any) -> list[Citation]:
 
 
 def _read_locations(value: Any) -> list[Citation]:
-    """Return the citations of a text of the anthropic wire: places in documents, and results of searches.
+    """Return the citations of a text of the anthropic wire: places in documents, and search results.
 
-    A place is one of the source, so it says nothing about characters of the text: all of it is supported. A record of
+    A place refers to the source, not to characters of the text: the citation supports the complete text. A record of
     the cohere wire has the characters and a list of sources.
     """
     records = _records(value)
@@ -115,7 +115,7 @@ _PASSAGES = ("snippet", "text", "content", "output")  # what clients name the te
 def _read_grounding(metadata: Any, text: str) -> list[Citation]:
     """Return the citations of grounded text: each supported segment with each of its sources.
 
-    Indices count bytes of UTF-8. Sources that support no segment are citations of the text as a whole.
+    Indices count bytes of UTF-8. Sources without a segment are citations of the complete text.
     """
     if not isinstance(metadata, Mapping):
         return []
@@ -157,7 +157,7 @@ def _place(citation: Citation, start: int | None, end: int | None) -> Citation:
 
 
 def _read_segment(segment: Mapping[str, Any], data: bytes) -> tuple[int | None, int | None]:
-    """Return the characters of a segment that is given in bytes; a start that is left out is 0."""
+    """Return the characters of a segment that is given in bytes; a missing start is 0."""
     end = _count(segment, "endIndex")
     if end is None:
         return None, None

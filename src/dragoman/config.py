@@ -1,7 +1,7 @@
-"""Strict YAML: what is written is what is read, and every complaint names file and line.
+"""Strict YAML: no implicit conversions, and every error names file and line.
 
-YAML 1.2's plain scalars only: ``no``, ``on``, ``12:30:45`` and dates are text. Duplicate keys, tabs and
-files beyond reason are refused. Nothing is half-loaded.
+Plain scalars follow YAML 1.2: ``no``, ``on``, ``12:30:45`` and dates are strings. Duplicate keys, tabs and
+oversized files are rejected. A file is loaded completely or not at all.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ConfigError(ValueError):
 
 @cache
 def _loader() -> Any:
-    """Plain scalars by YAML 1.2's core schema."""
-    import yaml  # a slow import that only those need who have a file of their own
+    """Return a loader with the plain scalars of the YAML 1.2 core schema."""
+    import yaml  # a slow import, needed only for configuration files
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as the parent has it
@@ -54,14 +54,14 @@ def _loader() -> Any:
 
 
 class Section(Fields):
-    """A mapping of the file, with the lines its keys are on.
+    """A mapping of the file, with the line of each key.
 
     With a list of ``problems``, mistakes are collected there instead of raised, so that one reading of a file
     reports all of them.
     """
 
     UNKNOWN = "unknown key"
-    EMPTY = ()  # a key without a value is a mistake too
+    EMPTY = ()  # a key without a value is an error as well
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Section(Fields):
             yield key, self.section(key)
 
     def enter(self, name: str, value: Any) -> Section:
-        """Return a nested mapping; anything else is a mistake, and read as an empty one."""
+        """Return a nested mapping; report any other value and return an empty mapping."""
         if isinstance(value, Section):
             value.where = self.at(name)
             return value
@@ -141,9 +141,9 @@ KINDS[Section] = "a mapping"
 
 
 def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
-    """Read a file whose root is a mapping; ``ConfigError`` in one line for whatever is wrong with it.
+    """Read a file whose root is a mapping; ``ConfigError`` in one line for any error.
 
-    With a list for ``problems``, what its sections find wrong later is noted there and not raised.
+    With a list for ``problems``, later errors of its sections are collected there instead of raised.
     """
     shown = str(path)
     try:
@@ -152,13 +152,13 @@ def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
     except OSError as error:
         raise ConfigError(shown, None, f"cannot be read: {error.strerror or error}") from None
     if len(text) > MAX_BYTES:
-        raise ConfigError(shown, None, f"larger than {MAX_BYTES // 1024 // 1024} MiB; this is no such file")
+        raise ConfigError(shown, None, f"larger than {MAX_BYTES // 1024 // 1024} MiB; this is not a configuration file")
     return parse_yaml(text, shown, problems)
 
 
 def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = None) -> Section:
-    """The same for what has been read already."""
-    import yaml  # as above
+    """Parse YAML that has been read already; see ``read_yaml``."""
+    import yaml  # see _loader
 
     try:
         text = data.decode("utf-8")
@@ -179,10 +179,11 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
 
 
 def _check_depth(text: str, shown: str) -> None:
-    """Refuse what is nested beyond reason or in itself: libyaml composes by recursion and dies of it."""
-    import yaml  # as above
+    """Reject YAML that is nested too deeply or contains itself: libyaml recurses and would crash."""
+    import yaml  # see _loader
 
-    opened: list[tuple[str | None, int]] = []  # for each: its anchor, and how deep it is inside so far
+    # for each open node: its anchor, and the depth inside it
+    opened: list[tuple[str | None, int]] = []
     depths: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=_loader()):
         inside, line = 0, event.start_mark.line + 1
@@ -202,13 +203,13 @@ def _check_depth(text: str, shown: str) -> None:
 
 
 def unparsed(content: dict[str, Any], shown: str) -> Section:
-    """A section from plain values that were sound when they were written."""
+    """Return a section from plain values that were validated when they were written."""
     data = {key: unparsed(value, shown) if isinstance(value, dict) else value for key, value in content.items()}
     return Section(shown, data, {})
 
 
 class _Builder:
-    """Turns composed nodes into values, and counts them: an alias can stand for a million."""
+    """Convert composed nodes to values, and count them: an alias can expand to a million."""
 
     def __init__(self, path: str, problems: list[ConfigError] | None) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What can go wrong: one tree of errors, three vocabularies for it.
+"""The error tree, with the category names of three vocabularies.
 
 ::
 
@@ -10,7 +10,7 @@
     ├── RateLimitError               slow down; see ``retry_after``
     │   └── QuotaExceededError       out of credit: waiting does not help
     ├── UnavailableError             the provider failed or cannot be reached
-    │   ├── OverloadedError          it said it has too much to do
+    │   ├── OverloadedError          it reports that it is overloaded
     │   ├── NetworkError             the connection failed
     │   ├── TimedOutError            one of our four deadlines passed; see ``which``
     │   └── StreamInterruptedError   the reply ended before it was finished
@@ -23,9 +23,8 @@
     ├── StructuredOutputError        the text does not satisfy ``response_schema``
     └── CallCancelledError           you cancelled the call
 
-``category`` is OpenArmature's word, ``error_class`` the adapter contract's and ``kind`` the
-runtime article's; ``transient`` says whether trying the same call again may help. Nothing in this
-package retries by itself except ``dragoman.Retry``.
+``category`` is the name of OpenArmature, ``error_class`` that of the adapter contract and ``kind`` that of the
+runtime article; ``transient`` is whether a retry of the same call may succeed. Only ``dragoman.Retry`` retries.
 """
 
 from __future__ import annotations
@@ -71,7 +70,8 @@ ErrorClass: TypeAlias = Literal[
     "auth", "rate_limit", "network", "server_error", "invalid_request", "context_overflow", "cancelled", "other"
 ]
 
-# Only what helps to debug or to wait. An allow-list, because a deny-list of secrets is never complete.
+# Headers that help to debug or to wait. An allow-list, because a deny-list of secrets is never
+# complete.
 _HEADERS = frozenset(
     {
         "cf-ray",
@@ -87,7 +87,7 @@ _HEADERS = frozenset(
 )
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
 
-# How much of another party's text an error keeps. Text is cut before any pattern runs over it.
+# How many characters of foreign text an error keeps. Text is truncated before patterns are matched.
 MAX_QUOTE = 100
 MAX_CODE = 200
 MAX_MESSAGE = 2_000
@@ -96,8 +96,8 @@ MAX_HEADER = 1_000
 MAX_BODY = 16 * 1024
 MAX_SCRUB = 64 * 1024
 
-# Shapes of keys and tokens. Some servers repeat the key they refuse ("Incorrect API key provided: sk-...").
-# Every alternative matches as soon as its start does, so the search is linear: there is nothing to scan in vain.
+# Shapes of keys and tokens. Some servers repeat the rejected key ("Incorrect API key provided: sk-...").
+# Every alternative matches as soon as its start does, so the search is linear.
 _SECRETS = re.compile(
     r"(?i:\b(?:bearer|basic)\s{1,20}+)[\w.~+/=-]{8,}+"
     r"|\b(?:sk|pk|rk|gsk|xai|key|csk|fw|hf|r8|tgp|dg)[-_][A-Za-z0-9][\w-]{10,}+"
@@ -106,7 +106,7 @@ _SECRETS = re.compile(
 )
 _HIDDEN = "[hidden]"
 _INNER = ("innererror", "inner_error", "details", "metadata", "errors")
-_LEAST_PREFIX = 6  # characters of a secret at a cut end that are still worth hiding
+_LEAST_PREFIX = 6  # shortest start of a secret at a truncated end that is masked
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:
@@ -120,12 +120,12 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = MAX_QUOTE
 
 
 def quote(value: object) -> str:
-    """Return ``repr(value)`` for a message, in about 100 characters whatever the value is."""
+    """Return ``repr(value)`` for a message, truncated to about 100 characters."""
     if isinstance(value, str):
         return repr(cut(value))
     try:
         return cut(_repr.repr(value))
-    except ValueError:  # Python refuses to write integers of thousands of digits
+    except ValueError:  # Python rejects the conversion of integers with thousands of digits
         return f"a very large {type(value).__name__}"
 
 
@@ -136,7 +136,7 @@ def scrub(text: str, secrets: Iterable[str] = (), limit: int | None = MAX_SCRUB)
     """
     if limit is not None:
         text = cut(text, limit)
-    # The longest first: one secret may be the beginning of another, whose rest would stay.
+    # The longest first: one secret may be a prefix of another, whose rest would remain.
     for secret in sorted(secrets, key=len, reverse=True):
         if secret:
             text = _hide_cut_end(text.replace(secret, _HIDDEN), secret)
@@ -144,7 +144,7 @@ def scrub(text: str, secrets: Iterable[str] = (), limit: int | None = MAX_SCRUB)
 
 
 def _hide_cut_end(text: str, secret: str) -> str:
-    """Hide the start of a secret that was cut off where the text ends."""
+    """Mask the start of a secret that is truncated at the end of the text."""
     if not text.endswith("…"):
         return text
     end = text[-len(secret) - 1 : -1]
@@ -173,7 +173,7 @@ def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dic
 
 
 MIN_SECRET = 8
-"""Keys shorter than this are not searched for in error texts: they occur in ordinary words."""
+"""Shorter keys are not searched for in error texts: they occur in ordinary words."""
 
 
 class ProviderError(Exception):
@@ -226,7 +226,7 @@ class ProviderError(Exception):
         self.quotable = True
         if body is not None:
             self.keep_body(body)
-        if advice is not None:  # the message names the remedy itself, or a better one is known
+        if advice is not None:  # the message contains the advice itself, or a better one is known
             self.advice = advice
 
     def __str__(self) -> str:
@@ -255,7 +255,7 @@ class ProviderError(Exception):
 
     @property
     def inner_error(self) -> Any:
-        """The error inside the provider's error, such as a content filter's findings, or ``None``."""
+        """The nested error of the provider, such as the findings of a content filter, or ``None``."""
         found = self.body
         outer = found.get("error", found) if isinstance(found, dict) else None
         return next((outer[name] for name in _INNER if outer.get(name)), None) if isinstance(outer, dict) else None
@@ -268,8 +268,8 @@ class ProviderError(Exception):
     def hide(self, secrets: Iterable[str], prompts: Iterable[str] = ()) -> None:
         """Remove ``secrets`` from this error, and stop quoting the provider if it repeats a prompt.
 
-        vLLM puts the whole refused request into its error message; such a message stays in
-        ``provider_message`` for whoever asks, and out of logs and tracebacks.
+        vLLM puts the complete rejected request into its error message; such a message stays in ``provider_message``,
+        but not in logs and tracebacks.
         """
         # A short key would mask ordinary words: "e" turns "the server" into "th[hidden] s[hidden]rv[hidden]r".
         secrets = [secret for secret in secrets if len(secret) >= MIN_SECRET]
@@ -294,7 +294,7 @@ def _one_line(text: str, limit: int = 300) -> str:
 
 
 def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:
-    """Return whether ``message`` repeats a prompt, or a stretch of one. Linear in the length of both."""
+    """Return whether ``message`` repeats a prompt, or a part of one. Linear in the length of both."""
     windows = {message[at : at + window] for at in range(len(message) - window + 1)}
     for prompt in prompts:
         prompt = prompt.strip()
@@ -307,7 +307,7 @@ def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:
 
 
 class AuthenticationError(ProviderError):
-    """The provider refused the credentials, or there are none."""
+    """The provider rejected the credentials, or there are none."""
 
     category = "provider_authentication"
     error_class = "auth"
@@ -316,7 +316,7 @@ class AuthenticationError(ProviderError):
 
 
 class BillingError(AuthenticationError):
-    """The provider demands payment (HTTP 402): the account has no credit."""
+    """The provider requires payment (HTTP 402): the account has no credit."""
 
     kind = "quota"
     advice = "Waiting does not help: check the account's credit and billing."
@@ -332,7 +332,7 @@ class InvalidModelError(ProviderError):
 
 
 class ModelNotLoadedError(ProviderError):
-    """The model is known and not (yet) in memory; asking again later may work."""
+    """The model is known but not in memory; a later call may succeed."""
 
     category = "provider_model_not_loaded"
     error_class = "server_error"
@@ -342,7 +342,7 @@ class ModelNotLoadedError(ProviderError):
 
 
 class RateLimitError(ProviderError):
-    """Too many requests or tokens; ``retry_after`` holds the seconds the provider asked for, if it did."""
+    """Too many requests or tokens; ``retry_after`` is the Retry-After of the provider in seconds, if any."""
 
     category = "provider_rate_limit"
     error_class = "rate_limit"
@@ -369,7 +369,7 @@ class UnavailableError(ProviderError):
 
 
 class OverloadedError(UnavailableError):
-    """The provider has too much to do right now."""
+    """The provider is overloaded."""
 
     error_class = "rate_limit"
     kind = "overloaded"
@@ -384,7 +384,7 @@ class NetworkError(UnavailableError):
 
 
 class TimedOutError(UnavailableError):
-    """One of the four deadlines passed; ``which`` says connect, first_event, idle or total."""
+    """One of the four deadlines passed; ``which`` is connect, first_event, idle or total."""
 
     error_class = "network"
     kind = "timeout"
@@ -396,7 +396,7 @@ class TimedOutError(UnavailableError):
 
 
 class StreamInterruptedError(UnavailableError):
-    """The reply stopped before the wire's own end mark; ``response`` holds what had arrived."""
+    """The reply ended before the end mark of the wire; ``response`` holds what had arrived."""
 
     error_class = "network"
     kind = "stream_interrupted"
@@ -421,7 +421,7 @@ class ContextOverflowError(InvalidRequestError):
 
 
 class UnsupportedFeatureError(InvalidRequestError):
-    """The wire or the model cannot carry a setting that was asked for."""
+    """The wire or the model does not support a setting of the request."""
 
     kind = "unsupported_feature"
     advice = "Leave the setting out, or use a model that has it."
@@ -437,7 +437,7 @@ class UnsupportedContentError(ProviderError):
 
 
 class InvalidResponseError(ProviderError):
-    """The provider's reply cannot be read as the wire demands; ``response`` holds what could be."""
+    """The provider's reply violates the rules of the wire; ``response`` holds what could be read."""
 
     category = "provider_invalid_response"
     advice = "Check that the server at the base URL speaks this wire."
@@ -451,7 +451,7 @@ class MalformedToolCallError(InvalidResponseError):
 
 
 class StructuredOutputError(ProviderError):
-    """The reply's text is not JSON, or not the JSON that ``response_schema`` asks for."""
+    """The text of the reply is not JSON, or violates ``response_schema``."""
 
     category = "structured_output_invalid"
     advice = "The text is in error.output_content; ask again, or with a simpler schema."

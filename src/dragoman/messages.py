@@ -1,9 +1,9 @@
-"""What is said: messages and their blocks, tools, settings, and the request that holds them.
+"""Messages and their blocks, tools, settings, and the request that holds them.
 
-Plain frozen values: equal when their content is equal, JSON in and out for free, and nothing in
-them can execute. A conversation is a sequence of ``System``, ``User``, ``Assistant`` and
-``ToolResult``; an ``Assistant`` holds *one* ordered sequence of blocks, tool calls included, so that
-``[thinking, call, thinking, call, text]`` survives a round trip.
+Plain immutable values: compared by content, converted to and from JSON by msgspec, and free of
+callables. A conversation is a sequence of ``System``, ``User``, ``Assistant`` and ``ToolResult``;
+an ``Assistant`` holds *one* ordered sequence of blocks, tool calls included, so that ``[thinking,
+call, thinking, call, text]`` survives a round trip.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = [
 
 
 def _freeze(value: Struct, name: str) -> None:
-    """Keep a list that was handed in as a tuple."""
+    """Convert a list to a tuple."""
     if type(items := getattr(value, name)) is list:
         force_setattr(value, name, tuple(items))
 
@@ -73,7 +73,7 @@ def _freeze(value: Struct, name: str) -> None:
 
 
 class Issuer(Struct, frozen=True):
-    """Who made a piece of opaque state: the wire it came over, the vendor and the model."""
+    """The issuer of opaque state: the wire, the vendor and the model."""
 
     wire: str
     vendor: str | None = None
@@ -81,11 +81,11 @@ class Issuer(Struct, frozen=True):
 
 
 class Continuity(Struct, frozen=True):
-    """Opaque provider state that rides on a block, kept byte for byte.
+    """Opaque provider state of a block, kept byte for byte. Pass it back unchanged.
 
-    Pass it back untouched. Only a codec of the same issuer family sends it; every other drops it
-    and says so. ``replayable`` is false on blocks of a reply that was cut off: their state may be
-    truncated and is never sent as if it were whole.
+    Only a codec of the same issuer family sends it; every other codec drops it and reports the loss.
+    ``replayable`` is false for blocks of an interrupted reply: their state may be truncated, so it is not
+    sent.
     """
 
     signature: str | None = None
@@ -95,7 +95,7 @@ class Continuity(Struct, frozen=True):
 
 
 class Url(Struct, frozen=True, tag="url"):
-    """Media behind a URL (``https:``, ``data:``, or what the provider documents). Never fetched here."""
+    """Media at a URL (``https:``, ``data:``, or a scheme of the provider). Never fetched here."""
 
     url: str
 
@@ -111,7 +111,7 @@ DETAILS: tuple[Detail, ...] = get_args(Detail)
 
 
 class Text(Struct, frozen=True, tag="text", omit_defaults=True):
-    """A stretch of text. ``cache`` marks the end of a prefix for the provider's prompt cache."""
+    """A block of text. ``cache`` marks the end of a prefix for the provider's prompt cache."""
 
     text: str
     continuity: Continuity | None = None
@@ -119,16 +119,16 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The sources that the provider names for this text. They are a part of ``continuity``, in its own form."""
+        """The citations of this text, read from ``continuity``, which holds the form of the provider."""
         return () if self.continuity is None else read_citations(self.continuity.opaque, self.text)
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     """A picture for the model to see, or one that a model made, which has ``continuity``.
 
-    ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to an address
-    that is never fetched here, and ``Image(data)`` takes bytes. ``media_type`` is taken from the file's name or
-    its first bytes; it is required with ``Inline``.
+    ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to
+    a URL that is never fetched here, and ``Image(data)`` takes bytes. ``media_type`` is taken from
+    the file's name or its first bytes; it is required with ``Inline``.
     """
 
     source: Url | Inline
@@ -156,13 +156,13 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
 
     @classmethod
     def from_file(cls, path: str | Path, *, detail: Detail | None = None) -> Image:
-        """Read a picture from disk, its media type taken from the file's name."""
+        """Read an image from disk; the name of the file determines its media type."""
         source, media_type = _read_media(path)
         return cls(source, media_type, detail)
 
 
 class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
-    """A recording for the model to listen to, or speech of the model, with its ``transcript`` if there is one.
+    """Audio input, or audio output of the model, with its ``transcript`` if there is one.
 
     ``Audio("question.wav")`` and ``Audio(Path(...))`` read a file, ``Audio(data)`` takes bytes.
     """
@@ -192,7 +192,7 @@ class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
 
 
 class Document(Struct, frozen=True, tag="document", omit_defaults=True):
-    """A document for the model to read; PDF unless ``media_type`` says otherwise.
+    """A document in a message; PDF by default.
 
     ``Document("report.pdf")`` and ``Document(Path(...))`` read a file, ``Document(data)`` takes bytes.
     """
@@ -230,7 +230,7 @@ class Document(Struct, frozen=True, tag="document", omit_defaults=True):
 
 
 _ADDRESSES = ("http://", "https://", "data:", "gs://", "file://")
-# The first bytes of the formats that providers take.
+# Magic bytes of the formats that providers accept.
 _SIGNATURES = {
     b"\x89PNG": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -241,7 +241,7 @@ _SIGNATURES = {
     b"OggS": "audio/ogg",
     b"fLaC": "audio/flac",
 }
-_CONTAINERS = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}  # inside a RIFF file
+_CONTAINERS = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}  # follows the RIFF header
 
 
 _PLAIN_NAMES = {"audio/x-wav": "audio/wav", "audio/mp3": "audio/mpeg"}
@@ -265,23 +265,24 @@ def _read_media(path: str | Path) -> tuple[Inline, str | None]:
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
-    """What the model thought aloud. Only its own issuer takes it back."""
+    """Reasoning of the model. It is sent back only to its issuer."""
 
     text: str
     continuity: Continuity | None = None
 
 
 class RedactedThinking(Struct, frozen=True, tag="redacted_thinking", omit_defaults=True):
-    """Thinking the provider encrypted: ``data`` means something to its issuer alone."""
+    """Encrypted thinking: only its issuer can read ``data``."""
 
     data: str
     continuity: Continuity | None = None
 
 
 class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
-    """A call the model asks for. ``id`` is the provider's, verbatim.
+    """A tool call of the model.
 
-    ``arguments`` is ``None`` only on a degraded reply whose arguments could not be read.
+    ``id`` is that of the provider, verbatim. ``arguments`` is ``None`` only in a failed reply whose arguments
+    could not be read.
     """
 
     id: str
@@ -291,14 +292,14 @@ class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
 
 
 class Opaque(Struct, frozen=True, tag="opaque", omit_defaults=True):
-    """A provider's own kind of block (a server-side tool's result, say), kept for its issuer."""
+    """A block type that only one provider has, such as the result of a server-side tool; kept for its issuer."""
 
     data: Any
     continuity: Continuity | None = None
 
     @property
     def summary(self) -> str:
-        """What is in it, for people: its kind, and its queries, code, output and sources as far as they can be told."""
+        """A readable summary: its kind, and its queries, code, output and sources as far as they are known."""
         return summarise_block(self.data)
 
 
@@ -310,7 +311,7 @@ AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaq
 
 
 class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):
-    """Instructions. One or more may lead a conversation; none may come later.
+    """A system prompt. One or more may begin a conversation; none may come later.
 
     ``cache`` marks the end of a prefix for the provider's prompt cache.
     """
@@ -320,7 +321,7 @@ class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=
 
 
 class User(Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True):
-    """What the user says: text, or blocks of text, images, audio and documents in order.
+    """A user message: text, or blocks of text, images, audio and documents in order.
 
     ``cache`` marks the end of the message for the provider's prompt cache.
     """
@@ -337,12 +338,12 @@ class User(Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True
 
     @property
     def text(self) -> str:
-        """The text alone, joined without separator."""
+        """The text of all blocks, joined without a separator."""
         return _text_of(self.content)
 
 
 class _AssistantType(type(Struct)):  # type: ignore[misc]
-    """Lets ``Assistant("hi", tool_calls=[...])`` build the one sequence of blocks."""
+    """Build one sequence of blocks for ``Assistant("hi", tool_calls=[...])``."""
 
     def __call__(
         cls, content: str | Sequence[AssistantBlock] | None = (), *, tool_calls: Sequence[ToolCall] | None = ()
@@ -353,7 +354,7 @@ class _AssistantType(type(Struct)):  # type: ignore[misc]
 
 
 class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclass=_AssistantType):
-    """What the model said: text, thinking and tool calls in the order they came."""
+    """An assistant message: text, thinking and tool calls in the order of their arrival."""
 
     content: tuple[AssistantBlock, ...] = ()
 
@@ -368,17 +369,17 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def text(self) -> str:
-        """The text alone, without thinking and calls, joined without separator."""
+        """The text of all blocks, without thinking and calls, joined without a separator."""
         return _text_of(self.content)
 
     @property
     def thinking(self) -> str:
-        """The thinking alone."""
+        """The thinking of all blocks."""
         return "".join([block.text for block in self.content if type(block) is Thinking])
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls alone, in order."""
+        """The tool calls, in order."""
         return tuple([block for block in self.content if type(block) is ToolCall])
 
     @property
@@ -388,12 +389,12 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The citations of all texts, in order; their places are those of their own text."""
+        """The citations of all texts, in order; positions are relative to their own text."""
         return tuple([each for block in self.content if type(block) is Text for each in block.citations])
 
 
 class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_defaults=True):
-    """What a tool answered. ``tool_call_id`` names the call, verbatim."""
+    """The result of a tool. ``tool_call_id`` is the id of its call, verbatim."""
 
     tool_call_id: str
     content: str | tuple[UserBlock, ...]
@@ -411,7 +412,7 @@ class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_default
 
     @property
     def text(self) -> str:
-        """The text alone, joined without separator."""
+        """The text of all blocks, joined without a separator."""
         return _text_of(self.content)
 
 
@@ -425,7 +426,7 @@ def _text_of(content: str | Sequence[UserBlock | AssistantBlock]) -> str:
 
 
 def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
-    """Split leading ``System`` messages off, joined with a blank line as every wire wants them."""
+    """Split off the leading ``System`` messages, joined with a blank line as every wire requires."""
     count = 0
     while count < len(messages) and type(messages[count]) is System:
         count += 1
@@ -438,10 +439,10 @@ def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Messa
 
 
 class Tool(Struct, frozen=True):
-    """A tool the model may ask for: a name, a description and a JSON Schema. Never a callable.
+    """A tool that the model may call: a name, a description and a JSON Schema. Never a callable.
 
-    ``strict`` asks for arguments that are decoded under the schema (``True``) or not (``False``), where the wire
-    has a field for it; by default the wire decides.
+    ``strict`` turns constrained decoding of the arguments on or off, if the wire has a field for it; by
+    default the wire decides.
     """
 
     name: str
@@ -469,10 +470,11 @@ class Tool(Struct, frozen=True):
 
 
 class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
-    """A tool that the provider runs by itself, among ``tools``; nothing of it is executed here.
+    """A server-side tool, which the provider runs; it is passed among ``tools``, and never executed here.
 
-    ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or ``computer_use``, which are
-    written as the wire has them, or the wire's own name for another. ``options`` are the wire's own.
+    ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or
+    ``computer_use``, which are translated for the wire, or another name of the wire. ``options``
+    are those of the wire.
     """
 
     name: str
@@ -513,9 +515,10 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
 
     ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"`` or a budget in tokens. It is
     translated for the model; an approximate translation is a ``LossWarning``. ``"none"`` is the same as ``"off"``;
-    ``"xhigh"`` is refused by models that do not have it.
-    ``extras`` go to the provider untouched; one that contradicts a field the codec writes is refused. ``cache`` is for
-    the provider's prompt cache: ``"auto"``, a ``PromptCache``, or ``"off"``, which also ignores marks.
+    ``"xhigh"`` is rejected for models that do not have it.
+    ``extras`` are sent to the provider unchanged; one that contradicts a field of the codec is
+    rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a ``PromptCache``, or
+    ``"off"``, which also ignores marks.
     """
 
     temperature: float | None = None
@@ -553,7 +556,7 @@ NO_CONFIG = RuntimeConfig()
 
 
 class LossWarning(Struct, frozen=True):
-    """Something the wire could not carry and that was sent in a lesser form, or not at all."""
+    """A part of a request that the wire cannot express, and that was sent in a reduced form or not at all."""
 
     code: str
     path: str
@@ -564,14 +567,15 @@ class LossWarning(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """One call: everything a codec needs to know, as data.
+    """One call as data: everything that a codec needs.
 
-    ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply is converted
-    to it, and ``Retry`` asks again when that fails. ``native`` holds fields in a wire's own form, by the wire's
-    name; its codec puts them over what it writes. The gateway uses it for what these values cannot express.
-    Without ``check_calls``, a call of a tool that was not offered, or whose arguments violate the tool's schema,
-    is an intent like any other, and the caller checks it. With ``continues``, the last message may be the model's
-    own: its provider paused it, and goes on with it.
+    ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply
+    is converted to it, and ``Retry`` can retry if that fails. ``native`` holds fields in the form
+    of a wire, by the name of the wire; its codec overrides its own fields by them. The gateway uses
+    it for what these values cannot express. Without ``check_calls``, a call of a tool that was not
+    offered, or whose arguments violate the tool's schema, is an intent like any other, and the
+    caller checks it. With ``continues``, the last message may be the model's own: its provider
+    paused it, and goes on with it.
     """
 
     messages: Sequence[Message]
@@ -599,18 +603,18 @@ class Request(Struct, frozen=True):
 
 # --- ids ------------------------------------------------------------------------------------------
 
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as the ULID specification has it
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford base 32, as in the ULID specification
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _lock = threading.Lock()
-_last = 0  # the last id, as a number: 48 bits of milliseconds, 80 of chance
+_last = 0  # the last id, as a number: 48 bits of milliseconds, 80 random bits
 
 
 def new_ulid() -> str:
-    """Mint a ULID: sortable by time, and strictly increasing within this process."""
+    """Generate a ULID: sortable by time, and strictly increasing within this process."""
     global _last
     now = time.time_ns() // 1_000_000 << 80
     with _lock:
-        # Within a millisecond, or when the clock was set back, count on from the last id.
+        # Within the same millisecond, or after the clock was set back, increment the last id.
         _last = number = now | random.getrandbits(80) if now > _last else _last + 1
     # 26 letters are 13 pairs of ten bits each; shifting 40 bits at a time is twice as fast as shifting all 128.
     a, b, c = number >> 80, number >> 40 & 0xFFFFFFFFFF, number & 0xFFFFFFFFFF

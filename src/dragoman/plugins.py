@@ -32,7 +32,7 @@ PluginGroup: TypeAlias = Literal["dragoman.vendors", "dragoman.wires", "dragoman
 @cache
 def find_plugins(group: PluginGroup) -> dict[str, EntryPoint]:
     """Return the entry points of a group, by name; the first package wins."""
-    from importlib.metadata import entry_points  # a slow import that only this needs
+    from importlib.metadata import entry_points  # a slow import, needed only here
 
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):

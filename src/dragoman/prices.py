@@ -1,4 +1,4 @@
-"""What a call cost: token counts times a dated price row, in exact decimals.
+"""Costs of calls: token counts times a dated price row, in exact decimals.
 
 ``bill = cost(reply)``, or ``cost(usage, "anthropic:claude-opus-4-8")``; then ``bill.total``, ``bill.parts`` and
 ``bill.pricing_version``, or ``bill.reason`` if the price is not known.
@@ -54,7 +54,7 @@ _FINEST = -18
 _ZERO = Decimal(0)
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
 
-# A part of the bill, the rate it is billed at, and the rate that stands in when a row has none.
+# A part of the bill, its rate, and the rate that is used if a row lacks it.
 _PARTS = (
     ("input", "input", "input"),
     ("cached_input", "cache_read", "input"),
@@ -98,11 +98,11 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     @property
     def is_loose(self) -> bool:
-        """Is there a clause that is not an exact name?"""
+        """Whether there is a clause other than an exact name."""
         return bool(self.starts_with or self.contains or self.regex)
 
     def covers(self, name: str) -> bool:
-        """Is the row for the model of this name?"""
+        """Return whether the row covers the model of this name."""
         name = name.lower()
         return (
             name in self.equals
@@ -113,9 +113,9 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Other rates for the whole call once its input has more than ``above`` tokens.
+    """Other rates for a call whose input has more than ``above`` tokens.
 
-    A rate the tier leaves out is the row's own.
+    A rate that the tier omits is that of the row.
     """
 
     above: int
@@ -136,10 +136,11 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     ``valid_from`` is the first day, ``valid_until`` the first day
     no longer covered; ``hours`` is a span of the day, from and until. Days and hours are UTC.
-    ``free`` must be said: a row of zeros without it is refused, since zero often stands for "not
-    known". ``unpriced`` says why a model has no price here. ``ignored`` names what the provider
-    also bills and ``Usage`` does not count; ``disputed`` what another source says. ``search`` is the rate of a
-    reranker that bills searches and not tokens, in US dollars per thousand search units.
+    ``free`` must be explicit: a row of zeros without it is rejected, since zero often means "not
+    known". ``unpriced`` is the reason why a model has no price here. ``ignored`` names what the
+    provider also bills and ``Usage`` does not count; ``disputed`` the different price of another
+    source. ``search`` is the rate of a reranker that bills searches and not tokens, in US dollars
+    per thousand search units.
     """
 
     provider: str
@@ -173,7 +174,7 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         _check_times(self)
 
     def rate(self, name: str, input_tokens: int) -> Decimal | None:
-        """The rate called ``name`` for a call with so many input tokens, or ``None`` if there is none."""
+        """Return the rate ``name`` for a call with this number of input tokens, or ``None`` if there is none."""
         own: Decimal | None = getattr(self, name)
         for tier in reversed(self.tiers):
             if input_tokens > tier.above:
@@ -182,13 +183,13 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         return own
 
     def holds_on(self, day: date) -> bool:
-        """Is the row valid on this day?"""
+        """Return whether the row is valid on this day."""
         return (self.valid_from is None or self.valid_from <= day) and (
             self.valid_until is None or day < self.valid_until
         )
 
     def holds_at(self, clock: time) -> bool:
-        """Is the row valid at this time of day?"""
+        """Return whether the row is valid at this time of day."""
         if self.hours is None:
             return True
         start, end = self.hours
@@ -209,18 +210,18 @@ def _check_rate(name: str, rate: Any) -> None:
         raise ValueError(f"{name}: must be a finite number of at least 0, not {rate}")
     exponent = rate.as_tuple().exponent
     if rate > _DEAREST or not isinstance(exponent, int) or exponent < _FINEST:
-        raise ValueError(f"{name}: {rate} is no price per million tokens")
+        raise ValueError(f"{name}: {rate} is outside the range of a price per million tokens")
 
 
 def _check_meaning(row: PriceRow) -> None:
-    """A row is priced, free or unpriced, and says which."""
+    """Check that a row is exactly one of priced, free and unpriced."""
     given = [name for name in _RATES if getattr(row, name) is not None]
     if row.unpriced:
         if given or row.tiers or row.free or row.search is not None:
             raise ValueError(f"unpriced: the row also has {given[0] if given else 'free or tiers'}")
         return
     if row.search is not None and not given:
-        return  # a reranker that bills searches alone
+        return  # a reranker that bills only searches
     for name in ("input", "output"):
         if name not in given:
             raise ValueError(f"{name}: is missing")
@@ -245,9 +246,9 @@ def _check_times(row: PriceRow) -> None:
 
 
 class Cost(Struct, frozen=True, tag="cost"):
-    """What a call cost. ``parts`` holds input, cached_input, cache_write, output and reasoning.
+    """The cost of a call. ``parts`` holds input, cached_input, cache_write, output and reasoning.
 
-    The parts do not overlap and add up to ``total`` exactly. ``notes`` says what had to be assumed.
+    The parts do not overlap and add up to ``total`` exactly. ``notes`` lists the assumptions.
     """
 
     total: Decimal
@@ -257,29 +258,30 @@ class Cost(Struct, frozen=True, tag="cost"):
     currency: str = "USD"
     notes: tuple[str, ...] = ()
 
-    def __bool__(self) -> Literal[True]:  # also when it is nothing; and type checkers can tell the two apart
+    # true even if the cost is zero; and type checkers can distinguish the two
+    def __bool__(self) -> Literal[True]:
         return True
 
 
 class Unpriced(Struct, frozen=True, tag="unpriced"):
-    """The price is not known, and why. False in a condition; it is never a zero.
+    """An unknown price, with the reason. It is false in a condition, and never a zero.
 
-    What a ``Cost`` would tell is ``None``, so that ``cost(...).total`` can be asked without looking first.
+    The fields of a ``Cost`` are ``None``, so that ``cost(...).total`` can be read without a check.
     """
 
     reason: str
 
     @property
     def total(self) -> None:
-        """Not known."""
+        """Always ``None``: not known."""
 
     @property
     def parts(self) -> None:
-        """Not known."""
+        """Always ``None``: not known."""
 
     @property
     def pricing_version(self) -> None:
-        """No table has it."""
+        """Always ``None``: no table has the price."""
 
     def __bool__(self) -> Literal[False]:
         return False
@@ -291,9 +293,9 @@ _Names: TypeAlias = tuple[dict[str, list[int]], list[int]]
 
 
 class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """Price rows in order: the first that fits the provider, the name, the day and the hour holds.
+    """Price rows in order: the first that matches provider, name, day and hour applies.
 
-    ``fallback`` names providers that resell another's models at the maker's price.
+    ``fallback`` maps providers that resell models at the original price to the original provider.
     """
 
     rows: tuple[PriceRow, ...]
@@ -309,12 +311,12 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @classmethod
     def bundled(cls) -> PriceTable:
-        """The table that comes with the package, read once."""
+        """Return the table that is bundled with the package, read once."""
         return _read_bundled()
 
     @classmethod
     def load(cls, path: str | Path) -> PriceTable:
-        """Read rows of your own from a JSON or YAML file; put them over others with ``with_overrides``."""
+        """Read your own rows from a JSON or YAML file; combine them with others by ``with_overrides``."""
         path = Path(path)
         if path.suffix.lower() != ".json":
             return _read_yaml(path)
@@ -327,7 +329,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @classmethod
     def default(cls) -> PriceTable:
-        """The bundled table, with the rows of the file that ``DRAGOMAN_PRICES`` names before its own."""
+        """Return the bundled table, preceded by the rows of the file in ``DRAGOMAN_PRICES``."""
         path = os.environ.get("DRAGOMAN_PRICES")
         if not path:
             return cls.bundled()
@@ -338,16 +340,17 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         return _read_over_bundled(path, changed)
 
     def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
-        """A table in which ``rows`` go before these; its version says that it is not the plain one."""
+        """Return a table in which ``rows`` come first; its version shows the change."""
         rows = tuple(rows)
         return replace(self, rows=rows + self.rows, version=f"{self.version}+{_digest(rows)}")
 
     def find(self, model: str, at: date | datetime | None = None) -> PriceRow | Unpriced:
-        """The row for ``"provider:name"`` at a day or moment (now, if not given), or why there is none.
+        """Return the row for ``"provider:name"`` at a day or moment (default: now), or the reason if there is none.
 
         A datetime without a zone is taken as UTC.
         """
-        provider, colon, name = model.lower().partition(":")  # the first colon: names may hold more
+        # split at the first colon: names may contain colons
+        provider, colon, name = model.lower().partition(":")
         if not (colon and provider and name):
             return Unpriced(f"not a model of the form provider:name: {model!r}")
         day, clock = _moment(at)
@@ -367,7 +370,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
             exact, loose = self._names.get(provider, ({}, []))
             hits = {*exact.get(name, ()), *[place for place in loose if self.rows[place].match.covers(name)]}
             found = tuple([self.rows[place] for place in sorted(hits)])
-            if len(self._found) < 1000:  # names come from callers, so their number has no bound
+            if len(self._found) < 1000:  # bounded: names come from callers
                 self._found[provider, name] = found
         return found
 
@@ -377,7 +380,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def _names(self) -> dict[str, _Names]:
-        """For each provider: the rows of every exact name, and the rows that must be tried."""
+        """An index per provider: the rows of every exact name, and the rows with patterns."""
         names: dict[str, _Names] = {}
         for place, row in enumerate(self.rows):
             exact, loose = names.setdefault(row.provider, ({}, []))
@@ -389,7 +392,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
 
 def _moment(at: date | datetime | None) -> tuple[date, time | None]:
-    """The day and the time of day in UTC; a bare day has no time."""
+    """Return the day and the time of day in UTC; a date has no time."""
     if at is None:
         at = datetime.now(UTC)
     if isinstance(at, datetime):
@@ -409,19 +412,20 @@ def _digest(rows: Iterable[PriceRow]) -> str:
 
 @cache
 def _read_bundled() -> PriceTable:
-    from importlib.resources import files  # a slow import that only this needs
+    from importlib.resources import files  # a slow import, needed only here
 
     return msgspec.json.decode((files("dragoman") / "catalog" / "prices.json").read_bytes(), type=PriceTable)
 
 
 @lru_cache(maxsize=4)
 def _read_over_bundled(path: str, changed: int) -> PriceTable:
-    """Read a file over the bundled table; ``changed`` is its time, so that a new version is read again."""
+    """Read a file and put it before the bundled table; ``changed`` is its modification time, part of the cache key."""
     return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
 
 
 def _read_json(text: str) -> Any:
-    # NaN and Infinity become decimals here, so that the row's own check refuses them by field name.
+    # NaN and Infinity become decimals, so that the check of the row rejects them and names the
+    # field.
     return json.loads(text, parse_float=Decimal, parse_constant=Decimal, object_pairs_hook=_unique)
 
 
@@ -443,7 +447,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _locate(error: ValueError) -> str:
-    """Put the path that msgspec hangs on the end in front, without its signs."""
+    """Move the path at the end of a msgspec message to the front."""
     text, _, place = str(error).partition(" - at `$")
     place = place.strip("`.")
     return f"{place}: {text}" if place else text
@@ -471,9 +475,9 @@ def cost(
     *,
     table: PriceTable | None = None,
 ) -> Cost | Unpriced:
-    """Price a call: its usage, its model as ``"provider:name"``, and when it was made (now, if not given).
+    """Price a call by its usage, its model as ``"provider:name"``, and its time (default: now).
 
-    ``cost(reply)`` prices a reply by what the provider that answered is sold as (``Provider.priced_as``).
+    ``cost(reply)`` uses the price of the provider that answered (``Provider.priced_as``).
     ``table`` is ``PriceTable.default()`` unless you give your own.
     """
     if not isinstance(usage, Usage):
@@ -490,19 +494,19 @@ def cost(
 def _cost_of(reply: Billed, at: date | datetime | None, table: PriceTable | None) -> Cost | Unpriced:
     if reply.sale is not None and reply.sale.find is not None:
         sold: PricedAs = reply.sale.find()
-    else:  # a reply that was read from a file, or made by hand
+    else:  # a reply that was read from a file or built by hand
         sold = PricedAs(f"{reply.provider or ''}:{reply.model or ''}")
     return (sold if table is None else replace(sold, table=table)).cost(reply.usage, at)
 
 
 def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
-    if row.free:  # nothing times any count is nothing, reported or not
+    if row.free:  # a rate of zero needs no count
         return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
     parts: dict[str, Decimal] = {}
     notes: list[str] = []
     if row.input is not None:
         if usage.output_tokens is None and not row.output:
-            usage = replace(usage, output_tokens=0)  # an embedding model: nothing is written, so nothing is counted
+            usage = replace(usage, output_tokens=0)  # an embedding model has no output tokens
         counts = _split(usage)
         if isinstance(counts, Unpriced):
             return counts
@@ -519,7 +523,7 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
-    """Part the inclusive counts, so that every token is in one part only."""
+    """Split the inclusive counts, so that every token is in exactly one part."""
     for name in ("input_tokens", "output_tokens"):
         if getattr(usage, name) is None:
             return Unpriced(f"usage not reported: {name}")
@@ -550,7 +554,7 @@ def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dic
         rate = row.rate(name, input_tokens)
         if rate is None:
             rate = row.rate(stand_in, input_tokens) or _ZERO
-            # Reasoning is output everywhere; only a missing cache rate is worth a word.
+            # Reasoning is billed as output by every provider; only a missing cache rate is noted.
             if counts[part] and stand_in == "input":
                 notes.append(f"no {name} rate: {part} is billed at the input rate")
         parts[part] = EXACT.scaleb(EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
@@ -558,7 +562,7 @@ def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dic
 
 
 def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
-    """What the reader of this bill should know."""
+    """Return the notes of a bill."""
     if usage.estimated:
         yield "the token counts are estimates"
     counted = (usage.input_tokens or 0) + (usage.output_tokens or 0)
@@ -577,14 +581,14 @@ def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
         yield f"sources disagree: {row.disputed}"
 
 
-# --- what a provider's calls are sold as ------------------------------------------------------------
+# --- the price of a provider ------------------------------------------------------------
 
 
 class PricedAs(Struct, frozen=True, omit_defaults=True):
-    """What the calls of a provider are sold as: a model of a price table, or a row of its own.
+    """The price of the calls of a provider: a model of a price table, or a separate row.
 
     ``model`` is ``"vendor:name"``; models that run on your own machine are ``"local:name"`` and free.
-    ``row`` prices the calls by itself. ``table`` is where the model is looked up, ``PriceTable.default()``
+    ``row`` replaces the table. ``table`` is where the model is looked up, ``PriceTable.default()``
     if not given; ``unknown`` is the reason to report if it is not there.
     """
 
@@ -595,7 +599,7 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, given: PricedAs | PriceRow | str, model: str) -> PricedAs:
-        """Read what a caller gives for a model: ``"free"``, a vendor, ``"vendor:name"``, or a row."""
+        """Read the price setting of a caller: ``"free"``, a vendor, ``"vendor:name"``, or a row."""
         if isinstance(given, PricedAs):
             return given
         if isinstance(given, PriceRow):
@@ -620,7 +624,7 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
 
 
 def find_seller(base_url: str, model: str) -> PricedAs:
-    """Return what a model at an address is sold as: by the vendor of the catalogue that has this host.
+    """Return the price of a model at an address, by the vendor of the catalogue that has this host.
 
     Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls have no
     price unless a table has rows of this host, or the caller gives ``priced_as``.
@@ -650,7 +654,7 @@ class _Listed(Struct):
 
 @cache
 def _read_hosts() -> dict[str, str]:
-    """The host of every vendor of the catalogue that is not on the user's own machine."""
+    """Return the vendor of each host in the catalogue, without local servers."""
     from importlib.resources import files
 
     data = (files("dragoman") / "catalog" / "compiled.json").read_bytes()
@@ -663,7 +667,7 @@ def _read_hosts() -> dict[str, str]:
 
 
 class PricedUse(Struct, frozen=True):
-    """A call as a log keeps it: what it used, of which model, when, and what it was said to cost."""
+    """A call in a log: its usage, model, time, and recorded cost."""
 
     usage: Usage
     model: str
@@ -672,7 +676,7 @@ class PricedUse(Struct, frozen=True):
 
 
 class Repriced(Struct, frozen=True):
-    """A call under another table. ``difference`` is new minus old, ``None`` when either is unknown."""
+    """A call priced by another table. ``difference`` is new minus old, ``None`` when either is unknown."""
 
     use: PricedUse
     old: Decimal | None
@@ -684,10 +688,10 @@ def reprice(
     records: Iterable[PricedUse | tuple[Usage, str, date | datetime | None, Cost | Unpriced | Decimal | None]],
     table: PriceTable | None = None,
 ) -> Iterator[Repriced]:
-    """Price stored calls again, each with the rows of ``table`` that hold on its own day."""
+    """Price stored calls again, each with the rows of ``table`` that apply on its day."""
     for record in records:
         use = record if isinstance(record, PricedUse) else PricedUse(*record)
-        # Without a time the price of today would be a guess, so this differs from ``cost``.
+        # Unlike in ``cost``, a call without a time has no price: that of today would be a guess.
         new = Unpriced("the record has no time") if use.at is None else cost(use.usage, use.model, use.at, table=table)
         old = None if isinstance(use.old, Unpriced) else use.old
         if isinstance(old, Cost):

@@ -1,7 +1,8 @@
 """Translate a portable amount of reasoning into the fields of a model family.
 
-``config.reasoning`` is an effort or a budget in tokens. Model families take one of the two, a switch, or nothing;
-which, and under which field names, is data: ``catalog/reasoning.json``, or the quirk ``reasoning`` of an endpoint.
+``config.reasoning`` is an effort or a budget in tokens. Model families accept one of the two, a
+switch, or nothing; the kind and the field names are data: ``catalog/reasoning.json``, or the quirk
+``reasoning`` of an endpoint.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ _WHERE = "config.reasoning"
 
 
 class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a model family takes an amount of reasoning. Field names are dotted paths into the body.
+    """How a model family accepts an amount of reasoning. Field names are dotted paths into the body.
 
     A style without ``effort`` and ``budget`` is a switch: ``with_effort`` turns reasoning on and ``off`` turns it off.
     """
 
     effort: str | None = None
-    """The field that takes an effort."""
+    """The field for an effort."""
 
     efforts: tuple[str, ...] = _PORTABLE
-    """The efforts that it takes."""
+    """The efforts that it accepts."""
 
     words: dict[str, str] = field(default_factory=dict)
-    """The model's own word for an effort, where it differs."""
+    """The name of an effort for the model, if it differs."""
 
     budget: str | None = None
-    """The field that takes a number of tokens."""
+    """The field for a number of tokens."""
 
     least: int = 1
     most: int | None = None
     """The bounds of the number of tokens."""
 
     with_effort: dict[str, Any] = field(default_factory=dict)
-    """Fields that go with an effort, or that turn a switch on."""
+    """Fields that are sent with an effort, or that turn a switch on."""
 
     with_budget: dict[str, Any] = field(default_factory=dict)
-    """Fields that go with a number of tokens."""
+    """Fields that are sent with a number of tokens."""
 
     off: dict[str, Any] | None = None
     """Fields that turn reasoning off; ``None`` for a model that always reasons."""
@@ -64,7 +65,7 @@ NOT_REASONING = ReasoningStyle(reasons=False, off={})
 
 
 class _Family(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the data: the style of the models of a wire, and of a vendor where hosts differ."""
+    """One row of the data: the style of models on a wire, and at a vendor if hosts differ."""
 
     wire: str
     style: ReasoningStyle
@@ -81,16 +82,16 @@ class _Catalogue(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _read_catalogue() -> _Catalogue:
-    """Return the data; read when the first call asks for reasoning."""
+    """Return the data, read on first use."""
     data = files("dragoman").joinpath("catalog", "reasoning.json").read_bytes()
     return msgspec.json.decode(data, type=_Catalogue)
 
 
 @lru_cache(maxsize=256)
 def find_style(wire: str, vendor: str | None, model: str) -> ReasoningStyle | None:
-    """Return how a model takes reasoning; ``None`` where no row of the data is about it.
+    """Return how a model accepts reasoning; ``None`` if no row matches it.
 
-    The first row that matches counts. A row for a vendor holds at that vendor alone.
+    The first matching row applies. A row with a vendor applies only at that vendor.
     """
     name = model.lower()
     for family in _read_catalogue().families:
@@ -102,9 +103,9 @@ def find_style(wire: str, vendor: str | None, model: str) -> ReasoningStyle | No
 def translate_reasoning(
     reasoning: str | int, style: ReasoningStyle, room: int | None = None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the fields for an amount of reasoning, and what is approximate about them, if anything.
+    """Return the fields for an amount of reasoning, and the approximation to report, if any.
 
-    ``room`` is the number of tokens of the whole reply, on a wire where a budget must be smaller than that.
+    ``room`` is the token limit of the reply, on a wire where a budget must be smaller than that.
     """
     amount = "off" if reasoning in ("none", 0) and reasoning is not False else reasoning
     if isinstance(amount, bool) or (isinstance(amount, str) and amount not in EFFORTS):
@@ -183,7 +184,7 @@ def _bound(tokens: int, style: ReasoningStyle) -> int:
 
 
 def _nearest_effort(tokens: int, style: ReasoningStyle) -> str:
-    """Return the effort whose usual budget is nearest, as a ratio."""
+    """Return the effort whose usual budget has the smallest ratio to a budget."""
     budgets = _read_catalogue().budgets
     known = [effort for effort in style.efforts if effort in budgets] or list(style.efforts)
     return min(known, key=lambda effort: abs(math.log(tokens / budgets.get(effort, tokens))))
@@ -195,7 +196,7 @@ def _write_effort(effort: str, style: ReasoningStyle) -> dict[str, Any]:
 
 
 def _nest(paths: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted paths as objects inside each other: ``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    """Return dotted paths as nested objects: ``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
     fields: dict[str, Any] = {}
     for path, value in paths.items():
         *outer, name = path.split(".")

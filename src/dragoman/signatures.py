@@ -1,7 +1,7 @@
 """Types and functions as JSON Schemas: type hints, constraints, defaults and docstrings.
 
-Pydantic is not a dependency: its models, and the constraints of its ``Field``, are recognised by their shape, and
-described by Pydantic itself, which the caller has imported.
+Pydantic is not a dependency: its models, and the constraints of its ``Field``, are recognised by
+their attributes, and described by Pydantic, which the caller has imported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def describe_function(function: Callable[..., Any], name: str | None = None) -> 
 
 
 def field_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters whose default is a Pydantic ``Field(...)``, which Python would pass as it is."""
+    """Return the parameters whose default is a Pydantic ``Field(...)``, which Python would pass unchanged."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if _is_field(each.default)}
 
@@ -72,7 +72,7 @@ def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, .
 
 
 def _describe_hint(hint: Any) -> Any:
-    """Return a hint that msgspec can describe: texts as ``Meta``, and Pydantic's constraints as a foreign type."""
+    """Return a hint that msgspec can describe: strings as ``Meta``, and constraints of Pydantic as a foreign type."""
     base, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if _has_constraints(hint):
         adapter = sys.modules["pydantic"].TypeAdapter(hint)
@@ -97,7 +97,7 @@ def mentions_pydantic(kind: Any) -> bool:
 
 
 def _has_constraints(hint: Any) -> bool:
-    """Return whether a hint has notes of Pydantic's in it, and Pydantic is there to read them."""
+    """Return whether a hint has annotations of Pydantic, and Pydantic is imported."""
     if "pydantic" not in sys.modules:
         return False
     return any(_is_note(part) or _has_constraints(part) for part in get_args(hint))
@@ -112,7 +112,7 @@ def _is_field(default: Any) -> bool:
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is called by a ``functools.partial``, or by an object with ``__call__``: where the type hints are."""
+    """Return the function with the type hints: that of a ``functools.partial``, or ``__call__`` of an object."""
     while isinstance(function, partial):
         function = function.func
     is_plain = inspect.isroutine(function) or inspect.isclass(function)
@@ -126,12 +126,14 @@ def _as_field(default: Any) -> Any:
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a type, with the type itself at the root rather than behind a ``$ref``."""
-    if hasattr(kind, "model_json_schema"):  # Pydantic, by its shape: it is no dependency of ours
+    """Return the JSON Schema of a type, with the type at the root rather than in a ``$ref``."""
+    # recognised by its method, because Pydantic is not a dependency
+    if hasattr(kind, "model_json_schema"):
         return _unwrapped(dict(kind.model_json_schema()))
     foreign = _Foreign({})
     schema = msgspec.json.schema(kind, schema_hook=foreign)
-    if not foreign.found.keys().isdisjoint(schema.get("$defs", {})):  # one name, two types: theirs give way
+    # a name clash: definitions of Pydantic are renamed
+    if not foreign.found.keys().isdisjoint(schema.get("$defs", {})):
         foreign = _Foreign(schema["$defs"])
         schema = msgspec.json.schema(kind, schema_hook=foreign)
     if foreign.found:
@@ -140,7 +142,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 class _Foreign:
-    """Describes the Pydantic models that msgspec meets inside a type, and gathers their definitions for the root."""
+    """Describe the Pydantic models inside a type for msgspec, and collect their definitions for the root."""
 
     def __init__(self, taken: dict[str, Any]) -> None:
         self._taken = taken
@@ -148,13 +150,13 @@ class _Foreign:
 
     def __call__(self, kind: Any) -> dict[str, Any]:
         if not hasattr(kind, "model_json_schema"):
-            raise NotImplementedError  # msgspec's own complaint names the type
+            raise NotImplementedError  # the error of msgspec names the type
         schema, definitions = self._describe(kind)
         self.found.update(definitions)
         return schema
 
     def _describe(self, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A model's schema and its definitions, under names that mean nothing else yet."""
+        """Return the schema of a model and its definitions, under unused names."""
         prefix, count = "", 1
         while True:
             schema = dict(kind.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))

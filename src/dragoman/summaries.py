@@ -7,9 +7,9 @@ from typing import Any
 
 __all__ = ["summarise_block"]
 
-_LENGTH = 200  # characters of each value
+_LENGTH = 200  # longest value, in characters
 _VALUES = 5
-# Fields of server-side tools on the wires that have them: searches, code, files, pages, and what went wrong.
+# Fields of server-side tools on all wires: searches, code, files, pages, and errors.
 _TELLING = (
     "name", "query", "queries", "code", "command", "output", "stdout", "stderr", "outcome", "url", "uri", "title",
     "error_code", "mimeType", "status", "retrievedUrl", "urlRetrievalStatus", "text",
@@ -17,7 +17,7 @@ _TELLING = (
 
 
 def summarise_block(data: Any) -> str:
-    """Return the kind of a block and its telling values, each cut short."""
+    """Return the kind of a block and its informative values, each truncated."""
     if not isinstance(data, dict):
         return _cut(str(data))
     kind = data.get("type")

@@ -1,4 +1,4 @@
-"""The same surface without an event loop: one portal thread runs the asynchronous code.
+"""The synchronous API: one portal thread runs the asynchronous code in an event loop.
 
 ::
 
@@ -45,14 +45,14 @@ P = ParamSpec("P")
 
 
 class _Portal:
-    """One daemon thread with one event loop, made when first needed."""
+    """One daemon thread with one event loop, started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the portal and wait; an interrupt of ours cancels it."""
+        """Run a coroutine in the portal and wait; an interrupt of the calling thread cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._open())
         try:
             return future.result()

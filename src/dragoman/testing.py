@@ -1,6 +1,6 @@
 """For pytest: cassettes, simulated models, and a guard that keeps tests off the network.
 
-``dragoman_cassette`` records a test's calls once and plays them ever after.
+``dragoman_cassette`` records the calls of a test once and plays them back afterwards.
 
 ::
 
@@ -8,8 +8,8 @@
         async with dragoman_cassette(connect("llama3", base_url="http://127.0.0.1:8080/v1")) as model:
             assert "Rhine" in (await model.complete("Name a river.")).text
 
-The cassette is ``cassettes/<module>/<test>.jsonl`` beside the test. ``--dragoman-cassettes=record`` makes
-new takes, ``replay`` never asks anybody (for machines that must not), ``off`` neither records nor plays.
+The cassette is ``cassettes/<module>/<test>.jsonl`` next to the test. ``--dragoman-cassettes=record``
+records again, ``replay`` never uses the network (for CI), ``off`` neither records nor plays.
 
 ``dragoman_sim`` gives a simulated model, as a provider and on a port::
 
@@ -53,7 +53,7 @@ _UNSAFE = re.compile(r"[^\w.\-\[\]=,+]+")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that says whether cassettes are recorded or played."""
+    """Add the option that selects whether cassettes are recorded or played."""
     parser.getgroup("dragoman").addoption(
         "--dragoman-cassettes",
         choices=MODES,
@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def dragoman_cassette(request: pytest.FixtureRequest) -> Callable[..., Record]:
-    """Wrap a provider so that this test's calls are on a cassette; a second one needs a ``name``."""
+    """Wrap a provider so that a cassette records the calls of this test; a second one needs a ``name``."""
     mode: Any = request.config.getoption("--dragoman-cassettes")
     taken: set[str] = set()
 
@@ -78,7 +78,7 @@ def dragoman_cassette(request: pytest.FixtureRequest) -> Callable[..., Record]:
 
 
 def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
-    """Where the cassette of a test lies. Names that no file can have are made safe, and stay apart."""
+    """Return the path of the cassette of a test. Invalid file names are escaped without collisions."""
     wanted = f"{test}.{name}" if name else test
     safe = _UNSAFE.sub("-", wanted)[:150]
     if safe != wanted:
@@ -88,7 +88,7 @@ def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
 
 @pytest.fixture
 def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
-    """Simulate models: call it with what ``dragoman.sim.serve`` takes. The port opens when its URL is asked for."""
+    """Simulate models: call it with the arguments of ``dragoman.sim.serve``. The port opens when its URL is read."""
     made: list[SimServer] = []
 
     def simulate(*script: Any, **settings: Any) -> SimServer:
@@ -104,14 +104,14 @@ def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
 
 
 class NetworkForbiddenError(AssertionError):
-    """Something wanted to leave this machine; the message holds the address."""
+    """A connection to another machine was attempted; the message has the address."""
 
 
 @contextlib.contextmanager
 def forbid_network(*allowed: str) -> Iterator[None]:
-    """While this lasts, a connection or a name look-up beyond this machine raises, in every thread.
+    """Raise for every connection or name lookup beyond this machine, in every thread, within the context.
 
-    ``allowed`` are hosts that may be reached all the same, as they are written in the address.
+    ``allowed`` are hosts that may be reached, as written in the address.
     """
     _watch()
     _guards.append(frozenset(allowed))
@@ -124,7 +124,7 @@ def forbid_network(*allowed: str) -> Iterator[None]:
 
 @pytest.fixture
 def dragoman_no_network() -> Iterator[None]:
-    """Keep this test off the network."""
+    """Forbid network access in a test."""
     with forbid_network():
         yield
 
@@ -134,7 +134,7 @@ _watching = False
 
 
 def _watch() -> None:
-    """Look at every socket from now on: an audit hook cannot be taken back, only told to do nothing."""
+    """Install the audit hook that checks every socket; a hook cannot be removed, only disabled."""
     global _watching
     if not _watching:
         _watching = True
@@ -144,7 +144,7 @@ def _watch() -> None:
 
 
 def _watch_loop(loop: Any) -> None:
-    """Uvloop connects below Python, where no audit event is raised: its own methods are watched."""
+    """Wrap the methods of uvloop, which connects without an audit event."""
     connect, send = loop.create_connection, loop.create_datagram_endpoint
     if hasattr(connect, "__wrapped__"):
         return
@@ -177,7 +177,7 @@ def _look(event: str, args: tuple[Any, ...]) -> None:
 
 def _refuse_host(address: Any) -> None:
     if not isinstance(address, tuple) or not address:
-        return  # a path in the file system, or a socket that is connected already
+        return  # a Unix socket path, or a socket that is connected already
     host = address[0].decode("idna") if isinstance(address[0], bytes) else address[0]
     if _is_here(host) or all(host in guard for guard in _guards):
         return

@@ -1,10 +1,10 @@
-"""How long a request is, in tokens, before anyone is asked. Never touches the network.
+"""Token counting: estimate the length of a request before it is sent, without a network.
 
-``estimate_request`` and ``estimate_text`` work from coefficients: a text is cut into words, numbers,
-punctuation and stretches of other scripts, and each kind of piece costs what it cost on average in
-texts that were counted exactly. The *family* names the vocabulary the coefficients stand for; the
-catalogue knows the family of a model. ``exact_text`` counts with a real vocabulary, if the extra
-``dragoman[tokens]`` is installed. How far off the estimates were is in ``docs/concepts/tokens.md``.
+``estimate_request`` and ``estimate_text`` work from coefficients: a text is split into words, numbers,
+punctuation and runs of other scripts, and each kind of piece has an average number of tokens, measured on
+texts that were counted exactly. The *family* is the vocabulary of the coefficients; the catalogue has the
+family of each model. ``exact_text`` counts with a real vocabulary, if the extra ``dragoman[tokens]`` is
+installed. The measured errors of the estimates are in ``docs/concepts/tokens.md``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 
 
 class Estimate(Struct, frozen=True):
-    """How many tokens, how that was found, and how far off it may be.
+    """A number of tokens, the method of counting, and the expected error.
 
     ``method`` is ``heuristic``, or ``exact:<vocabulary>`` where text was counted with a vocabulary;
     ``calibrated`` is appended by ``Calibration``. ``error_band`` is a fraction: nine in ten held-out
@@ -71,11 +71,11 @@ class Estimate(Struct, frozen=True):
 
 
 # --- characters -------------------------------------------------------------------------------------
-# Every character is replaced by a sign for its class: letters of other scripts all look alike then, and so do digits.
-# What stands between two words is remembered in this form from call to call; the words themselves never are.
+# Every character is replaced by the sign of its class: all letters of another script have one sign, and so do
+# digits. Text between two words is cached in this form across calls; the words themselves never are.
 
-# The first character of each block, and what the characters from there on are. "" is left out: a carriage return goes
-# with the newline after it.
+# The first character of each block, and the class of the characters from there on. "" means ignored: a carriage
+# return counts with the newline after it.
 _BLOCKS = (
     (0x00, "control"), (0x0D, ""), (0x0E, "control"), (0xA0, "space"), (0xA1, "quote"), (0xAA, "latin1"),
     (0xAB, "quote"), (0xB5, "latin1"), (0xB6, "quote"), (0xBA, "latin1"), (0xBB, "quote"), (0xC0, "latin1"),
@@ -95,7 +95,8 @@ _BLOCKS = (
 _EASTERN = ("devanagari", "indic", "hangul", "letter", "han", "kana", "thai")
 _SCRIPTS = ("cyrillic", "greek", "caucasian", "hebrew", "arabic", *_EASTERN)
 _SIGNS = ("emoji", "joiner", "wide", "symbol", "quote", "combining", "space", "control", "private")
-_RARER = ("cyrillic2", "arabic2", "han2")  # letters that vocabularies know less well than the rest of their script
+# letters that are rarer in vocabularies than the rest of their script
+_RARER = ("cyrillic2", "arabic2", "han2")
 _LATIN = ("latin1", "latin2", "latin3")
 _CODES = {name: chr(0xE000 + at) for at, name in enumerate(_SCRIPTS + _SIGNS + _RARER + _LATIN)} | {"": ""}
 _NAMES = {code: name.rstrip("2") for name, code in _CODES.items()}
@@ -103,11 +104,11 @@ _STARTS = [start for start, _ in _BLOCKS]
 
 
 class _Classes(dict[int, str]):
-    """Code point -> class, found when first asked for."""
+    """Code point -> class, computed on first use."""
 
     def __missing__(self, point: int) -> str:
         code = _CODES[_BLOCKS[bisect_right(_STARTS, point) - 1][1]]
-        if point < 0x10000:  # all of Unicode, remembered, would be a hundred megabytes
+        if point < 0x10000:  # bounded: a cache of all of Unicode would take a hundred megabytes
             self[point] = code
         return code
 
@@ -115,14 +116,14 @@ class _Classes(dict[int, str]):
 def _classes(common_han: str) -> _Classes:
     table = _Classes({point: chr(point) for point in (9, 10, *range(0x20, 0x7F))})
     table |= dict.fromkeys(range(ord("0"), ord("9") + 1), "0")
-    table |= dict.fromkeys(range(ord("А"), ord("я") + 1), _CODES["cyrillic"])  # the Russian ones
-    table |= dict.fromkeys(map(ord, "پچژگکی"), _CODES["arabic2"])  # Persian
+    table |= dict.fromkeys(range(ord("А"), ord("я") + 1), _CODES["cyrillic"])  # Russian letters
+    table |= dict.fromkeys(map(ord, "پچژگکی"), _CODES["arabic2"])  # Persian letters
     table |= dict.fromkeys(map(ord, common_han), _CODES["han"])
     return table
 
 
 # --- pieces -----------------------------------------------------------------------------------------
-# Cut roughly as the vocabularies' own splitters cut. No quantifier is inside another, so time is linear.
+# Split roughly like the splitters of the vocabularies. No quantifier is nested, so time is linear.
 
 _ACCENTED = "".join(_CODES[name] for name in _LATIN)
 _WORD = re.compile(rf" ?[A-Z]?[a-z{_ACCENTED}]+| ?[A-Z]+(?![a-z])")
@@ -130,7 +131,8 @@ _STRETCH = re.compile(rf"[^A-Za-z{_ACCENTED}]+")
 _RUNS = [f"[{code}{_CODES.get(f'{name}2', '')}]" for name, code in _CODES.items() if name in _SCRIPTS + _SIGNS]
 _PIECE = re.compile(rf"0{{1,3}}|[\t\n ]*\n|{'|'.join(f' ?{run}+' for run in _RUNS)}| ?[!-/:-@\[-`{{-~]+\n*|[\t ]+")
 
-_LEVELS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40)  # how hard a word is, in eighths of a token
+# extra tokens of a word, in eighths of a token
+_LEVELS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40)
 _HARDEST = _LEVELS[-1]
 _LEVEL = tuple(bisect_right(_LEVELS, score) for score in range(_HARDEST + 1))
 _MARKS = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -156,12 +158,12 @@ _Amounts: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def _count_features(text: str, totals: list[int]) -> None:
-    """Add what ``text`` is made of to ``totals``."""
+    """Add the features of ``text`` to ``totals``."""
     shape = text.translate(_tables()[0])
     _count_words(shape, totals)
     for stretch, times in Counter(_STRETCH.findall(shape)).items():
         if stretch != " ":  # the space before a word is part of the word
-            # Only short stretches recur; remembering a page of Chinese would help nobody.
+            # Only short runs recur, so longer ones are not cached.
             for at, amount in _measure_short(stretch) if len(stretch) <= 32 else _measure(stretch):
                 totals[at] += amount * times
 
@@ -186,7 +188,8 @@ def _count_words(shape: str, totals: list[int]) -> None:
         totals[_LEVEL[score] + (_SPACED_WORD if spaced else 0)] += times
         if length > 6:
             totals[_LONG] += times * (length - 6)
-        if length > 2 and lower[-1] in "aio":  # Italian, Finnish, Indonesian: letter by letter they look easy
+        # Italian, Finnish and Indonesian: their letters suggest fewer tokens than they have
+        if length > 2 and lower[-1] in "aio":
             totals[_OPEN] += times
         if lower != letters:
             totals[_CAPITAL + spaced] += times
@@ -201,9 +204,9 @@ def _count_accents(letters: str, times: int, totals: list[int]) -> None:
 
 
 def _measure(stretch: str) -> _Amounts:
-    """What a stretch between two words is made of."""
+    """Return the features of the text between two words."""
     amounts: Counter[str] = Counter()
-    # The last space goes with the word that follows.
+    # The last space belongs to the following word.
     *pieces, last = _PIECE.findall(stretch[:-1] if stretch[-1] == " " else stretch)
     for piece, times in Counter(pieces).items():
         _measure_piece(piece, times, amounts)
@@ -261,7 +264,7 @@ def _measure_marks(piece: str, times: int, amounts: Counter[str]) -> None:
 
 
 def _read_pairs(digits: str) -> dict[tuple[str, str], int]:
-    """Two letters next to each other, or at an end -> how much harder they make a word, in eighths of a token."""
+    """Return the extra tokens of each pair of adjacent letters, in eighths of a token."""
     symbols = " abcdefghijklmnopqrstuvwxyz"
     values = iter(digits)
     hardness = {(a, b): int(next(values), 36) for a in (*symbols, "~") for b in (*symbols, "~")}
@@ -275,14 +278,14 @@ FAMILIES = (
     "default", "claude", "claude-4.7", "o200k", "cl100k", "llama3", "qw152k", "ds129k", "tekken",
     "gemini", "glm", "km164k",
 )  # fmt: skip
-"""The families of vocabularies that ``family=`` takes; ``default`` is the middle of them."""
+"""The families of vocabularies for ``family=``; ``default`` is their middle."""
 
 
 class _Table(Struct, frozen=True):
     """The coefficients in ``tokens.json``, which ``scripts/train_tokens.py`` writes."""
 
-    common_han: str  # the Chinese characters that vocabularies know well
-    hardness: str  # of each pair of letters, a digit to base 36
+    common_han: str  # Chinese characters that are common in vocabularies
+    hardness: str  # one base-36 digit for each pair of letters
     costs: dict[str, list[int]]  # by family: hundredths of a token for each of _FEATURES, in that order
     bands: dict[str, float]  # by family: the relative error on long texts
 
@@ -294,7 +297,7 @@ def _table() -> _Table:
 
 @cache
 def _tables() -> tuple[_Classes, dict[tuple[str, str], int]]:
-    """Return the classes of characters and the hardness of pairs of letters."""
+    """Return the classes of characters and the extra tokens of pairs of letters."""
     return _classes(_table().common_han), _read_pairs(_table().hardness)
 
 
@@ -313,7 +316,7 @@ def _known(family: str) -> str:
 
 
 def estimate_text(text: str, family: str = "default", *, vocabulary: str | None = None) -> Estimate:
-    """How many tokens a text is; with ``vocabulary``, counted exactly (needs ``dragoman[tokens]``)."""
+    """Estimate the tokens of a text; with ``vocabulary``, count them exactly (needs ``dragoman[tokens]``)."""
     tokens = _count([text], _known(family), vocabulary)
     method = f"exact:{vocabulary}" if vocabulary else "heuristic"
     return Estimate(round(tokens), method, family, 0.0 if vocabulary else _band(tokens, family))
@@ -329,16 +332,16 @@ def _count(texts: Iterable[str], family: str, vocabulary: str | None) -> float:
 
 
 def _band(tokens: float, family: str) -> float:
-    """Short texts are harder: chance has not evened out yet."""
+    """Return the error band of a text; it is wider for short texts, whose errors do not average out."""
     return round(math.hypot(_table().bands[family], 0.8 / math.sqrt(max(tokens, 1))), 3)
 
 
 def exact_text(text: str, vocabulary: str) -> int:
-    """Count the tokens of a text with a vocabulary, such as ``o200k_base``, that ``splintr-rs`` carries within it.
+    """Count the tokens of a text with a vocabulary of ``splintr-rs``, such as ``o200k_base``.
 
     Names of special tokens in the text are text, and no frame is added.
     """
-    # A lone surrogate cannot be sent: it goes out, and so is counted, as the replacement character.
+    # A lone surrogate is sent, and therefore counted, as the replacement character.
     sendable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return len(_vocabulary(vocabulary).encode_ordinary(sendable))
 
@@ -346,7 +349,8 @@ def exact_text(text: str, vocabulary: str) -> int:
 @lru_cache(maxsize=4)
 def _vocabulary(name: str) -> Any:
     try:
-        splintr = importlib.import_module("splintr")  # 37 MB of vocabularies, in an extra: not at import
+        # imported here: an extra with 37 MB of vocabularies
+        splintr = importlib.import_module("splintr")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "counting tokens exactly needs splintr-rs: pip install 'dragoman[tokens]'", name="splintr"
@@ -361,15 +365,15 @@ def _vocabulary(name: str) -> Any:
 
 
 class _Frame(Struct, frozen=True):
-    """What a request costs beside its text. Fitted to what servers reported for recorded requests."""
+    """The tokens of a request in addition to its text, fitted to the usage of recorded requests."""
 
     request: float
     message: float
-    system: float  # a system message
-    tools: float  # once, if there is any tool: some servers put instructions in front of them
+    system: float  # per system message
+    tools: float  # once, if there are tools: some servers add instructions
     tool: float
-    schema: float  # tokens for each token of a tool's JSON: some servers rewrite it, some send it twice
-    call: float  # a tool call and its result
+    schema: float  # factor for the JSON of a tool: some servers rewrite it, some send it twice
+    call: float  # per tool call with its result
 
 
 _FRAMES = {
@@ -389,7 +393,7 @@ _FRAMES = {
 
 
 class _Contents(Struct):
-    """What a request holds, sorted by how it is counted."""
+    """The contents of a request, grouped by how they are counted."""
 
     texts: list[str]
     schemas: list[str]
@@ -406,10 +410,10 @@ def estimate_request(
     family: str = "default",
     vocabulary: str | None = None,
 ) -> Estimate:
-    """How many input tokens a request is: messages, tools, pictures, and the frame a server puts around them.
+    """Estimate the input tokens of a request: messages, tools, media, and the template of the server.
 
     ``system_prompt`` is counted as one more system message. With ``vocabulary`` the text is counted
-    exactly; frame, pictures and documents remain estimates, and ``error_band`` says so.
+    exactly; template, media and documents remain estimates, and ``error_band`` covers them.
     """
     contents = _sort_contents(messages, tools or (), system_prompt, _known(family))
     text = _count(contents.texts, family, vocabulary)
@@ -432,7 +436,7 @@ def estimate_input_tokens(
     *,
     family: str = "default",
 ) -> int:
-    """The number alone of ``estimate_request``, as the adapter contract wants it."""
+    """Return only the number of ``estimate_request``, as the adapter contract requires."""
     return estimate_request(messages, tools, system_prompt, family=family).tokens
 
 
@@ -446,7 +450,7 @@ def _sort_contents(
     if system_prompt:
         contents.texts.append(system_prompt)
         contents.frame += frame.system
-    # Thinking goes back while its turn lasts; of earlier turns, the servers that take it at all drop it.
+    # Thinking is sent back within its turn; servers drop that of earlier turns.
     turn = max((at for at, message in enumerate(messages) if type(message) is User), default=-1)
     for at, message in enumerate(messages):
         if not isinstance(message, System | User | Assistant | ToolResult):
@@ -456,7 +460,7 @@ def _sort_contents(
         contents.frame += frame.system if type(message) is System else frame.message
         for number, block in enumerate([message.content] if isinstance(message.content, str) else message.content):
             if not _sort_block(block, contents, family, current=at > turn):
-                raise TypeError(f"messages[{at}].content[{number}]: {type(block).__name__} is no content block")
+                raise TypeError(f"messages[{at}].content[{number}]: {type(block).__name__} is not a content block")
     return contents
 
 
@@ -488,22 +492,23 @@ def _sort_block(block: Any, contents: _Contents, family: str, *, current: bool) 
 
 
 def _as_json(value: Any) -> str:
-    """JSON as it is sent. The standard library's, for it takes lone surrogates, which models do write."""
+    """Return a value as JSON, by the standard library, which accepts the lone surrogates that models write."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 # --- pictures and documents -------------------------------------------------------------------------
-# Rules of thumb. A model that shrinks, tiles or bills pictures in its own way is not known here by its name.
+# Rules of thumb per family. Rules of individual models for images are not known here.
 
 _FRAME_BAND = 0.2
 _PICTURE_BAND = 0.5
 _DOCUMENT_BAND = 1.0
 _LOW_DETAIL = 85
-_ASSUMED_SIZE = (1024, 1024)  # of a picture behind a URL, or of a kind whose header is not read here
-_DOCUMENT_PER_KB = 25  # of base64: a page of a thousand tokens to every 40 KB
+# tokens of an image at a URL, or of a format whose header is not read here
+_ASSUMED_SIZE = (1024, 1024)
+_DOCUMENT_PER_KB = 25  # base64 bytes per page: a thousand tokens for every 40 KB
 _LEAST_DOCUMENT = 500
 _AUDIO_PER_SECOND = 32  # tokens; some models count a third of it
-_ASSUMED_SECONDS = 60  # of audio behind a URL
+_ASSUMED_SECONDS = 60  # tokens of audio at a URL
 
 
 def _estimate_audio(block: Audio) -> float:
@@ -519,19 +524,19 @@ _ENCRYPTED_PER_TOKEN = 6  # characters of base64
 
 
 def _by_tiles(width: int, height: int) -> float:
-    """As OpenAI documents it for GPT-4o: fit into 2048, the short side into 768; 85, and 170 a 512-pixel tile."""
+    """Count as OpenAI documents it for GPT-4o: fit into 2048, short side into 768; 85, plus 170 per 512-pixel tile."""
     shrink = min(1.0, 2048 / max(width, height))
     shrink *= min(1.0, 768 / (min(width, height) * shrink))
     return 85 + 170 * math.ceil(width * shrink / 512) * math.ceil(height * shrink / 512)
 
 
 def _by_crops(width: int, height: int) -> float:
-    """As Google documents it for Gemini 2: 258 for a small picture, or for each 768-pixel tile of a larger one."""
+    """Count as Google documents it for Gemini 2: 258 for a small image, or per 768-pixel tile of a larger one."""
     return 258.0 if max(width, height) <= 384 else 258.0 * math.ceil(width / 768) * math.ceil(height / 768)
 
 
 def _by_area(longest: int, most: int) -> Callable[[int, int], float]:
-    """As Anthropic documents it: a token for 750 pixels, once the picture is shrunk to the longest side it takes."""
+    """Count as Anthropic documents it: one token per 750 pixels, after the image is scaled to the longest side."""
 
     def count(width: int, height: int) -> float:
         shrink = min(1.0, longest / max(width, height))
@@ -559,7 +564,7 @@ def _estimate_picture(image: Image, family: str) -> float:
 
 
 def _inline_data(block: Image | Document) -> str:
-    """The base64 of a block, or nothing if it is elsewhere."""
+    """Return the base64 data of a block; empty if it is at a URL."""
     if isinstance(block.source, Url):
         found = read_data_url(block.source.url)
         return "" if found is None else found[1]
@@ -567,9 +572,9 @@ def _inline_data(block: Image | Document) -> str:
 
 
 def _read_size(data: str) -> tuple[int, int] | None:
-    """Width and height from the header of a PNG, GIF or JPEG."""
+    """Return width and height from the header of a PNG, GIF or JPEG."""
     try:
-        head = base64.b64decode(data[:65536])  # a JPEG may carry a thumbnail before its size
+        head = base64.b64decode(data[:65536])  # a JPEG may have a thumbnail before its size
     except ValueError:
         return None
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
@@ -583,7 +588,7 @@ def _read_jpeg_size(head: bytes) -> tuple[int, int] | None:
     at = 2
     while at + 9 <= len(head) and head[at] == 0xFF:
         marker = head[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame, of whatever kind
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # any start-of-frame marker
             return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
         at += 2 + int.from_bytes(head[at + 2 : at + 4], "big")
     return None
@@ -605,9 +610,9 @@ def _sort_document(document: Document, contents: _Contents) -> None:
 
 
 class Calibration(Struct, frozen=True):
-    """What reported usage has taught about the estimates for one model.
+    """The correction of estimates for one model, learned from reported usage.
 
-    Keep one for each model. ``calibrate`` returns a new one and ``correct`` applies it::
+    Use one per model. ``calibrate`` returns a new one and ``correct`` applies it::
 
         calibration = calibration.calibrate(estimate, response.usage.input_tokens)
         better = calibration.correct(estimate_request(messages, family="qw152k"))
@@ -619,7 +624,7 @@ class Calibration(Struct, frozen=True):
     ratios: tuple[float, ...] = ()
 
     def calibrate(self, estimate: Estimate, reported: int | None) -> Calibration:
-        """Take note of what was reported for a request that was estimated. Nothing reported teaches nothing."""
+        """Record the reported tokens of an estimated request; return the same calibration if there are none."""
         if estimate.method.endswith(_CALIBRATED):
             raise ValueError("estimate: calibrate with the estimate as it was before correct()")
         if not reported or reported < 0 or not estimate.tokens:
@@ -629,13 +634,13 @@ class Calibration(Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        """What to multiply an estimate with; 1 as long as nothing is known."""
+        """The factor for an estimate; 1 without any report."""
         ordered = sorted(self.ratios) or [1.0]
         middle = len(ordered) // 2
         return (ordered[middle] + ordered[~middle]) / 2
 
     def correct(self, estimate: Estimate) -> Estimate:
-        """Apply the correction. From five reports on, ``error_band`` is how far those were from their median."""
+        """Apply the correction. With five or more reports, ``error_band`` is their deviation from the median."""
         if not self.ratios:
             return estimate
         band = estimate.error_band

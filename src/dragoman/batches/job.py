@@ -1,4 +1,4 @@
-"""A batch as data: which model is asked, how, and with what around it. It can be sent to another process."""
+"""A batch as data: the model, its settings and its middleware. It can be sent to another process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How fast a batch may go; with ``redis`` the limits are shared by all processes that name the same one."""
+    """The rate limits of a batch; with ``redis`` all processes with the same Redis share them."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -30,7 +30,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Everything that a runner needs besides the rows."""
+    """Everything that a runner needs except the rows."""
 
     model: str
     connection: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return model if self.cache is None else Cache(model, self.cache)
 
     def identify(self) -> str:
-        """Return a hash of what decides the replies: a restart with another one is another batch."""
+        """Return a hash of everything that affects the replies; a restart must have the same hash."""
         facts = {
             "model": self.model,
             "connection": {name: self.connection.get(name) for name in ("base_url", "wire")},
@@ -65,7 +65,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class State(Struct):
-    """The state file beside the output, ``OUT.state``: which batch the output is of, and batches at a provider."""
+    """The state file next to the output, ``OUT.state``: the identity of the batch, and its batches at a provider."""
 
     version: int
     job: str
@@ -82,7 +82,7 @@ class StateFile:
         self.path = out.with_name(out.name + ".state")
 
     def open(self, job: str, source: dict[str, Any], *, fresh: bool) -> State:
-        """Return the state of the batch; ``OutputError`` if the output is of another one."""
+        """Return the state of the batch; ``OutputError`` if the output belongs to another batch."""
         ahead = self.out.with_name(self.out.name + ".ahead")
         if fresh:
             for path in (self.out, ahead, self.path):
@@ -112,5 +112,5 @@ class StateFile:
 
 
 def _is_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether the input is the one of before; it may have grown if less than its head was compared then."""
+    """Return whether the input is unchanged; it may have grown if less than its head was compared before."""
     return old == new or not old or old.get("length", 0) < new.get("length", 0)

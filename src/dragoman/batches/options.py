@@ -1,4 +1,4 @@
-"""What a batch can be told besides its rows and its model."""
+"""The options of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sources import MAX_ROW_BYTES
 
 
 class BatchProgress(Struct, frozen=True):
-    """How far a batch is. Counts are of all its runs, ``seconds`` and ``rate`` (rows a second) of this one."""
+    """The progress of a batch. Counts are of all its runs, ``seconds`` and ``rate`` (rows a second) of this one."""
 
     total: int | None
     rows: int
@@ -60,7 +60,8 @@ class BatchOptions(Settings, total=False):
     tokens_per_minute: float | None
     limits_redis: str | None
     budget: str | Mapping[str, Any] | None
-    # Of whole replies, unlike the setting of the same name, which is for the provider's prompt cache.
+    # The response cache, unlike the setting of the same name, which is for the provider's prompt
+    # cache.
     cache: Store | str | os.PathLike[str] | None  # type: ignore[misc] # pyright: ignore
     strict: bool
     retry_failed: bool

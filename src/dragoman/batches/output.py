@@ -24,9 +24,10 @@ from ..prices import EXACT
 from .results import INVALID_ROW
 
 _PAUSE = 0.02  # seconds between two syncs, so that one sync covers many rows
-_WINDOW = 2_000  # rows that may be finished before an earlier one, at least
-_HELD_BYTES = 64 * 1024 * 1024  # finished rows in memory, after which no row is begun
-_JOURNAL_BYTES = 64 * 1024 * 1024  # after which OUT.ahead is written again without what OUT has
+_WINDOW = 2_000  # at least this many rows may be finished before an earlier one
+_HELD_BYTES = 64 * 1024 * 1024  # bytes of finished rows in memory, after which no row is begun
+# size after which OUT.ahead is rewritten without the rows that OUT has
+_JOURNAL_BYTES = 64 * 1024 * 1024
 
 
 class OutputError(ValueError):
@@ -59,7 +60,7 @@ class Lines:
 
 
 class Saved(Struct):
-    """What a restart needs of a row of the output."""
+    """The fields of an output row that a restart needs."""
 
     line: int
     error: Any = None
@@ -86,7 +87,7 @@ _saved = msgspec.json.Decoder(Saved)
 
 
 class Recovered(Struct):
-    """What an earlier run left: the finished lines, and their totals."""
+    """The result of an earlier run: the finished lines, and their totals."""
 
     done: Lines
     failed: int = 0
@@ -118,7 +119,7 @@ class Output:
         self._journal: BinaryIO | None = None
         self._order: deque[int] = deque()  # lines that were begun and are not in _ready yet
         self._held: dict[int, bytes] = {}  # results that wait for an earlier line
-        self._fresh: list[int] = []  # of these, those that are not in the journal
+        self._fresh: list[int] = []  # results in _ready that are not in the journal
         self._ready: list[bytes] = []
         self._bytes = 0
         self._put = 0
@@ -163,7 +164,7 @@ class Output:
             self._order.append(line)
 
     def skip(self, line: int) -> None:
-        """Pass over a line that an earlier run finished; one that waits in the journal gets its place."""
+        """Skip a line that an earlier run finished; put one from the journal into the order."""
         if line in self._held:
             self._order.append(line)
             self._release()
@@ -182,7 +183,7 @@ class Output:
         self._dirty.set()
 
     def forget(self, line: int) -> None:
-        """Give up a line that was begun and gets no result in this run."""
+        """Drop a line that was begun and gets no result in this run."""
         if self.ordered and line in self._order:
             self._order.remove(line)
             self._release()
@@ -227,7 +228,7 @@ class Output:
         if self._ahead_path.exists() and self._ahead_path.stat().st_size == 0:
             self._ahead_path.unlink()
 
-    # --- inside
+    # --- private
 
     def _is_full(self) -> bool:
         return self._bytes > _HELD_BYTES or len(self._order) >= self._window
@@ -249,7 +250,7 @@ class Output:
         return size > _JOURNAL_BYTES or (size > 0 and not self._held)
 
     def _save(self, ready: list[bytes], fresh: list[bytes], compact: list[bytes] | None) -> None:
-        """Write and sync, in a thread. The output comes first: only then may the journal lose what it has."""
+        """Write and sync, in a thread. The output is synced first; only then are rows removed from the journal."""
         assert self._file is not None
         if ready:
             self._file.write(b"".join(ready))
@@ -282,7 +283,7 @@ def _rewrite(path: Path, lines: list[bytes], old: BinaryIO) -> BinaryIO:
 
 
 class replace_file:  # noqa: N801 - used as a statement
-    """Write a file beside ``path`` and put it in place when all of it is on disk."""
+    """Replace a file atomically: write a temporary file next to ``path``, sync it, rename it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -303,10 +304,10 @@ class replace_file:  # noqa: N801 - used as a statement
 
 
 def lock(file: BinaryIO, path: Path) -> None:
-    """Take the lock of a file; it ends with the process, however that ends."""
+    """Lock a file; the lock ends with the process, even after a crash."""
     if sys.platform == "win32":
         return
-    import fcntl  # not on Windows, where two runs on one file are not kept apart
+    import fcntl  # not on Windows, where two runs on one file are not detected
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

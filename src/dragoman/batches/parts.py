@@ -1,6 +1,6 @@
-"""Part files: each worker of a cluster appends its results to a file of its own, and the driver merges them.
+"""Part files: each worker of a cluster appends its results to its own file, and the driver merges them.
 
-They are in the folder ``OUT.parts``, which all machines of a cluster must see.
+They are in the folder ``OUT.parts``, which must be shared by all machines of a cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def parts_of(out: Path) -> Path:
 
 @contextmanager
 def hold(out: Path) -> Iterator[None]:
-    """Keep other processes away from the parts of an output."""
+    """Lock the parts of an output against other processes."""
     folder = parts_of(out)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("ab") as held:
@@ -57,7 +57,7 @@ class FinishedLines:
 
 
 def merge(out: Path, *, ordered: bool) -> None:
-    """Put the results of all parts into the output, by their line or as they come, and remove the parts.
+    """Merge the results of all parts into the output, by line or in order of completion, and remove the parts.
 
     The output is replaced when all of it is on disk, and the parts are removed after that, so a crash at any point
     loses nothing. Where a line has two results, the first one stays.

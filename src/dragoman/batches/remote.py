@@ -1,7 +1,7 @@
-"""The runner for batch APIs of providers: rows are submitted in chunks, and answers are fetched when they are done.
+"""The runner for batch APIs: submit rows in chunks, and fetch the answers when they are done.
 
-The state file has the id of every batch, so a restart waits for them instead of submitting again. Keys of requests
-are made of line numbers, and the input is read again to decode the answers.
+The state file has the id of every batch, so a restart waits for them instead of submitting again.
+Keys of requests are derived from line numbers, and the input is read again to decode the answers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Submitted(Struct):
 
 
 class RemoteRunner:
-    """Submits the rows of a batch, waits, and puts the answers into the output."""
+    """Submit the rows of a batch, wait, and put the answers into the output."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RemoteRunner:
         self.stopped: str | None = None
 
     async def run(self, *, cancel: bool = False) -> None:
-        """Submit what was not submitted, wait for all batches, and write their answers."""
+        """Submit the remaining rows, wait for all batches, and write their answers."""
         saving = asyncio.create_task(self._output.run(self._on_saved))
         try:
             if cancel:
@@ -120,7 +120,7 @@ class RemoteRunner:
         return any(each.first <= line <= each.last for each in self._batches if not each.over)
 
     def _encode(self, row: Row) -> Asked | None:
-        """Return a row as the wire has it; ``None`` if it cannot be sent, which ``_fetch_all`` reports."""
+        """Return a row in the form of the wire; ``None`` if it cannot be sent, which ``_fetch_all`` reports."""
         try:
             check_request(row.request)
             return Asked(f"line-{row.line}", self._api.provider.codec.encode(row.request))
@@ -130,7 +130,7 @@ class RemoteRunner:
     # --- fetching
 
     async def _fetch_all(self) -> None:
-        """Read the input once more, batch by batch, and write what became of each row."""
+        """Read the input again, batch by batch, and write the result of each row."""
         waiting = sorted([each for each in self._batches if not each.over], key=lambda each: each.first)
         chunk: dict[int, Row] = {}
         for row in self._rows():
@@ -232,7 +232,7 @@ class RemoteRunner:
         return fold(events)
 
     def _price(self, usage: Usage) -> Cost | Unpriced:
-        """Return what a call costs in a batch."""
+        """Return the cost of a call in a batch."""
         bill = self._api.provider.priced_as.cost(usage)
         if isinstance(bill, Unpriced):
             return bill

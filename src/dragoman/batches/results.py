@@ -1,4 +1,4 @@
-"""Rows of the output: ours, or in the shape of the provider's batch file that the input row came in."""
+"""Rows of the output: in our format, or in the batch format of the provider that the input row has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..wire import SERVER_CODECS, Asked
 from .rows import BadRow, Row
 
 INVALID_ROW = "batch_invalid_row"
-"""The category of the error of a row that could not be asked."""
+"""The error category of an invalid row."""
 
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 
@@ -64,7 +64,7 @@ def write_failure(row: Row, error: Exception, bill: Cost | Unpriced | None) -> R
 
 
 def write_bad(row: BadRow) -> Result:
-    """Return the result of a row that could not be asked."""
+    """Return the result of an invalid row."""
     error = {"category": INVALID_ROW, "message": f"line {row.line}: {row.reason}"}
     record = {"line": row.line, "id" if row.shape == "own" else _ID[row.shape]: row.id, "error": error}
     return Result(row.line, _encode(record) + b"\n", failed=True, bad=True)
@@ -79,7 +79,8 @@ def find_usage(error: Exception) -> Usage:
     return usage if isinstance(usage, Usage) else Usage()
 
 
-# --- our shape --------------------------------------------------------------------------------------
+# --- our format
+# --------------------------------------------------------------------------------------
 
 _ID = {"openai": "custom_id", "responses": "custom_id", "anthropic": "custom_id", "gemini": "key"}
 
@@ -116,7 +117,7 @@ def _describe(error: Exception) -> dict[str, Any]:
     return record
 
 
-# --- the shapes of providers ------------------------------------------------------------------------
+# --- formats of providers ------------------------------------------------------------------------
 
 
 def _events(request: Request, response: Response[Any]) -> list[Event]:
@@ -142,7 +143,7 @@ def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
         encoder.feed(event)
     try:
         body = msgspec.Raw(encoder.end())
-    except ProviderError as error:  # the shape cannot show this reply
+    except ProviderError as error:  # the format cannot express this reply
         return _foreign_error(row, error, _describe(error))
     if row.shape == "anthropic":
         return {"custom_id": row.id, "result": {"type": "succeeded", "message": body}}

@@ -1,4 +1,4 @@
-"""One row of a batch: the shapes it can have, and the call that it asks for."""
+"""One row of a batch: its formats, and the request that it contains."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .sources import Record, Source
 from .template import Template
 
 Shape: TypeAlias = Literal["own", "openai", "responses", "anthropic", "gemini"]
-"""The shape of a row: ours, or that of a provider's batch file, named by its wire."""
+"""The format of a row: ours, or the batch format of a provider, named by its wire."""
 
 
 class Row(Struct, frozen=True):
-    """A row that can be asked: its line, its id if it has one, and the request."""
+    """A valid row: its line, its id if it has one, and the request."""
 
     line: int
     id: str | None
@@ -32,7 +32,7 @@ class Row(Struct, frozen=True):
 
 
 class BadRow(Struct, frozen=True):
-    """A row that cannot be asked, and why."""
+    """An invalid row, and the reason."""
 
     line: int
     id: str | None
@@ -44,7 +44,7 @@ class BadRow(Struct, frozen=True):
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
-    """What every row is asked with, unless the row has its own. Plain data, so that it can go to other processes."""
+    """The default settings of rows. Plain data, so that it can be sent to other processes."""
 
     system: str | None = None
     tools: tuple[Tool, ...] = ()
@@ -63,7 +63,7 @@ _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "r
 
 
 class RowParser:
-    """Reads records as rows: in our shape, in a provider's batch shape, or as columns for a template."""
+    """Read records as rows: in our format, in the batch format of a provider, or as columns for a template."""
 
     def __init__(self, defaults: Defaults, model: str) -> None:
         self._defaults = defaults
@@ -121,7 +121,7 @@ class RowParser:
         )
 
     def _read_foreign(self, record: Record, shape: Shape) -> Request:
-        """Read a provider's batch row with the server's side of its wire; the model is the one of the batch."""
+        """Read a batch row of a provider by the server side of its wire; the model is that of the batch."""
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
         if name == "body" and record.get("url") not in (None, *_URLS):
@@ -149,7 +149,7 @@ class RowParser:
 
 
 def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
-    """Return a row's own settings over those of the batch."""
+    """Return the settings of the batch, overridden by those of a row."""
     if given == NO_CONFIG:
         return own
     empty = RuntimeConfig()

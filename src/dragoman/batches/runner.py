@@ -21,15 +21,15 @@ from .spending import Spending
 MAX_PROBLEMS = 20
 """How many bad rows a report names."""
 
-_BREATH = 200  # rows without a call after which other tasks get their turn
+_BREATH = 200  # after this many rows without a call, other tasks get a turn
 
 
 class BatchError(RuntimeError):
-    """A batch cannot go on. What was finished is on disk, and the same batch can be started again."""
+    """A batch cannot continue. Finished rows are on disk, and the same batch can be started again."""
 
 
 class Caller:
-    """Asks the model for one row at a time and returns the result, whatever happens."""
+    """Call the model for one row and return the result; failures are results."""
 
     def __init__(self, model: Provider, *, needs_price: bool = False) -> None:
         self.model = model
@@ -37,7 +37,7 @@ class Caller:
         self._sold: dict[tuple[str | None, str | None], PricedAs] = {}
 
     async def ask(self, row: Row) -> Result:
-        """Return the result of a row; a failure is a result, too."""
+        """Return the result of a row; a failure is a result as well."""
         request = row.request
         try:
             response = await self.model.complete(
@@ -77,7 +77,7 @@ class Caller:
 
 
 class Runner:
-    """Takes rows, asks for them, and puts results into the output."""
+    """Take rows, call the model, and put results into the output."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Runner:
         if self._spending.in_flight == 0:
             self._is_over = True
             for row in self._rows:
-                if isinstance(row, Row):  # there is a row that the budget does not last for
+                if isinstance(row, Row):  # the budget is too small for the next row
                     self.stopped = "budget"
                     break
                 self._pass(row)

@@ -1,4 +1,4 @@
-"""Where rows come from: JSON lines, CSV or Parquet files, or an iterable. Read one by one, in constant memory."""
+"""Sources of rows: JSON lines, CSV or Parquet files, or an iterable; read in constant memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Read: TypeAlias = tuple[int, Record | str]
 
 MAX_ROW_BYTES = 8_000_000
 _BOM = b"\xef\xbb\xbf"
-_HEAD = 65_536  # how much of a file identifies it
+_HEAD = 65_536  # bytes at the start of a file that identify it
 
 
 class Source(ABC):
@@ -32,7 +32,7 @@ class Source(ABC):
         """Return about how many rows there are, for a progress bar; ``None`` if that is not known."""
 
     def identify(self) -> dict[str, Any]:
-        """Return what tells this input from another one."""
+        """Return what identifies this input."""
         return {}
 
 
@@ -52,7 +52,7 @@ def open_source(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], ma
 
 
 class RowsSource(Source):
-    """Mappings that a program has in memory, or makes one by one."""
+    """Mappings from a list or a generator."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._rows = rows
@@ -86,7 +86,7 @@ class FileSource(Source):
 
 
 class JsonlSource(FileSource):
-    """A file with one JSON object on each line. Empty lines are passed over."""
+    """A file with one JSON object on each line. Empty lines are skipped."""
 
     def __init__(self, path: Path, max_row_bytes: int) -> None:
         super().__init__(path)
@@ -191,7 +191,7 @@ class ParquetSource(FileSource):
 
 
 def _to_plain(record: Record) -> Record | str:
-    """Return the record with what JSON has: dates and decimals become text."""
+    """Return a record with JSON values; dates and decimals become strings."""
     try:
         plain = msgspec.to_builtins(record)
     except (TypeError, ValueError) as error:

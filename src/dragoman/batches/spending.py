@@ -1,4 +1,4 @@
-"""What a batch may use up, and what it has used."""
+"""The budget of a batch, and its usage so far."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
 
 
 class Spending:
-    """Admits calls as long as the budget lasts.
+    """Admit calls as long as the budget lasts.
 
     A call is admitted if the budget lasts for it and all calls in flight, each at the price of the most expensive
     row so far; the first call goes alone. So a budget is exceeded only when a row costs more than any before it.
@@ -69,7 +69,7 @@ class Spending:
         return True
 
     def settle(self, result: Result | None) -> None:
-        """Count a call that is over; ``None`` if it had no result."""
+        """Count a call that has ended; ``None`` if it had no result."""
         self.in_flight -= 1
         if result is not None:
             self.add(result)

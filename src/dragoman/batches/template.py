@@ -10,7 +10,7 @@ import msgspec
 
 
 class Template:
-    """A text with ``{column}`` in it; ``{{`` and ``}}`` are braces.
+    """A string with ``{column}`` placeholders; ``{{`` and ``}}`` are braces.
 
     Only names of columns are allowed: no attributes, indices, conversions or formats, so a template cannot reach
     anything but the row.
@@ -43,7 +43,7 @@ class Template:
 
 
 def _show(value: Any) -> str:
-    """Return a value as it stands in a prompt: a text as it is, everything else as JSON, nothing for ``None``."""
+    """Return a value for a prompt: a string unchanged, ``None`` as an empty string, anything else as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Embedding and reranking: siblings of the provider, over the same transport and with the same errors.
+"""Embedding and reranking models, over the same transport and with the same errors as providers.
 
 ==============  ==================================================================================
 ``values``      requests, ``Embeddings`` and ``Ranking``

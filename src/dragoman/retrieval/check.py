@@ -1,4 +1,4 @@
-"""Arguments of a caller become requests; what can only be refused is refused before anything is sent."""
+"""Check the arguments of a call and build requests; invalid calls are rejected before anything is sent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def build_rerank_request(
 
 
 def check_abilities(request: EmbedRequest | RerankRequest, known: Capabilities) -> None:
-    """Refuse what the model is known not to do."""
+    """Reject a request that uses what the model is known to lack."""
     if isinstance(request, RerankRequest):
         if known.known("supports_reranking") is False:
             raise UnsupportedFeatureError("this model is known not to rank documents")

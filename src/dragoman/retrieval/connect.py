@@ -1,4 +1,4 @@
-"""How a name and an address become an embedder or a reranker."""
+"""``connect_embedder`` and ``connect_reranker``: open a model by name or address."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .http import Endpoint, HttpEmbedder, HttpReranker
 from .wire import EMBED_CODECS, RERANK_CODECS
 
 EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {"local": "dragoman.local:open_local_embedder"}
-"""Names of embedders that do not need an address, with the function that opens them, or its place."""
+"""Names of embedders that need no address, each with the function that opens it, or its import path."""
 
-# Layers above this one, loaded when a call needs them: most programs name an address and use neither.
+# Layers above this one, imported on demand: most programs give an address and need neither.
 _EMBEDDER = "dragoman.registry:open_embedder_name"
 _RERANKER = "dragoman.registry:open_reranker_name"
 _RETRY = "dragoman.middleware:Retry"
@@ -158,7 +158,7 @@ def bind_reranker(
 
 
 def add_retries(model: ModelT, retries: int | None) -> ModelT:
-    """Put a ``Retry`` around a model, if retries are asked for."""
+    """Wrap a model in a ``Retry``, if retries are requested."""
     retried: ModelT = _load(_RETRY)(model, max_retries=retries) if retries else model
     return retried
 

@@ -1,4 +1,4 @@
-"""The contract: what embedding and reranking models are, and what callers use.
+"""The contract of embedding and reranking models: what they implement, and what callers use.
 
 ``Embedder`` and ``Reranker`` are siblings of ``Provider``: each is one model, stateless, and sends a request once. A
 subclass implements ``answer``, which takes one request; a call that is too large for one request becomes several.
@@ -31,7 +31,7 @@ AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 
 
 class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
-    """What an ``Embedder`` and a ``Reranker`` have in common."""
+    """The common base of ``Embedder`` and ``Reranker``."""
 
     operation: ClassVar[Operation]
     name: str = ""
@@ -46,7 +46,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
         """Answer one request, or raise. This is the method to implement, and the one that layers wrap."""
 
     async def ready(self) -> None:
-        """Return if the next call can be expected to succeed; raise what prevents it."""
+        """Return if the next call is expected to succeed; otherwise raise the reason."""
 
     async def close(self) -> None:
         """Release connections."""
@@ -57,7 +57,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @property
     def priced_as(self) -> PricedAs:
-        """What calls are sold as: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
+        """The price of calls: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
         return self._priced_as or self._find_seller()
 
     @priced_as.setter
@@ -75,14 +75,14 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
 
-    # inside
+    # --- private
 
     def _find_seller(self) -> PricedAs:
         return PricedAs(f"{self.name}:{self.model}")
 
     @cached_property
     def _calls(self) -> CallsInFlight:
-        return CallsInFlight()  # made on first use: subclasses need not call our __init__
+        return CallsInFlight()  # created on first use: subclasses need not call __init__
 
     async def _call(self, request: RequestT, send: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
         """Make a call that can be cancelled by its id."""
@@ -234,7 +234,7 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
 
 
 def find_sale(model: RetrievalModel[Any, Any]) -> Sale:
-    """Return what an answer of a model is sold as, looked up when its cost is computed."""
+    """Return the price of an answer, looked up when its cost is computed."""
     return Sale(lambda: model.priced_as)
 
 
@@ -245,7 +245,7 @@ def _report_partial(
     size: int,
     answered: Embeddings | Ranking | None,
 ) -> None:
-    """Attach to an error what had arrived, which is billed, and say which texts failed and which were not sent."""
+    """Attach the billed partial answer to an error, and name the texts that failed and those that were not sent."""
     given = request.texts if isinstance(request, EmbedRequest) else request.documents
     name = "texts" if isinstance(request, EmbedRequest) else "documents"
     start = count * size
@@ -261,7 +261,7 @@ def _report_partial(
 
 
 def walk_models(model: RetrievalModel[Any, Any]) -> Iterator[RetrievalModel[Any, Any]]:
-    """Yield a model and all that are inside it, outermost first."""
+    """Yield a model and all models that it wraps, outermost first."""
     yield model
     for part in getattr(model, "parts", tuple)():
         yield from walk_models(part)

@@ -32,7 +32,7 @@ from .wire.reading import show_raw
 log = logging.getLogger("dragoman")
 
 MAX_REPLY = 512 * 1024 * 1024
-"""Bytes of one reply: 2,048 vectors of 4,096 numbers, written out, are a fifth of it."""
+"""Largest reply, in bytes: 2,048 vectors of 4,096 numbers as text are a fifth of it."""
 
 RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
 
@@ -66,7 +66,7 @@ class Endpoint(Generic[RequestT]):
             self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
 
     async def exchange(self, encoded: Encoded) -> HttpReply:
-        """Send a request and read its whole reply; raise what a reply means that is not a success."""
+        """Send a request and read its complete reply; raise the error of an error status."""
         async with self._transport.send(encoded.http, self._credentials, self._timeouts) as http:
             if http.status >= 300:
                 body = await http.read(MAX_ERROR_BODY)
@@ -77,7 +77,7 @@ class Endpoint(Generic[RequestT]):
             return HttpReply(http.status, http.headers, body)
 
     async def ready(self) -> None:
-        """Ask the questions of the codec."""
+        """Send the readiness checks of the codec."""
         questions = self.codec.ready()
         try:
             question = next(questions)
@@ -100,7 +100,7 @@ class Endpoint(Generic[RequestT]):
             log.warning("%s/%s %s: %s", self.name, self.codec.model, request.request_id, warning)
 
     def keep(self, reply: HttpReply) -> Replies | None:
-        """Return what is kept of a reply: all, nothing, or all up to a size that does not matter."""
+        """Return the raw reply to keep: everything, nothing, or by default everything up to a size."""
         keeps = len(reply.body) <= KEPT_BYTES if self._keep_raw is None else self._keep_raw
         return Replies((reply.body,), show_raw) if keeps else None
 
@@ -112,14 +112,14 @@ class Endpoint(Generic[RequestT]):
         if request is not None:
             error.request_id = error.request_id or request.request_id
         secrets = [secret.reveal() or "" for secret in (self._key, *self._credentials.values())]
-        # Infinity repeats all texts of a request that it refuses.
+        # Infinity repeats all texts of a request that it rejects.
         error.hide(secrets, [text for text in texts if text])
         if error.__cause__ is not None:
             error.__cause__ = without_frames(error.__cause__)
         return error
 
     def price(self, base_url: str) -> PricedAs:
-        """Return what calls are sold as, by the host of the address."""
+        """Return the price of calls, by the host of the address."""
         return find_seller(base_url, self.codec.model)
 
 
@@ -134,7 +134,7 @@ def _bind(
 
 @final
 class HttpEmbedder(Embedder):
-    """An embedding model behind a wire. To change what it does, put a layer around it."""
+    """An embedding model on a wire. To change its behaviour, wrap it in a layer."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class HttpEmbedder(Embedder):
         return replace(request, texts=[prefix + text for text in request.texts], input_type=None)
 
     def _check_dimensions(self, answer: Embeddings, request: EmbedRequest) -> Embeddings:
-        """Warn of vectors that have another length than the one that was asked for (llama.cpp ignores it)."""
+        """Warn about vectors of another length than requested (llama.cpp ignores ``dimensions``)."""
         if request.dimensions in (None, answer.dimensions):
             return answer
         detail = f"the vectors have {answer.dimensions} numbers, {request.dimensions} were asked for"
@@ -202,7 +202,7 @@ class HttpEmbedder(Embedder):
 
 @final
 class HttpReranker(Reranker):
-    """A reranking model behind a wire. To change what it does, put a layer around it."""
+    """A reranking model on a wire. To change its behaviour, wrap it in a layer."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class HttpReranker(Reranker):
         return self._endpoint.price(self.codec.base_url)
 
     def _check_echo(self, answer: Ranking, request: RerankRequest) -> Ranking:
-        """Warn of a server that was asked to return the documents and does not (llama.cpp)."""
+        """Warn if the server does not return the requested documents (llama.cpp)."""
         told = any(warning.path == "return_documents" for warning in answer.warnings)
         if not request.return_documents or told or all(each.document is not None for each in answer.results):
             return answer
@@ -262,7 +262,7 @@ AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 
 
 def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> AnswerT:
-    """Report a loss that only the reply shows; the reply is billed, so a refusal of it keeps the answer."""
+    """Report a loss that only the reply shows; the reply is billed, so an error keeps the answer."""
     try:
         endpoint.report(answer.warnings[-1:], request)
     except ProviderError as error:
@@ -272,7 +272,7 @@ def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> Answ
 
 
 def _as_network(error: ProviderError) -> ProviderError:
-    """Return the error of a reply that was cut off: there is no partial reply to point at."""
+    """Return a network error for a truncated reply: there is no usable partial reply."""
     if isinstance(error, StreamInterruptedError):
         error.advice = "Try again."
     return error

@@ -31,7 +31,7 @@ class RetrievalPolicy(ABC):
         return {}
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Return if the next call can be expected to succeed."""
+        """Return if the next call is expected to succeed."""
         await inner.ready()
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:
@@ -40,7 +40,7 @@ class RetrievalPolicy(ABC):
 
 
 class LayeredEmbedder(Embedder):
-    """An embedder with a policy around it. All that the policy does not change is the inner model's."""
+    """An embedder wrapped by a policy; everything else is delegated to the inner model."""
 
     def __init__(self, inner: Embedder, policy: RetrievalPolicy) -> None:
         self.inner = inner
@@ -66,7 +66,7 @@ class LayeredEmbedder(Embedder):
 
 
 class LayeredReranker(Reranker):
-    """A reranker with a policy around it. All that the policy does not change is the inner model's."""
+    """A reranker wrapped by a policy; everything else is delegated to the inner model."""
 
     def __init__(self, inner: Reranker, policy: RetrievalPolicy) -> None:
         self.inner = inner
@@ -97,7 +97,7 @@ def _copy_facts(inner: RetrievalModel[Any, Any], outer: RetrievalModel[Any, Any]
 
 
 def put_around(model: RetrievalModel[Any, Any], policy: RetrievalPolicy) -> Embedder | Reranker:
-    """Return a model with a policy around it: an embedder is an embedder still, a reranker a reranker."""
+    """Return a model wrapped by a policy; an embedder stays an embedder, a reranker a reranker."""
     if isinstance(model, Embedder):
         return LayeredEmbedder(model, policy)
     if isinstance(model, Reranker):

@@ -1,4 +1,4 @@
-"""Calls that are too large for one request: consecutive parts, whose answers are put together again."""
+"""Split calls that are too large for one request, and join the answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .values import Embeddings, EmbedRequest, Ranking, Replies, RerankRequest
 from .vectors import Vectors
 
 KEPT_BYTES = 16 * 1024 * 1024
-"""How many bytes of replies are kept as ``raw`` if ``keep_raw`` is not given."""
+"""The number of bytes of replies that are kept as ``raw`` by default."""
 
 
 def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
@@ -31,7 +31,7 @@ def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest
 
 
 def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
-    """Return an answer, or refuse it if its vectors have another length than those of the answers before it."""
+    """Return an answer; raise an error if its vectors have another length than those of previous answers."""
     if earlier and part.dimensions != earlier[0].dimensions:
         raise InvalidResponseError(
             f"the vectors of this request have {part.dimensions} numbers, those before it {earlier[0].dimensions}"
@@ -66,12 +66,12 @@ class JoinedEmbeddings:
         """Add the answer to the next slice."""
         check_length(part, self._parts)
         self._data += part.vectors.data.cast("B")
-        # A view of nothing keeps the length of the vectors, and not the vectors.
+        # An empty view keeps the length of the vectors without their data.
         self._parts.append(replace(part, vectors=Vectors(b"", part.dimensions)))
         self.count += 1
 
     def result(self) -> Embeddings | None:
-        """Return what was added as one answer; ``None`` if nothing was."""
+        """Return the joined answer; ``None`` if there was none."""
         if not self._parts:
             return None
         joined = join_embeddings(self._parts)
@@ -79,7 +79,7 @@ class JoinedEmbeddings:
 
 
 def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -> Ranking:
-    """Return the answers to consecutive slices as one: indices of the whole list, sorted, cut at ``top_k``."""
+    """Return the answers to consecutive slices as one: indices of the complete list, sorted, at most ``top_k``."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -97,7 +97,7 @@ def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -
 
 
 def add_usage(usages: Sequence[Usage]) -> Usage:
-    """Return the sums of the counts; one that a part does not report is not known for the whole."""
+    """Return the sums of the counts; a sum is unknown if one part did not report the count."""
     sums: dict[str, Any] = {}
     for name in ("input_tokens", "search_units"):
         counts = [getattr(usage, name) for usage in usages]

@@ -1,4 +1,4 @@
-"""What is asked of embedding and reranking models, and what they answer."""
+"""Requests and answers of embedding and reranking models."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Replies:
     """The provider's own replies, as bytes, decoded when ``value`` is read. They are not written as JSON."""
 
     __slots__ = ("_bodies", "_decode", "is_split")
-    __dataclass_fields__: Mapping[str, Any] = {}  # by this mark msgspec takes it for a value without fields
+    # with this attribute msgspec treats it as a dataclass without fields
+    __dataclass_fields__: Mapping[str, Any] = {}
 
     def __init__(self, bodies: Sequence[bytes], decode: Any, *, is_split: bool = False) -> None:
         self._bodies = bodies
@@ -78,7 +79,7 @@ class Embeddings(Struct, frozen=True, kw_only=True):
     """One vector for each text, in the order of the texts.
 
     ``model`` is the model that answered, as the server names it, else the one that was asked. A count of
-    ``usage`` that is ``None`` was not reported. ``warnings`` is what was asked for and not done.
+    ``usage`` that is ``None`` was not reported. ``warnings`` lists what was requested and not done.
     """
 
     vectors: Vectors

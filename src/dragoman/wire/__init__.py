@@ -1,7 +1,7 @@
-"""Wires: both sides of each, between our values and bytes.
+"""Wires: codecs between our values and the bytes of an API, for the client side and the server side.
 
-The law of this folder: nothing here opens a socket, sleeps, reads a clock, logs, or mints an id by
-itself. A codec is a pure function in both directions and can be driven by hand.
+The rule of this folder (sans-IO): no code here opens a socket, sleeps, reads a clock, logs, or
+generates an id. A codec is a pure function in both directions and can be driven by hand.
 
 ``CODECS`` has the client side of each wire, which a provider uses; ``SERVER_CODECS`` has the server side, which the
 gateway and the simulator use. A server reads a request and writes its reply like this::
@@ -53,12 +53,12 @@ _T = TypeVar("_T")
 
 
 def add_codec(wire: str, place: str) -> None:
-    """Add the codec of a wire of another package, by its place ``module:name``; it is imported when it is used."""
+    """Add the codec of a wire from another package, by its import path ``module:name``; it is imported on first use."""
     _codecs.add(wire, place)
 
 
 class ByWire(Mapping[str, _T], Generic[_T]):
-    """Values by the name of their wire; the module of each is imported when the value is first read."""
+    """Values by the name of their wire; the module of each is imported on first use."""
 
     def __init__(self, places: dict[str, str], make: Callable[[Any], _T], package: str = __name__) -> None:
         self._places = places
@@ -79,7 +79,7 @@ class ByWire(Mapping[str, _T], Generic[_T]):
         return len(self._places)
 
     def add(self, wire: str, place: str) -> None:
-        """Add the value of another wire, by its place ``module:name``."""
+        """Add the value of another wire, by its import path ``module:name``."""
         self._places[wire] = place
 
 

@@ -1,4 +1,4 @@
-"""The provider's prompt cache: which of its settings a call uses, and which have no place on a wire."""
+"""Prompt caching: which settings a call uses, and which ones a wire has no field for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARKS_ALONE = PromptCache(auto=False)
 
 
 def read_cache(request: Request, *, default: bool = False) -> PromptCache | None:
-    """Return how a call uses the prompt cache; ``None`` if not at all, so that marks do not count either.
+    """Return how a call uses the prompt cache; ``None`` if it does not, so that marks are ignored as well.
 
     ``default`` is the endpoint's own setting, for calls that set nothing.
     """
@@ -27,7 +27,7 @@ def read_cache(request: Request, *, default: bool = False) -> PromptCache | None
 
 
 def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Notes) -> None:
-    """Report the settings that a wire has no place for; refuse a handle, without which the prompt is incomplete."""
+    """Report the settings that a wire has no field for; reject a cache handle, which holds a part of the prompt."""
     if cache is None:
         return
     if cache.handle is not None and "handle" not in places:
@@ -40,7 +40,7 @@ def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Not
 
 
 def write_key(cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool) -> dict[str, str]:
-    """Return the fields of a wire that caches by itself: a key that routes calls to their cache, and the retention.
+    """Return the fields of a wire with automatic caching: a key that routes calls to one cache, and the retention.
 
     With ``auto_key`` the calls of a session share a key.
     """

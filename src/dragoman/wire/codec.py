@@ -1,4 +1,4 @@
-"""What a wire is to the rest of the package: a codec, and a decoder that serves body and stream alike."""
+"""The interface of a wire: ``Codec``, and ``Decoder``, which decodes bodies and streams alike."""
 
 from __future__ import annotations
 
@@ -22,26 +22,30 @@ from .json import put_over, to_bytes
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of
 from .schema import schema_name
 
-# A reply of text never comes near this; it bounds what a hostile or broken server can make us hold.
+# Largest body, in bytes. No text reply comes near this; it bounds the memory that a hostile server
+# can use.
 MAX_BODY = 16 * 1024 * 1024
 MAX_EVENTS = 2_000_000
-# Of a reply that cannot be read: how much of it the error keeps, in bytes.
+# How many bytes of an unreadable reply the error keeps.
 MAX_KEPT = 16 * 1024
-MAX_LINES = 4 * MAX_EVENTS  # a comment or an empty line makes no event
-# Objects and lists in one body or event. Small ones are cheap to send and take hundreds of bytes each.
+MAX_LINES = 4 * MAX_EVENTS  # comments and empty lines count as lines, not as events
+# Largest number of objects and lists in one body or event: "{}" is two bytes to send and hundreds
+# in memory.
 MAX_CONTAINERS = 500_000
-# Of a stream: much more than of a body, since each word comes with some hundred bytes around it.
+# Largest stream, in bytes. It is larger than a body: each fragment of text has some hundred bytes
+# of JSON around it.
 MAX_STREAM = 1024 * 1024 * 1024
 
 
-# A chunk that is kept by itself takes 33 bytes more than it has, and servers send them by the ten thousand.
+# Chunks are joined to pages of this size: each bytes object has 33 bytes of overhead, and streams have tens of
+# thousands of chunks.
 _PAGE = 4096
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM = b"\xef\xbb\xbf"
 
 
 class HttpRequest(Struct, frozen=True):
-    """What to send. It holds no key: credentials are added by whoever sends it."""
+    """An HTTP request without credentials; the provider adds them when it sends."""
 
     method: Literal["GET", "POST"]
     url: str
@@ -50,7 +54,7 @@ class HttpRequest(Struct, frozen=True):
 
 
 class HttpReply(Struct, frozen=True):
-    """A whole reply, for exchanges that are not decoded as they arrive."""
+    """A complete HTTP reply, for exchanges that are not streamed."""
 
     status: int
     headers: Mapping[str, str]
@@ -58,7 +62,7 @@ class HttpReply(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """What became of one part of a request that could not go over the wire as it is."""
+    """How one part of a request was rewritten or dropped, because the wire cannot express it."""
 
     outcome: Literal["rewritten", "dropped"]
     code: str
@@ -68,17 +72,17 @@ class Note(Struct, frozen=True):
 
 
 class Notes:
-    """Collects notes while a codec encodes; losses among them become warnings."""
+    """Collect notes while a codec encodes; losses become warnings."""
 
     def __init__(self) -> None:
         self.items: list[Note] = []
 
     def drop(self, path: str, code: str, detail: str) -> None:
-        """Something is not sent."""
+        """Note a part that is not sent."""
         self.items.append(Note("dropped", code, path, detail, loss=True))
 
     def rewrite(self, path: str, code: str, detail: str, *, loss: bool = False) -> None:
-        """Something is sent in another form; ``loss`` if that form says less."""
+        """Note a part that is sent in another form; ``loss`` if that form contains less."""
         self.items.append(Note("rewritten", code, path, detail, loss))
 
     @property
@@ -88,7 +92,7 @@ class Notes:
 
 
 class Encoded(Struct, frozen=True):
-    """A request ready to send, and what became of the parts that did not fit."""
+    """An encoded request, and notes on the parts that were rewritten or dropped."""
 
     http: HttpRequest
     notes: tuple[Note, ...] = ()
@@ -107,7 +111,7 @@ def encode_post(
     headers: Mapping[str, str] = _JSON,
     native: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Return a body as a ``POST``, with the notes made while it was written; ``native`` goes over its fields."""
+    """Return a body as a ``POST`` with the notes of its encoding; ``native`` overrides its fields."""
     if native:
         body = put_over(body, native)
     return Encoded(HttpRequest("POST", url, dict(headers), to_bytes(body)), tuple(notes.items), notes.warnings, path)
@@ -117,7 +121,7 @@ Q = TypeVar("Q", bound=Struct)
 
 
 def read_quirks(quirks: Any, kind: type[Q]) -> Q:
-    """The quirks of a wire from its struct, a mapping of its fields, or nothing."""
+    """Return the quirks of a wire from its struct, a mapping of its fields, or the defaults."""
     if quirks is None:
         return kind()
     if isinstance(quirks, kind):
@@ -129,7 +133,7 @@ def read_quirks(quirks: Any, kind: type[Q]) -> Q:
 
 
 class Endpoint(Generic[Q]):
-    """What a codec is built from, for a wire to build on: a model, an address, and the address's quirks."""
+    """The base of a codec: a model, an address, and the quirks of the server at that address."""
 
     wire: ClassVar[str]
     quirks_type: type[Q]
@@ -162,13 +166,13 @@ class Endpoint(Generic[Q]):
         vendor: str | None = None,
         keep_raw: bool = True,
     ) -> Self:
-        """A codec for an endpoint: its quirks, and what is known of the model."""
+        """Return a codec for an endpoint, given its quirks and the known capabilities of the model."""
         adapted = cls.adapt(read_quirks(quirks, cls.quirks_type), capabilities)
         return cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
 
     @classmethod
     def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks for a model of which something is known."""
+        """Return the quirks, adapted to the known capabilities of a model."""
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
@@ -178,29 +182,29 @@ class Endpoint(Generic[Q]):
 
     @staticmethod
     def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks for a model that is known not to make several calls in one turn."""
+        """Return the quirks with parallel tool calls turned off, if the model is known not to support them."""
         if capabilities.known("supports_parallel_tool_calls") is False and hasattr(quirks, "parallel_tools"):
             return replace(quirks, parallel_tools=False)
         return quirks
 
     @staticmethod
     def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks for a model that is known not to reason: nothing is asked of it."""
+        """Return the quirks without reasoning settings, if the model is known not to reason."""
         if capabilities.known("supports_thinking") is False and getattr(quirks, "reasoning", None) is None:
             return replace(quirks, reasoning=NOT_REASONING)
         return quirks
 
     def home(self, request: Request) -> Issuer:
-        """Return who answers a request: opaque state made by it may go back to it."""
+        """Return the issuer that answers a request; only its own opaque state is sent back to it."""
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
     def quirks_for(self, request: Request) -> Q:
-        """Return the quirks of the endpoint, with what has been learned about the response schema of a request."""
+        """Return the quirks of the endpoint, with the lessons about the response schema of a request."""
         changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
         return replace(self.quirks, **changes) if changes else self.quirks
 
     def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Return the same codec with other quirks, for one response schema or for every request."""
+        """Return a copy of the codec with other quirks, for one response schema or for every request."""
         lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
         quirks = replace(self.quirks, **changes) if schema is None else self.quirks
         return type(self)(
@@ -213,9 +217,9 @@ class Endpoint(Generic[Q]):
         )
 
     def taught_structure(self, request: Request, *, about_field: bool, **changes: Any) -> Self:
-        """Return the same codec that asks for structured output another way: for every schema, or for this one.
+        """Return a copy of the codec that requests structured output in another way: for every schema, or for this one.
 
-        A refusal is about the endpoint only if it says so; a schema that is refused leaves the others alone.
+        A rejected schema affects only that schema, unless the error is about the field itself.
         """
         ways = ", ".join([f"{name}={value!r}" for name, value in changes.items()])
         if about_field:
@@ -240,43 +244,43 @@ class Codec(Protocol):
         vendor: str | None = None,
         keep_raw: bool = True,
     ) -> Self:
-        """A codec for an endpoint: its quirks, and what is known of the model."""
+        """Return a codec for an endpoint, given its quirks and the known capabilities of the model."""
         ...
 
     @property
     def issuer_vendor(self) -> str | None:
-        """The vendor whose opaque state this endpoint makes and takes back."""
+        """The vendor whose opaque state this endpoint issues and accepts."""
 
     def encode(self, request: Request) -> Encoded:
-        """The request as bytes: same request, same bytes."""
+        """Encode a request; the same request always gives the same bytes."""
         ...
 
     def decoder(self, request: Request, out: Assembler) -> Decoder:
-        """A decoder for the reply to ``request``, speaking through ``out``."""
+        """Return a decoder for the reply to ``request``, which calls the assembler ``out``."""
         ...
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """What a reply that is not a success means. ``now`` (epoch seconds) resolves dates in headers."""
+        """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
         ...
 
     def authorise(self, key: str) -> dict[str, str]:
-        """The headers that carry the key."""
+        """Return the headers with the key."""
         ...
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """The questions to ask the server, one by one; raises what is not right."""
+        """Yield requests that check readiness, receive their replies, and raise the first problem."""
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
-        """A codec that avoids what the server just refused, if the request can be said another way."""
+        """Return a codec that avoids the field that the server rejected, or ``None`` if there is no other way."""
 
 
 class Decoder(ABC):
-    """Feeds a reply to an ``Assembler``, whether it comes as a stream of events or as one body.
+    """Decode a reply into calls of an ``Assembler``, whether it is a stream of events or one body.
 
-    Which of the two it is shows in the first byte, not in what was asked for or in the content type:
-    servers answer a streaming request with a JSON error or a whole completion, and label event
-    streams as JSON. Any failure to read ends the message and is kept in ``error``; nothing escapes.
+    The first byte decides which of the two it is. The request and the content type do not: servers answer a
+    streaming request with a JSON error or a complete body, and label event streams as JSON. A decoding error
+    ends the message and is kept in ``error``; no exception escapes.
     """
 
     framing: ClassVar[type[SseDecoder | LineDecoder]] = SseDecoder
@@ -291,27 +295,27 @@ class Decoder(ABC):
         self._frames = 0
         self._sse: SseDecoder | LineDecoder | None = None
         self._is_body = False
-        self._head = b""  # the first bytes that mean something
+        self._head = b""  # the first bytes that are not white space
         if keep_raw:
             out.kept = Raw(self._kept, _decode_body)
 
     @property
     def error(self) -> ProviderError | None:
-        """What the caller must be told once the events are delivered, if anything."""
+        """The error to raise once the events are delivered, if any."""
         return self.out.error
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """Take the next bytes of the reply; return the events they complete."""
+        """Decode the next bytes of the reply; return the events that they complete."""
         if self.done:
             return []
         try:
             self._take(chunk)
-        except Exception as error:  # whatever a server sends must end in our error tree
+        except Exception as error:  # any bytes of a server must end in events or in our error tree
             self._broken(error)
         return self._take_events()
 
     def end(self) -> list[Event]:
-        """The reply is over; return the events that end it."""
+        """End the reply; return the events that close the message."""
         if not self.done:
             try:
                 self._over()
@@ -321,33 +325,33 @@ class Decoder(ABC):
         return self._take_events()
 
     def fail(self, error: ProviderError) -> list[Event]:
-        """The reply broke off for a reason outside the wire; return the events that end it."""
+        """End the reply with an error of the transport; return the events that close the message."""
         self.done = True
         self.out.fail(error)
         return self._take_events()
 
-    # for the wire to write
+    # --- implemented by each wire
 
     @abstractmethod
     def frame(self, frame: Frame) -> None:
-        """One event of a stream."""
+        """Decode one event of a stream."""
 
     @abstractmethod
     def body(self, data: bytes) -> None:
-        """A whole reply in one body."""
+        """Decode a complete body."""
 
     @abstractmethod
     def at_end(self) -> None:
-        """The stream is over without an end mark: finish the message or fail."""
+        """Finish the message, or fail, when a stream ends without an end mark."""
 
     def facts(self) -> dict[str, Any]:
-        """The terminal facts of a stream that ``raw`` shows beside its chunks."""
+        """Return the facts of a finished stream that ``raw`` contains in addition to its chunks."""
         return {}
 
-    # inside
+    # --- private
 
     def interrupted(self) -> None:
-        """The stream ended before the wire's end mark."""
+        """Fail the message, because the stream ended before its end mark."""
         self.out.fail(StreamInterruptedError("the reply ended before it was finished"))
 
     def _take(self, chunk: bytes) -> None:
@@ -368,7 +372,7 @@ class Decoder(ABC):
             return
         for frame in self._sse.feed(chunk):
             self._frames += 1
-            if frame.event in _ASIDES and _is_aside(frame):
+            if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
                 continue
             self.out.offset = frame.offset
             if len(frame.data) > MAX_CONTAINERS:
@@ -382,7 +386,7 @@ class Decoder(ABC):
             raise InvalidResponseError(f"the stream has more than {what}")
 
     def _start_stream(self) -> bytes:
-        """Return what has arrived of a stream, once it is known to be one."""
+        """Return the bytes that have arrived, once they are known to be a stream."""
         if self._is_body or not self._sniff():
             return b""
         arrived = b"".join(self._kept)
@@ -391,14 +395,14 @@ class Decoder(ABC):
         return arrived
 
     def _sniff(self) -> bool:
-        """Is it a stream? Undecided while only white space or half a byte order mark has come."""
+        """Return whether the reply is a stream; false until a byte other than white space has arrived."""
         head = self._head.removeprefix(_BOM).lstrip()
         if not head or (len(head) < len(_BOM) and _BOM.startswith(head)):
             return False
         self._is_body = head[:1] in (b"<" if self.framing is LineDecoder else b"{[<")
         if not self._is_body:
             self._sse = self.framing()
-            if self.out.kept is not None:  # somebody may look at what there is of a stream that never ends
+            if self.out.kept is not None:  # a caller may read raw before the end of the stream
                 self.out.kept.decode = partial(_decode_stream, self.framing, {})
         return not self._is_body
 
@@ -410,17 +414,18 @@ class Decoder(ABC):
             _refuse_crowded(data)
             self.body(_unmarked(data))
         elif self._asked_for_stream:
-            self.interrupted()  # 200 and no byte: vLLM and llama-cpp-python do this when they give up
+            # status 200 with an empty body: vLLM and llama-cpp-python send it when generation fails
+            self.interrupted()
         else:
             raise InvalidResponseError("the reply is empty")
 
     def _over_stream(self, sse: SseDecoder | LineDecoder) -> None:
         for frame in sse.end():
             self._frames += 1
-            if frame.event in _ASIDES and _is_aside(frame):
+            if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
                 continue
             self.out.offset = frame.offset
-            with suppress(ValueError):  # cut off in the middle: what there is of it says nothing
+            with suppress(ValueError):  # an event that is truncated by the end of the stream
                 self.frame(frame)
             if self.done or self.out.complete is not None or self.out.error is not None:
                 return
@@ -440,7 +445,7 @@ class Decoder(ABC):
 
     def _take_events(self) -> list[Event]:
         if self.done and self._sse is not None and self.out.kept is not None:
-            # Not a method of ours: what is kept of the reply would keep all that was needed to read it.
+            # A plain function: a bound method would keep the decoder alive as long as ``raw``.
             self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())
         return self.out.take()
 
@@ -450,11 +455,11 @@ def _refuse_crowded(data: bytes) -> None:
         raise InvalidResponseError(f"the reply has more than {MAX_CONTAINERS} objects and lists")
 
 
-_ASIDES = frozenset({BARE, b"ping", b"keepalive"})
+_WITHOUT_CONTENT = frozenset({BARE, b"ping", b"keepalive"})
 
 
-def _is_aside(frame: Frame) -> bool:
-    """Is it nothing that is said: a bare object that is no error, or a sign of life that is no JSON?"""
+def _lacks_content(frame: Frame) -> bool:
+    """Return whether a frame has no content: a keep-alive without JSON, or a bare object that is not an error."""
     return b'"error"' not in frame.data if frame.event == BARE else not frame.data.lstrip().startswith(b"{")
 
 
@@ -463,7 +468,8 @@ def _decode_body(data: bytes) -> Any:
 
 
 def _decode_stream(framing: type[SseDecoder | LineDecoder], facts: dict[str, Any], data: bytes) -> Any:
-    sse = framing(len(data) + 1)  # what was too long to be read is shown all the same
+    # without a limit: raw shows even an event that was too long to decode
+    sse = framing(len(data) + 1)
     frames = [*sse.feed(data), *sse.end()]
     chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")]
     return {"chunks": chunks, **facts}

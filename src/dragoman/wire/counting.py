@@ -54,7 +54,7 @@ def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: Any, name: str) 
 
 
 def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: str) -> Questions:
-    """Gemini's API takes the whole request in an envelope; the paths of Vertex AI take its parts."""
+    """Count with Gemini: the Gemini API takes the request in an envelope, Vertex AI takes its parts."""
     parts = urlsplit(sent.url)
     path = parts.path.rpartition(":")[0] + ":countTokens"
     kept: dict[str, Any] = _keep(body, ("contents", "systemInstruction", "tools"))

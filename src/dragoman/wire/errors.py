@@ -1,4 +1,4 @@
-"""Error bodies and waiting times, as servers write them: the parts all wires share.
+"""Error bodies and Retry-After, as servers write them: the parts that all wires share.
 
 The status decides first, then the machine-readable code in the body, then a table of patterns that
 each wire keeps as data; a case under ``conformance/cases`` exercises each row.
@@ -35,7 +35,7 @@ from .json import json_text
 
 
 class Failure(Struct, frozen=True):
-    """What an error body says, whatever its shape."""
+    """The message and codes of an error body of any shape."""
 
     message: str = ""
     code: str = ""
@@ -46,19 +46,19 @@ class Failure(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Everything a pattern may look at."""
+        """The texts that a pattern is matched against."""
         return f"{self.code} {self.kind} {self.message}"
 
 
 class Row(Struct, frozen=True):
-    """One row of a wire's table: at these statuses, these words mean this class. A case of the wire exercises each."""
+    """One row of a wire's table: a status and a pattern determine the error class. Each row has a case."""
 
     statuses: frozenset[int] | None
     pattern: re.Pattern[str]
     error: type[ProviderError]
 
     def fits(self, status: int, failure: Failure) -> bool:
-        """Does this row decide?"""
+        """Return whether this row matches."""
         return (self.statuses is None or status in self.statuses) and bool(self.pattern.search(failure.words))
 
 
@@ -81,7 +81,7 @@ def _write_body(body: Any) -> str:
         return cut(body or "", MAX_BODY)
     try:
         return cut(json_text(body), MAX_BODY)
-    except InvalidRequestError:  # it cannot be written as JSON: half a surrogate pair, or too deep
+    except InvalidRequestError:  # not encodable as JSON: a lone surrogate, or nested too deeply
         return ""
 
 
@@ -108,9 +108,9 @@ def _read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> F
 
 
 def is_failure(data: bytes) -> bool:
-    """Is an event, in which there is nothing of a reply, an error though it has no ``error``?
+    """Return whether an event without content is an error, although it has no ``error`` field.
 
-    The bodies of errors have these forms on many servers, and what stands between passes them on as an event.
+    Error bodies have these forms on many servers, and proxies forward them as an event of the stream.
     """
     try:
         record = read_json(data)
@@ -128,7 +128,8 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     message = record.get("message") or record.get("detail") or record.get("reason") or ""
     metadata = record.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    # A router wraps its upstream's body as text; the cause is often only named in there.
+    # OpenRouter and other routers put the body of the upstream into a string; often only that names
+    # the cause.
     upstream = metadata.get("raw")
     text = _plain_text(message)
     if isinstance(upstream, str) and (upstream := cut(upstream, MAX_PROVIDER_MESSAGE)) not in text:
@@ -155,7 +156,7 @@ def _plain_text(value: Any) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, str):
         return cut(value, MAX_CODE)
-    # An integer beyond 10^18 is not a code, and Python refuses to write very long ones.
+    # An integer beyond 10^18 is not a code, and Python rejects the conversion of very long ones.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18 else ""
 
 
@@ -166,7 +167,8 @@ def _is_number(value: Any) -> bool:
 def _strip_markup(text: str) -> str:
     if "<" not in text[:200]:
         return text[:2000].strip()
-    # Split first: one pattern over the whole page takes a second on a page of tags that are never closed.
+    # Split first: one pattern over the page takes a second if the page has many tags that are never
+    # closed.
     pieces = re.split(r"(?=<(?:script|style)\b)", text[:40000])
     text = " ".join([re.sub(r"(?s)^<(?:script|style)\b.*?</(?:script|style)>", " ", piece) for piece in pieces])
     return " ".join(re.sub(r"<[^<>]{0,2000}>", " ", text).split())[:500]
@@ -179,7 +181,7 @@ def build_error(
     rows: Sequence[Row],
     now: float | None = None,
 ) -> ProviderError:
-    """The one class of the tree that this failure belongs to."""
+    """Return the error of the one class that a failure belongs to."""
     kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(status)
     if status == 402 and kind is QuotaExceededError:
         kind = BillingError
@@ -233,10 +235,10 @@ _SECONDS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 
 
 def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """The seconds a reply asks to wait: ``retry-after-ms``, seconds, ``"6m0s"``, or an HTTP date.
+    """Return the Retry-After of a reply in seconds: ``retry-after-ms``, seconds, ``"6m0s"``, or an HTTP date.
 
-    A date is measured against the reply's own ``Date``, so that a wrong local clock does no harm;
-    ``now`` is used when there is none.
+    A date is compared with the ``Date`` of the reply, so that a wrong local clock does not matter; without one,
+    ``now`` is used.
     """
     lower = {name.lower(): value.strip() for name, value in headers.items()}
     if (milliseconds := _read_seconds(lower.get("retry-after-ms", ""))) is not None:
@@ -267,14 +269,15 @@ def _read_date(text: str) -> float | None:
         if not text:
             return None
         moment = parsedate_to_datetime(text)
-        # An HTTP date is in GMT, also when it does not say so.
+        # An HTTP date is in GMT, even without the suffix.
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
 
 
 def _read_reset(headers: Mapping[str, str], now: float | None) -> float | None:
-    # OpenRouter's 429 has no Retry-After, only the epoch milliseconds at which its limit resets.
+    # A 429 of OpenRouter has no Retry-After, only the time at which the limit resets, in epoch
+    # milliseconds.
     value = headers.get("x-ratelimit-reset", "")
     if now is None or not re.fullmatch(r"\d{13}", value):
         return None

@@ -1,4 +1,4 @@
-"""Extras that a codec knows something about."""
+"""Extras that change what the reply contains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .codec import Notes
 
 
 def note_raw_only(extras: Mapping[str, Any], notes: Notes, *, choices: str, logprobs: str, loss: bool = True) -> None:
-    """Report extras that ask for what a reply has no field for; what they bring is in ``raw``.
+    """Report extras that request output without a field in ``Response``; it is available only in ``raw``.
 
     ``loss`` is whether further choices are a loss, or only noted in a plan.
     """

@@ -16,7 +16,7 @@ from .schema import schema_name
 
 
 class Losses:
-    """Collects the hints that have no place in a request."""
+    """Collect the hints that ``Request`` has no field for."""
 
     def __init__(self) -> None:
         self._found: list[LossWarning] = []
@@ -38,9 +38,9 @@ class Losses:
 
 
 def read_body(body: bytes | dict[str, Any]) -> Fields:
-    """Return the fields of a body, or of what was read of one already.
+    """Return the fields of a body, or of a body that is decoded already.
 
-    Unlike a provider's reply, a request that is not valid JSON is refused.
+    Unlike a provider's reply, a request that is not valid JSON is rejected.
     """
     if isinstance(body, dict):
         return Fields(body)
@@ -57,7 +57,7 @@ def _reason(error: Exception) -> str:
 
 
 def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
-    """Return a source, and its media type where the URL holds the media itself."""
+    """Return a source, and its media type if it is a ``data:`` URL."""
     found = read_data_url(url)
     return (Url(url), None) if found is None or found[0] is None else (Inline(found[1]), found[0])
 

@@ -1,4 +1,4 @@
-"""Tool-call ids, projected onto what a wire accepts."""
+"""Tool-call ids, mapped to ids that a wire accepts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class IdRule(Struct, frozen=True):
     any_character: bool = False
 
     def allows(self, call_id: str) -> bool:
-        """Is this id legal as it is?"""
+        """Return whether a wire accepts an id unchanged."""
         size = len(call_id)
         fits = size == self.max_length if self.exact else 0 < size <= self.max_length
         if self.any_character:
@@ -28,7 +28,7 @@ class IdRule(Struct, frozen=True):
         return fits and set(call_id) <= _characters(self.alphabet + self.also)
 
     def fold(self, call_id: str, salt: int) -> str:
-        """A legal id that stands for ``call_id``: its digest, written in the wire's alphabet."""
+        """Return a legal id for ``call_id``: its digest, in the alphabet of the wire."""
         digest = hashlib.sha256(f"{salt}:{call_id}".encode("utf-8", "surrogatepass")).digest()
         number = int.from_bytes(digest, "big")
         letters = []
@@ -41,7 +41,7 @@ class IdRule(Struct, frozen=True):
 def _is_text(call_id: str) -> bool:
     try:
         call_id.encode()
-    except UnicodeEncodeError:  # half a pair of surrogates, which no JSON can carry
+    except UnicodeEncodeError:  # a lone surrogate, which JSON cannot represent
         return False
     return True
 
@@ -51,10 +51,10 @@ def _characters(letters: str) -> frozenset[str]:
 
 
 class IdMap:
-    """Tool-call ids of one conversation, projected onto a wire: deterministic, never two onto one.
+    """The tool-call ids of one conversation, mapped to legal ids of a wire: deterministic and injective.
 
-    Legal ids pass unchanged and are reserved first; each illegal one gets a digest, salted anew in
-    the unlikely case that it is taken. The same id gets the same projection in call and result.
+    Legal ids pass unchanged and are reserved first; each illegal one gets a digest, with another salt in the
+    unlikely case of a collision. A call and its result get the same id.
     """
 
     def __init__(self, rule: IdRule | None, messages: Iterable[Message] = ()) -> None:

@@ -1,4 +1,4 @@
-"""JSON of requests: one request gives the same bytes each time, and extras fit beside what a codec wrote."""
+"""JSON of requests: deterministic encoding, and merging of extras."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def ordered_json(value: Any) -> msgspec.Raw:
-    """Return a value as JSON with its keys in their order: a model fills a schema in the order of its properties."""
+    """Return a value as JSON with its keys in insertion order: models fill a schema in the order of its properties."""
     return _write(value, _encode)
 
 
 def sorted_json(value: Any) -> msgspec.Raw:
-    """Return a value as JSON with its keys sorted all the way down, so that equal values give equal bytes."""
+    """Return a value as JSON with keys sorted at all levels, so that equal values give equal bytes."""
     return _write(value, _sorted)
 
 
@@ -29,14 +29,14 @@ def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
         written = encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
-    if b"null" in written:  # which is what msgspec writes for a number that is none
+    if b"null" in written:  # msgspec writes null for NaN
         _refuse_not_finite(value)
     return msgspec.Raw(written)
 
 
 def _refuse_not_finite(value: Any) -> None:
     left: list[tuple[str, Any]] = [("", value)]
-    while left:  # no recursion: the value may be as deep as the encoder allows
+    while left:  # iterative: the value may be as deep as the encoder allows
         place, value = left.pop()
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidRequestError(f"a value of the request cannot be written as JSON: {place or 'it'} is {value}")
@@ -48,7 +48,7 @@ def _refuse_not_finite(value: Any) -> None:
 
 
 def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
-    """A body as JSON, in the order it was built."""
+    """Return a body as JSON, with its keys in insertion order."""
     try:
         return _encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -56,7 +56,7 @@ def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
 
 
 def read_count(value: Any) -> int | None:
-    """Return a counter of a reply, or ``None`` for what is not one."""
+    """Return a token count of a reply, or ``None`` if the value is not a count."""
     return value if type(value) is int and value >= 0 else None
 
 
@@ -74,11 +74,11 @@ def merge_extras(
     coerce: bool = False,
     where: str = "config.extras",
 ) -> None:
-    """Add the caller's extras to a body the codec built: by name, each with its keys in the caller's order.
+    """Merge the extras of the caller into the body that the codec built.
 
-    A field the codec wrote: lists named in ``lists`` merge, the codec's values first; objects named in ``objects``
-    merge field by field; anything else must be equal, or the call is refused. A field it did not write passes
-    through untouched.
+    If the codec wrote the same field: lists named in ``lists`` are joined, with the codec's values first;
+    objects named in ``objects`` are merged field by field; any other value must be equal, or the call is
+    rejected. Other fields are sent unchanged, in the order of the caller.
     """
     for name in sorted(extras):
         value = extras[name]
@@ -93,7 +93,7 @@ def merge_extras(
 
 
 def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with other fields over its own: objects merge, other values replace, ``None`` removes."""
+    """Return a body overridden by other fields: objects are merged, other values replaced, ``None`` removes."""
     made = dict(body)
     for name, value in native.items():
         ours = made.get(name)
@@ -108,7 +108,7 @@ def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, An
 
 def _merge(ours: list[str], theirs: Any) -> list[str]:
     if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
-        return ours  # malformed for a merge counts as absent
+        return ours  # a field that cannot be merged counts as absent
     return list(dict.fromkeys([*ours, *theirs]))
 
 
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Equality of decoded JSON: numbers by value, and true is not 1."""
+    """Compare decoded JSON: numbers by value, and true differs from 1."""
     if isinstance(ours, bool) or isinstance(theirs, bool):
         return ours is theirs
     if isinstance(ours, dict) and isinstance(theirs, Mapping):

@@ -1,4 +1,4 @@
-"""What an endpoint has refused: lessons that a codec keeps, about the endpoint or about one response schema."""
+"""Lessons: changes of quirks that a codec learns from errors, for the endpoint or for one response schema."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from msgspec import Struct
 from .json import sorted_json
 
 MAX_LESSONS = 256
-"""The most lessons that one codec keeps: schemas may be generated, each for one call."""
+"""The largest number of lessons of one codec: schemas may be generated, each for one call."""
 
 
 class Lesson(Struct, frozen=True):
-    """A change of quirks that an error has taught.
+    """A change of quirks that was learned from an error.
 
     ``schema`` is the digest of the response schema that it is about, or ``None`` if it is about the endpoint.
     """
@@ -27,7 +27,7 @@ class Lesson(Struct, frozen=True):
 
 
 def digest_of(schema: Mapping[str, Any]) -> str:
-    """Return the digest by which a schema is remembered."""
+    """Return the digest that identifies a schema."""
     return hashlib.sha256(bytes(sorted_json(dict(schema)))).hexdigest()[:12]
 
 
@@ -41,7 +41,7 @@ def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> 
 
 
 def is_about_field(message: str) -> bool:
-    """Return whether a refusal is about the field for structured output, and not about the schema in it.
+    """Return whether an error is about the field for structured output, and not about the schema in it.
 
     Hosted OpenAI names the field in both: "Invalid schema for response_format 'x': In context=(), 'oneOf' is not
     permitted", and "'response_format' of type 'json_schema' is not supported with this model".

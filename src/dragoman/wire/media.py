@@ -1,7 +1,7 @@
-"""Media in the results of tools: a text that says what was left out, where a wire or a model does not take them.
+"""Media in tool results: a text replaces them if the wire or the model does not accept them.
 
-A tool's result is part of the conversation for good. If one picture in it made the request fail, no later
-turn could be sent either, so nothing that a tool returned is a reason to refuse a request.
+A tool result stays in the conversation. If an image in it made the request fail, every later turn would fail as well.
+Therefore no content of a tool result is a reason to reject a request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Write: TypeAlias = Callable[[Image | Document | Audio, str], object]
 
 
 def fit_result(message: ToolResult, path: str, notes: Notes, write: _Write, *, omit: bool) -> ToolResult:
-    """Return the result with a text in place of each medium that ``write`` refuses, or of all with ``omit``."""
+    """Return the result with a text in place of each medium that ``write`` rejects, or of all with ``omit``."""
     if isinstance(message.content, str) or all(type(block) is Text for block in message.content):
         return message
     places = [(block, f"{path}.content[{at}]") for at, block in enumerate(message.content)]
@@ -42,7 +42,7 @@ def _fit_block(block: UserBlock, path: str, notes: Notes, write: _Write, *, omit
 
 
 def describe_media(block: Image | Document | Audio) -> str:
-    """Return what a medium is, for the text in its place: ``image (image/png, about 1200 bytes)``."""
+    """Return a description of a medium, for the text in its place: ``image (image/png, about 1200 bytes)``."""
     facts = [block.media_type] if block.media_type else []
     if isinstance(block.source, Inline):
         facts.append(f"about {len(block.source.base64_data) * 3 // 4} bytes")
@@ -51,7 +51,7 @@ def describe_media(block: Image | Document | Audio) -> str:
 
 
 def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
-    """Return what a model said aloud as text, for a wire that takes no audio of the model; report what that loses."""
+    """Return the transcript of audio output, for a wire without audio in assistant messages; report the loss."""
     if block.transcript:
         notes.rewrite(path, "audio_transcribed", "its transcript is sent in its place", loss=True)
         return block.transcript
@@ -59,7 +59,7 @@ def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
     return None
 
 
-def say_audio(block: Audio) -> str:
+def transcript_of(block: Audio) -> str:
     """Return the text for a client of a wire that has no audio in replies."""
     return block.transcript or f"[{describe_media(block)} left out: this wire has no audio in replies]"
 
@@ -73,16 +73,16 @@ def describe_picture(block: Image) -> str:
 
 def describe_medium(block: Audio | Image) -> str:
     """Return the text for a client of a wire whose replies have no such medium."""
-    return say_audio(block) if isinstance(block, Audio) else describe_picture(block)
+    return transcript_of(block) if isinstance(block, Audio) else describe_picture(block)
 
 
 def refuse_audio(block: Audio, path: str) -> NoReturn:
-    """Refuse audio on a wire that has no place for it."""
+    """Reject audio on a wire without a field for it."""
     raise UnsupportedContentError(f"{path}: this wire takes no {describe_media(block)}")
 
 
 def write_annotations(block: AssistantBlock, *, flat: bool) -> list[dict[str, Any]]:
-    """Return the sources of a text that have an address, as clients of Chat Completions and Responses know them."""
+    """Return the citations of a text that have a URL, in the form of Chat Completions and Responses."""
     if not isinstance(block, Text):
         return []
     found = []

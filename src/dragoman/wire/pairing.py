@@ -1,4 +1,4 @@
-"""Which tool result answers which call, and the ids that both are sent under."""
+"""Pair tool results with calls, and choose the ids that both are sent with."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from .ids import IdMap, IdRule
 
 
 class Call(NamedTuple):
-    """The place of a call in the conversation."""
+    """The position of a call in the conversation."""
 
     message: int
     block: int
 
 
 class Pairs:
-    """Which result answers which call, and under which id both are sent.
+    """The pairs of calls and results, and the id of each pair.
 
-    Only calls with readable arguments count. An id that was used again means the latest call: an earlier
-    one was never answered. Some servers count from zero in every reply; a wire that wants ids used once
-    gets each its own.
+    Only calls with readable arguments count. If an id occurs twice, a result belongs to the latest call.
+    Some servers number calls from zero in every reply; for a wire that requires unique ids, each call gets
+    a new one.
     """
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
-        self.answers: dict[int, Call] = {}  # by the index of the result's message
-        self.results: dict[Call, int] = {}  # the other way round
-        self.ids: dict[Call, str] = {}  # of the calls that are answered
+        self.answers: dict[int, Call] = {}  # the call of each result, by the index of its message
+        self.results: dict[Call, int] = {}  # the result of each call
+        self.ids: dict[Call, str] = {}  # ids of the calls that have a result
         names: dict[Call, str] = {}
         waiting: dict[str, list[Call]] = {}
         for at, message in enumerate(messages, first):

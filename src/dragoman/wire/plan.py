@@ -1,6 +1,6 @@
-"""What would become of a conversation on another model, without sending anything.
+"""Plans: what another model would keep, rewrite or drop of a conversation, without sending anything.
 
-It is the path the codec takes when it sends: the same notes, shown instead of acted upon.
+A plan encodes the request with the same code that sends it, and returns the notes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .codec import Codec, Note
 
 
 class PlanItem(Struct, frozen=True):
-    """What becomes of one block or message: kept as it is, rewritten, or dropped; by which rule and why."""
+    """What happens to one block or message: kept, rewritten or dropped; with the rule and the reason."""
 
     path: str
     kind: str
@@ -27,7 +27,7 @@ class PlanItem(Struct, frozen=True):
 
 
 class SwapPlan(Struct, frozen=True):
-    """The whole answer. ``fits`` is ``None`` when the target's window is not known."""
+    """The plan of a conversation. ``fits`` is ``None`` if the context window of the target is unknown."""
 
     target: str
     items: tuple[PlanItem, ...]
@@ -37,12 +37,12 @@ class SwapPlan(Struct, frozen=True):
 
     @property
     def losses(self) -> tuple[PlanItem, ...]:
-        """What would be said with less, or not at all."""
+        """The steps that lose content."""
         return tuple([item for item in self.items if item.loss])
 
     @property
     def fits(self) -> bool | None:
-        """Does the conversation fit the target's context window?"""
+        """Whether the conversation fits the context window of the target."""
         if self.context_tokens is None or self.estimated_tokens is None:
             return None
         return self.estimated_tokens <= self.context_tokens
@@ -56,7 +56,7 @@ def make_plan(
     estimated_tokens: int | None = None,
     context_tokens: int | None = None,
 ) -> SwapPlan:
-    """Plan a request on a codec; without one (a provider that is no wire) everything is kept."""
+    """Plan a request on a codec; without one (a provider that is not a wire) everything is kept."""
     notes: tuple[Note, ...] = ()
     refused: str | None = None
     if codec is not None:
@@ -87,7 +87,7 @@ def _items(messages: Sequence[Message], notes: Sequence[Note]) -> tuple[PlanItem
 
 
 def _parts(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Every message of plain text and every block, with its path."""
+    """Yield every message of plain text and every block, with its path."""
     parts: list[tuple[str, str]] = []
     for at, message in enumerate(messages):
         if isinstance(message.content, str):

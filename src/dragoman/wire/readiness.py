@@ -1,4 +1,4 @@
-"""Reading what servers answer when they are asked whether a model is served."""
+"""Read the replies of servers to readiness checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def get_json(url: str, headers: Mapping[str, str] | None = None) -> HttpRequest:
 
 
 def read_success(codec: Codec, reply: HttpReply) -> Any:
-    """Return the JSON of a reply; raise what a refusal means, or ``InvalidResponseError`` if it is not JSON."""
+    """Return the JSON of a reply; raise the error of an error status, or ``InvalidResponseError`` if it is not JSON."""
     refuse_failure(codec, reply)
     try:
         return read_json(reply.body)
@@ -25,13 +25,13 @@ def read_success(codec: Codec, reply: HttpReply) -> Any:
 
 
 def refuse_failure(codec: Codec, reply: HttpReply) -> None:
-    """Raise what a reply means that is not a success."""
+    """Raise the error for a reply that is not a success."""
     if reply.status >= 300:
         raise codec.error(reply.status, reply.headers, reply.body)
 
 
 def entries_of(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list, or nothing where there is no list."""
+    """Return the objects of a list; none if the value is not a list."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 

@@ -1,4 +1,4 @@
-"""The fields of a request for an amount of reasoning, with a warning where they are approximate."""
+"""The fields of a request that set the amount of reasoning, with a warning if they are approximate."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def reasoning_fields(
 ) -> dict[str, Any] | None:
     """Return the fields that ask a model for an amount of reasoning; ``None`` if no amount is set.
 
-    ``style`` is that of the endpoint's quirks; without one the catalogue knows the model's family, and for an unknown
-    family the result is ``None``, too. ``room`` is the limit of the reply, which a budget must stay below.
+    ``style`` is that of the endpoint's quirks; without one the catalogue knows the model's family,
+    and for an unknown family the result is ``None``. ``room`` is the limit of the reply, which a
+    budget must be below.
     """
     if config.reasoning is None:
         return None

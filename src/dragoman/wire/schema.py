@@ -1,4 +1,4 @@
-"""What every wire needs of a response schema: a name for it, and words where the wire has no field for it."""
+"""Response schemas: a name, and the instruction for the prompt if the wire has no field for a schema."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .json import json_text, sorted_json
 
 
 def schema_name(schema: Mapping[str, Any]) -> str:
-    """A stable name for a schema: its title if that can serve, else a digest."""
+    """Return a stable name for a schema: its title if it is a valid name, else a digest."""
     title = schema.get("title")
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", title).strip("_")[:64] if isinstance(title, str) else ""
     return name or "schema_" + hashlib.sha256(bytes(sorted_json(dict(schema)))).hexdigest()[:12]
 
 
 def schema_directive(schema: Mapping[str, Any], wire: str = "") -> str:
-    """Return the instruction that asks for JSON in words.
+    """Return the instruction in the prompt that requests JSON.
 
-    The wordings differ for history's sake alone: each is part of the bytes that a wire sends, so a change would
-    miss every cassette and every prompt cache that holds it. The schema keeps the order of its properties, in
-    which the model will fill it.
+    The texts differ between wires for historical reasons. They are part of the request, so a change would invalidate
+    existing cassettes and prompt caches. The schema keeps the order of its properties, because the model fills them in
+    that order.
     """
     return f"{_DIRECTIVES.get(wire, _DIRECTIVE)}\n{json_text(schema)}"
 

@@ -1,8 +1,8 @@
-"""Opaque state of one wire, carried through a client of another and back to its issuer alone.
+"""Sealed state: opaque state of one wire that a client of another wire carries back to its issuer.
 
-A client sends a signature back as it came, whoever is behind the gateway by then. One that was made on
-another wire than the client's is therefore sealed with the name of its issuer: on its way back it is
-known by that, and no other model is sent it as if it were its own.
+A client sends a signature back unchanged, even if another model answers by then. A signature from another
+wire than that of the client is therefore sealed with the name of its issuer, and is sent only to that
+issuer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from ..validate.fields import Fields
 
 _T = TypeVar("_T")
 _MARK = b"dragoman:"
-_PREFIX = base64.b64encode(_MARK).decode()  # nine bytes: what follows does not change these twelve letters
+# 9 bytes are exactly 12 base64 characters, so the prefix is stable
+_PREFIX = base64.b64encode(_MARK).decode()
 
 
 def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
-    """The signature for a client of ``wire``: as it is if it was made there, or if nobody knows."""
+    """Return a signature for a client of ``wire``: unchanged if it comes from there, or its issuer is unknown."""
     if issuer is None or issuer.wire == wire:
         return signature
     told = msgspec.json.encode([issuer.wire, issuer.vendor, issuer.model, signature])
@@ -31,7 +32,7 @@ def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
 
 
 def unseal(text: str, wire: str) -> tuple[str, Issuer]:
-    """The signature as its issuer made it, and who that was."""
+    """Return the original signature and its issuer."""
     if text.startswith(_PREFIX):
         try:
             told = base64.b64decode(text, validate=True).removeprefix(_MARK)
@@ -43,20 +44,20 @@ def unseal(text: str, wire: str) -> tuple[str, Issuer]:
 
 
 def holds_sealed(body: bytes) -> bool:
-    """Return whether a body may hold state that ``seal`` or ``write_opaque`` wrote, which only a codec can unpack."""
+    """Return whether a body may contain sealed state, which only a codec can unpack."""
     return _PREFIX.encode() in body or b'"opaque"' in body
 
 
 def is_from(block: AssistantBlock, wire: str) -> bool:
-    """Return whether a block has state that was made on this wire."""
+    """Return whether a block has state from this wire."""
     state = block.continuity
     return state is not None and state.issuer is not None and state.issuer.wire == wire
 
 
 def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
-    """Return a block of a kind of its own: as it came on its own wire, and on another with the name of its issuer.
+    """Return an opaque block: unchanged on its own wire, and on another wire sealed with its issuer.
 
-    Another wire's block means nothing to the client, which sends it back so that it reaches its issuer again.
+    The client cannot use a sealed block, but sends it back, so that it reaches its issuer again.
     """
     issuer = block.continuity.issuer if block.continuity is not None else None
     if isinstance(block, Image):

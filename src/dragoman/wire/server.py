@@ -1,4 +1,4 @@
-"""What a wire is to a server: it reads requests, and writes replies and refusals."""
+"""The interface of the server side of a wire: read requests, write replies and errors."""
 
 from __future__ import annotations
 
@@ -26,55 +26,55 @@ from .codec import HttpReply
 
 
 class Asked(Struct, frozen=True):
-    """What a client asked for: the request, and what of it had no place in one."""
+    """A decoded request, and the hints that ``Request`` has no field for."""
 
     request: Request
     warnings: tuple[LossWarning, ...] = ()
     stream_usage: bool = True
-    """Does the client want to be told the usage at the end of a stream?"""
+    """Whether the client requests usage at the end of a stream."""
     issuer: Issuer | None = None
-    """Who will answer, if the server knows: whose opaque state the reply carries."""
+    """The issuer of the opaque state in the reply, if known."""
     echo: dict[str, Any] = {}
-    """Fields of the request that the reply repeats, on a wire that does."""
+    """Fields of the request that the reply repeats, if the wire does so."""
     custom: frozenset[str] = frozenset()
-    """Tools that take free text, on a wire that has them: functions with the parameter ``input`` stand in for them."""
+    """Tools with free text as input, if the wire has them: replaced by functions with the parameter ``input``."""
 
 
 class ServerCodec(Protocol):
-    """One wire as its server sees it. Pure: no socket, no clock, no log."""
+    """The server side of one wire. Pure: no socket, no clock, no log."""
 
     wire: ClassVar[str]
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Read a request's body; ``path`` is the URL's, where a wire puts the model and the mode into it.
 
-        A field without a place in ``Request`` is refused or kept in ``config.extras``, or it is a mere
-        hint and named in ``warnings``. Raises ``InvalidRequestError`` or ``UnsupportedContentError``.
+        A field that ``Request`` does not have is rejected, kept in ``config.extras``, or, if it is only a
+        hint, named in ``warnings``. Raises ``InvalidRequestError`` or ``UnsupportedContentError``.
         """
         ...
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the one reply to this request; ``created`` (epoch seconds) goes where the wire shows it."""
+        """Return an encoder for the reply to this request; ``created`` is its time in epoch seconds."""
         ...
 
     def error(self, error: ProviderError) -> HttpReply:
-        """A refusal before the reply has begun: status, headers (``retry-after`` among them) and body."""
+        """Return an error before the first event: status, headers (such as ``retry-after``) and body."""
         ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The key a client presents; ``headers`` have lower-case names."""
+        """Return the key of the client; ``headers`` have lower-case names."""
 
 
 class ReplyEncoder(ABC):
-    """Writes one reply, event by event.
+    """Encode one reply, event by event.
 
     Feed it the events in order, then call ``end()``, or ``fail()`` with the error that was raised. For a
     stream each call returns the bytes to send; for a body all but the last return nothing.
 
-    A client gets a tool call that failed validation here (unknown tool, arguments that are not JSON) as the
-    model wrote it, unless it would look valid there. Where the wire cannot show it (an input that is not JSON
-    where the wire has an object), and where the reply was cut, a stream ends with an error, and a body raises
-    the error for ``ServerCodec.error``.
+    A tool call that failed validation here (unknown tool, arguments that are not JSON) is sent as the model
+    wrote it, unless it would look valid to the client. If the wire cannot express it (an input that is not
+    JSON where the wire has an object), or the reply was truncated, a stream ends with an error, and a body
+    raises the error for ``ServerCodec.error``.
     """
 
     content_type: str = "application/json"
@@ -83,8 +83,8 @@ class ReplyEncoder(ABC):
         self.start: MessageStart | None = None
         self.complete: MessageComplete | None = None
         self.unsound: ProviderError | None = None  # a call or text that failed validation, in a complete reply
-        self.calls: list[CallFacts] = []  # those that have ended
-        self._input: list[str] = []  # of the open call
+        self.calls: list[CallFacts] = []  # calls that have ended
+        self._input: list[str] = []  # fragments of the open call
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:
@@ -108,18 +108,18 @@ class ReplyEncoder(ABC):
 
     @abstractmethod
     def write_end(self, complete: MessageComplete) -> bytes:
-        """Write the end of a complete reply that the wire can show."""
+        """Write the end of a complete reply that the wire can express."""
 
     @abstractmethod
     def write_error(self, error: ProviderError) -> bytes:
-        """Write the end of a reply that was cut or that the wire cannot show."""
+        """Write the end of a reply that was truncated or that the wire cannot express."""
 
     def hides_call(self, complete: MessageComplete) -> bool:
-        """Return whether the reply has a call that the wire cannot show."""
+        """Return whether the reply has a call that the wire cannot express."""
         return False
 
     def note(self, event: Event) -> None:
-        """Keep what later events and the end need of this one."""
+        """Record what later events and the end need of an event."""
         if isinstance(event, ToolUseInputDelta):
             self._input.append(event.partial_json)
         elif isinstance(event, ToolUseStart):
@@ -138,11 +138,12 @@ class ReplyEncoder(ABC):
         return known or (self.start.model if self.start is not None else "")
 
     def _is_visible(self, error: ProviderError, complete: MessageComplete) -> bool:
-        """Return whether a client that reads the reply as it is finds the same error in it."""
+        """Return whether the client finds the same error when it validates the reply."""
         if isinstance(error, StructuredOutputError):
             return True
         failed = [call for call in self.calls if call.end.problem is not None]
-        # Looks valid: the text is an object (more came after it), or there is none, which reads as ``{}``.
+        # It looks valid if the text is an object (more came after it), or is empty, which clients
+        # read as ``{}``.
         hidden = [
             call
             for call in failed
@@ -152,13 +153,14 @@ class ReplyEncoder(ABC):
         return isinstance(error, MalformedToolCallError) and bool(failed) and not hidden
 
     def finish_word(self, complete: MessageComplete, words: Mapping[str, FinishReason]) -> str:
-        """Return the wire's word for why the reply ended; ``words`` has the usual one of each reason first.
+        """Return the finish reason in the terms of the wire; ``words`` lists the usual term of each reason first.
 
-        The provider's own word stands when it is one of this wire's and means the same.
+        The provider's own term is kept if this wire has it with the same meaning.
         """
         raw, reason = complete.finish_raw, complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
-            reason = words.get(raw or "", "tool_calls")  # how it ended; the client finds the call's error by itself
+            # the original reason; the client detects the invalid call itself
+            reason = words.get(raw or "", "tool_calls")
         if raw is not None and words.get(raw) == reason:
             return raw
         usual = next((word for word, meaning in words.items() if meaning == reason), None)
@@ -183,7 +185,7 @@ class CallFacts(NamedTuple):
 
 
 class BodyEncoder(ReplyEncoder):
-    """Writes a reply as one body, when it has ended: ``write`` makes it of what was noted."""
+    """Write a reply as one body at its end; ``write`` builds it from the recorded events."""
 
     def __init__(
         self,
@@ -208,7 +210,8 @@ class BodyEncoder(ReplyEncoder):
         raise error
 
 
-# --- what encoders share ----------------------------------------------------------------------------
+# --- shared by encoders
+# ----------------------------------------------------------------------------
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -224,9 +227,9 @@ def named_frame(data: dict[str, Any]) -> bytes:
 
 
 def split_at_text(frame: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the last text of a frame that is one NUL character.
+    """Split a frame whose last text is one NUL character into the bytes before and after it.
 
-    Most frames of a stream differ from the previous one in their text alone: the rest is encoded once.
+    Most frames of a stream differ only in their text, so the rest is encoded once.
     """
     before, _, after = frame.rpartition(b'"\\u0000"')
     return before, after
@@ -238,14 +241,14 @@ def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:
 
 
 def total_tokens(usage: Usage) -> int | None:
-    """Return the total that was counted, or the sum of both sides."""
+    """Return the reported total, or the sum of input and output."""
     if usage.total_tokens is None and usage.input_tokens is not None and usage.output_tokens is not None:
         return usage.input_tokens + usage.output_tokens
     return usage.total_tokens
 
 
 def known(**counts: Any) -> dict[str, Any]:
-    """Return the counters that are known: one that is not is left out, which is not zero."""
+    """Return the known counts; an unknown one is omitted, because it is not zero."""
     return {name: value for name, value in counts.items() if value is not None and value != {}}
 
 

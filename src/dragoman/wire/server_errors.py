@@ -1,4 +1,4 @@
-"""Our tree of errors as statuses and headers: what every wire has in common."""
+"""Map our error tree to statuses and headers, for all wires."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STATUSES: dict[type[ProviderError], int] = {
     CallCancelledError: 503,
     ProviderError: 500,
 }
-# Statuses a class may keep when its error already has one, as a provider behind us gave it.
+# Statuses that a class keeps if its error already has one from the provider.
 _KEPT: dict[type[ProviderError], frozenset[int]] = {
     AuthenticationError: frozenset({401, 403}),
     UnavailableError: frozenset({500, 502, 503}),
@@ -55,12 +55,12 @@ V = TypeVar("V")
 
 
 def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
-    """The row of a table for an error's class, or for the nearest class above it."""
+    """Return the row of a table for the class of an error, or for its nearest base class."""
     return next(table[kind] for kind in type(error).__mro__ if kind in table)
 
 
 def status_of(error: ProviderError) -> int:
-    """Return the status for the gateway's client; a redirect of the provider's server is the gateway's problem."""
+    """Return the status for the client of the gateway; a redirect of the provider becomes a gateway error."""
     if error.status is not None and 300 <= error.status < 400:
         return 502
     kept = _KEPT.get(type(error), frozenset())
@@ -68,9 +68,10 @@ def status_of(error: ProviderError) -> int:
 
 
 def headers_of(error: ProviderError) -> dict[str, str]:
-    """How long to wait and, where the status misleads, whether to try again at all.
+    """Return the headers for Retry-After and, if the status is misleading, for whether to retry at all.
 
-    The vendors' SDKs obey ``retry-after-ms`` and ``x-should-retry`` before they look at the status.
+    The SDKs of the vendors give ``retry-after-ms`` and ``x-should-retry`` precedence over the
+    status.
     """
     headers = {"content-type": "application/json", "x-should-retry": "true" if error.transient else "false"}
     wait = error.retry_after
@@ -85,12 +86,12 @@ _ADDRESS = re.compile(r"\bhttps?://\S++|(?<![\w.-])[\w.-]++:\d{2,5}+\b\S*+")
 
 
 def message_of(error: ProviderError) -> str:
-    """Return the text for the client: the provider's message if there is one, without keys or inner addresses."""
+    """Return the message for the client: the provider's if there is one, without keys or internal addresses."""
     text = error.provider_message or error.message or error.category
     return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))
 
 
 def message_with(error: ProviderError, opening: str) -> str:
-    """Return the message, with an opening by which clients of a wire recognise the error."""
+    """Return the message with a prefix by which clients of a wire recognise the error."""
     message = message_of(error)
     return message if opening in message else opening + message

@@ -1,4 +1,4 @@
-"""Tools that the provider runs by itself, written as each wire has them."""
+"""Server-side tools, which the provider runs, in the form of each wire."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PORTABLE = ("web_search", "code_execution", "url_context", "file_search", "compu
 def write_server_tools(
     tools: Sequence[ServerTool], known: Mapping[str, Mapping[str, Any]], other: Callable[[str], dict[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Return the tools with the options of the caller over the fields that a wire has for each.
+    """Return the tools: the fields of the wire for each, overridden by the options of the caller.
 
-    A name of the wire's own is written by ``other``; one that is not known and portable is refused.
+    ``other`` writes a tool that only this wire has; an unknown name is rejected.
     """
     written = []
     for at, tool in enumerate(tools):

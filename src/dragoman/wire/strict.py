@@ -12,7 +12,7 @@ from typing import Any
 from ..messages import Tool
 from .codec import Notes
 
-# Keywords that stay as they are. ``default``, ``minLength`` and ``maxLength`` are reported as refused.
+# Keywords that are kept. ``default``, ``minLength`` and ``maxLength`` are reported to be rejected.
 _KEPT = frozenset(
     {
         "$ref", "$schema", "additionalProperties", "const", "description", "enum", "exclusiveMaximum",
@@ -40,10 +40,10 @@ def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def choose_strict(tool: Tool, path: str, notes: Notes, *, default: bool = False) -> tuple[bool | None, Any]:
-    """Return what is sent as ``strict`` of a tool, and its parameters in the form that goes with it.
+    """Return the ``strict`` flag of a tool, and its parameters in the matching form.
 
-    ``default`` stands for a tool that does not set it. Asked for by the caller where the parameters have no strict
-    form, it is not sent, with a note: the server would refuse the whole request.
+    ``default`` applies to a tool that does not set it. If the caller sets it and the parameters have no
+    strict form, it is not sent, with a note: the server would reject the request.
     """
     if tool.strict is False or (tool.strict is None and not default):
         return tool.strict, tool.parameters
@@ -56,7 +56,7 @@ def choose_strict(tool: Tool, path: str, notes: Notes, *, default: bool = False)
 
 
 def note_strict(tool: Tool, path: str, notes: Notes) -> None:
-    """Note that strict decoding of a tool's arguments was asked for, on a wire that has no field for it."""
+    """Note that a tool requests strict decoding, on a wire without a field for it."""
     if tool.strict:
         notes.drop(f"{path}.strict", "strict_dropped", "this wire has no strict tools; arguments are checked instead")
 
@@ -93,7 +93,7 @@ def _convert_all(parts: Any, level: int) -> list[dict[str, Any]]:
 
 
 def _check_kind(form: Mapping[str, Any]) -> None:
-    """Refuse objects that are open or have optional properties, lists of anything, and values of any type."""
+    """Reject open objects, optional properties, lists of anything, and values of any type."""
     kind = form.get("type")
     if isinstance(kind, list | tuple):
         is_sound = "object" not in kind and "array" not in kind
@@ -114,7 +114,7 @@ def _is_closed(form: Mapping[str, Any]) -> bool:
 
 
 def _wrap_reference(form: dict[str, Any]) -> dict[str, Any]:
-    """Move a reference into a union of one: hosted OpenAI refuses other keywords beside ``$ref``."""
+    """Move a reference into a union of one: hosted OpenAI rejects other keywords next to ``$ref``."""
     rest = {name: value for name, value in form.items() if name != "$ref"}
     if set(rest) - {"title", "description"}:
         raise _NotStrictError

@@ -15,7 +15,7 @@ def join_url(base_url: str, path: str, default: str = "") -> str:
         raise ValueError("base_url must not contain spaces or control characters")
     try:
         parts = urlsplit(base_url)
-        _ = parts.port  # which is read when it is asked for
+        _ = parts.port  # reading the port raises for an invalid one
     except ValueError as error:
         raise ValueError("base_url must be an http or https URL; its host or port cannot be read") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -33,7 +33,7 @@ def _shown(url: str) -> str:
 
 
 def root_of(base_url: str) -> str:
-    """The server behind a base URL: without the ``/v1`` that its compatible API hangs under."""
+    """Return the root of a server: the base URL without the ``/v1`` of its compatible API."""
     parts = urlsplit(base_url)
     path = re.sub(r"(/openai)?/v\d\w*/?$", "", parts.path).rstrip("/")
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))

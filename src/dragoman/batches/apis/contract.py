@@ -121,7 +121,7 @@ def _decode(data: bytes) -> Any:
 
 
 def read_text(record: Any, *names: str) -> str:
-    """Return a text of a record, by the names on the way to it; an error of ours if it is not there."""
+    """Return a string of a record by its path; raise ``InvalidResponseError`` if it is missing."""
     for name in names:
         record = record.get(name) if isinstance(record, dict) else None
     if not isinstance(record, str) or not record:

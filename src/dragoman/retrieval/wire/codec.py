@@ -1,4 +1,4 @@
-"""What a retrieval wire is to the rest of the package: a codec for one model at one address.
+"""The interface of a retrieval wire: a codec for one model at one address.
 
 Codecs are pure, as those of ``dragoman.wire`` are: no socket, no clock, no log. ``encode`` writes one request,
 ``decode`` reads its whole reply. Splitting a call into several requests is done above the codecs.
@@ -30,16 +30,17 @@ from ...wire.openai.errors import inband_error
 from ..values import EmbedRequest, Ranked, RerankRequest
 
 ROWS: tuple[Row, ...] = (
-    # llama.cpp: a text longer than its physical batch is a 500, which a retry would send again and again
+    # llama.cpp answers 500 to a text longer than its physical batch; without this row it would be
+    # retried
     row("500", r"too large to process|physical batch size", ContextOverflowError),
-    # a TEI and a vLLM that were asked for more tokens than the model reads
+    # TEI and vLLM, for a text longer than the context window
     row("400 413 422", r"must have less than \d+ tokens|input is too long", ContextOverflowError),
     row("424", r"", UnavailableError),  # TEI: its backend failed
     row("501", r"", UnsupportedFeatureError),  # llama.cpp without --embeddings or --rerank
     *CHAT_ROWS,
     row("404", r"", InvalidModelError),
 )
-"""The failures of retrieval servers: their own, then those of chat servers."""
+"""The error table of retrieval servers: their own rows, then those of chat servers."""
 
 JSON = {"content-type": "application/json", "accept": "application/json"}
 
@@ -92,23 +93,23 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @abstractmethod
     def encode(self, request: RequestT) -> Encoded:
-        """Return the request as bytes, with what could not be said on this wire."""
+        """Return the request as bytes, with notes on what this wire cannot express."""
 
     @abstractmethod
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Yield the questions to ask the server, one by one; raise what is not right."""
+        """Yield requests that check readiness, receive their replies, and raise the first problem."""
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return what a reply means that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
+        """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def inband_error(self, record: Any) -> ProviderError | None:
-        """Return the error that a reply of status 200 is, if it has an ``error`` in place of a result."""
+        """Return the error of a 200 reply with an ``error`` in place of a result, or ``None``."""
         found = record.get("error") if isinstance(record, dict) else None
         return inband_error(read_failure(record)) if found else None
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the headers that carry the key."""
+        """Return the headers with the key."""
         return {"authorization": f"Bearer {key}"}
 
     def post(
@@ -129,7 +130,7 @@ class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
-        """Read the whole reply to a request; ``InvalidResponseError`` if it is not one."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it is invalid."""
 
 
 class RerankCodec(RetrievalCodec[Q, RerankRequest]):
@@ -137,11 +138,11 @@ class RerankCodec(RetrievalCodec[Q, RerankRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:
-        """Read the whole reply to a request; ``InvalidResponseError`` if it is not one."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it is invalid."""
 
 
 def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | None:
-    """Return the wire's word for the input type; one that the wire does not have is refused."""
+    """Return the input type in the terms of the wire; reject one that the wire does not have."""
     if request.input_type is None:
         return None
     if request.input_type not in words:
@@ -151,7 +152,7 @@ def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | 
 
 
 def drop_input_type(request: EmbedRequest, notes: Notes) -> None:
-    """Note that the wire has no place for the input type."""
+    """Note that the wire has no field for the input type."""
     if request.input_type is not None:
         notes.drop(
             "input_type", "input_type_dropped", "this wire has no field for it; see prefixes of connect_embedder"

@@ -1,4 +1,4 @@
-"""Ollama: ``/api/embed``. Long texts are refused: its default is to cut them, and its ``/v1`` cannot be told not to."""
+"""Ollama: ``/api/embed``. It rejects long texts; by default, and always under ``/v1``, the server truncates them."""
 
 from __future__ import annotations
 

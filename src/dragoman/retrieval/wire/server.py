@@ -32,7 +32,7 @@ _NO_CUT = "texts that are too long are refused here, never cut"
 
 
 class AskedRetrieval(Struct, frozen=True):
-    """What a client asked for, what of it was dropped, and the form that it wants the answer in."""
+    """The decoded request of a client, the dropped fields, and the requested form of the answer."""
 
     request: EmbedRequest | RerankRequest
     warnings: tuple[LossWarning, ...] = ()
@@ -250,7 +250,8 @@ class CohereEmbedServer(RetrievalServer):
 class RerankServer(RetrievalServer):
     """``/v1/rerank`` and ``/v2/rerank``, for the clients of Cohere, Jina and vLLM.
 
-    Where the model's server does not return the documents that a client wants back, they are those of its request.
+    If the server of the model does not return the documents that a client requests, those of the
+    request are used.
     """
 
     wire: ClassVar[str] = "cohere"

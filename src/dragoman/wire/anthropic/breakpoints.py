@@ -1,8 +1,9 @@
-"""Where the prompt cache of this wire ends its prefixes: ``cache_control`` on at most four blocks.
+"""Prompt cache breakpoints: ``cache_control`` on at most four blocks.
 
-A prefix is everything before a breakpoint: tools, then the system prompt, then the turns. The server looks for an
-earlier entry at the last 20 blocks before a breakpoint. A growing conversation therefore has one at its end, which
-this call writes, and one at the end of the previous turn of the user, which the call before wrote.
+A prefix is everything before a breakpoint: tools, then the system prompt, then the turns. The server looks
+for an earlier entry at the last 20 blocks before a breakpoint. A growing conversation therefore has one at
+its end, where this call writes an entry, and one at the end of the previous user turn, where the previous
+call wrote one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict
 
 
 def place_breakpoints(body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes) -> None:
-    """Put breakpoints into a request that has the caller's marks: add those of its mode, or take all away."""
+    """Place the breakpoints of a request: add those of its cache mode to the marks of the caller, or remove all."""
     marked = [block for block in _blocks(body) if _KEY in block]
     if cache is None:
         for block in marked:
@@ -56,7 +57,7 @@ def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def take_mark(blocks: list[dict[str, Any]]) -> bool:
-    """Remove the marks of blocks inside another block, where the wire has no place for them; return if any was."""
+    """Remove the marks of nested blocks, where the wire does not allow them; return whether there were any."""
     return any(block.pop(_KEY, None) is not None for block in blocks)
 
 
@@ -73,7 +74,7 @@ def _candidates(body: dict[str, Any], cache: PromptCache, quirks: Quirks) -> lis
 
 
 def _last_block(holder: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the last block of a text or a list; a text becomes a block, which means the same to the server."""
+    """Return the last block of a content; a string becomes a text block, which is equivalent."""
     if isinstance(holder[name], str):
         holder[name] = [{"type": "text", "text": holder[name]}]
     block: dict[str, Any] = holder[name][-1]

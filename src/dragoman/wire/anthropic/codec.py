@@ -1,4 +1,4 @@
-"""The codec: one model at one address."""
+"""The client codec of this wire: one model at one address."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class AnthropicCodec(Endpoint[Quirks]):
     def connect(
         cls, model: str, base_url: str, quirks: Any, capabilities: Capabilities, **settings: Any
     ) -> AnthropicCodec:
-        """A codec for an endpoint: its quirks, and what is known of the model."""
+        """Return a codec for an endpoint, given its quirks and the known capabilities of the model."""
         adapted = cls.adapt(read_quirks(quirks, Quirks), capabilities)
         limit = capabilities.known("max_output_tokens")
         return cls(model, base_url, adapted, max_output_tokens=limit, **settings)
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Where there is no structured output, tools serve for it; without tools, words."""
+        """Request structured output by a tool if the model has no native one; without tools, in the prompt."""
         quirks = cls.adapt_calls(cls.adapt_reasoning(quirks, capabilities), capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
@@ -67,13 +67,13 @@ class AnthropicCodec(Endpoint[Quirks]):
         return replace(quirks, structured="prompt" if capabilities.known("supports_tools") is False else "tool")
 
     def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> AnthropicCodec:
-        """Return the same codec with other quirks, for one response schema or for every request."""
+        """Return a copy of the codec with other quirks, for one response schema or for every request."""
         codec = super().taught(detail, schema, **changes)
         codec._max_output_tokens = self._max_output_tokens
         return codec
 
     def encode(self, request: Request) -> Encoded:
-        """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
+        """Encode a request as a ``POST``. Messages come last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
         path = structured_path(request, self.home(request), quirks)
         body = write_request(request, self.home(request), quirks, path, self._max_output_tokens, notes)
@@ -85,22 +85,22 @@ class AnthropicCodec(Endpoint[Quirks]):
         return encode_post(url, body, notes, path, _headers(request), request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
-        """A decoder for the reply, whole or streamed."""
+        """Return a decoder for the reply, a body or a stream."""
         answer, path = None, structured_path(request, self.home(request), self.quirks_for(request))
         if path == "tool" and request.response_schema is not None:
             answer = schema_name(request.response_schema)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """What a refusal means."""
+        """Return the error for a reply that is not a success."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """The key, in this wire's own header."""
+        """Return the header ``x-api-key``."""
         return {"x-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> AnthropicCodec | None:
-        """Ask for structure another way once a 400 has named this one: native, then tool, then prompt."""
+        """Request structured output in the next way after a 400 that names this one: native, then tool, then prompt."""
         if error.status not in (400, 404, 422, 500, 501):
             return None
         path = structured_path(request, self.home(request), self.quirks_for(request))
@@ -112,10 +112,10 @@ class AnthropicCodec(Endpoint[Quirks]):
         return None
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Ask for the model by its name; where there is no such question, look for it in the list.
+        """Look the model up by name, or in the model list if the server has no such route.
 
-        A 404 that names the model is the answer. Any other 404 means that the server has no such route
-        (llama.cpp, vLLM), and its list decides; without a list either, the model cannot be confirmed.
+        A 404 that names the model is the result. Any other 404 means that the server lacks the route
+        (llama.cpp, vLLM); then its model list decides. Without a list, the model cannot be confirmed.
         """
         reply = yield self._get(f"/models/{quote(self.model, safe='')}")
         if reply.status == 404 and self.model not in read_failure(reply.body).message:
@@ -126,7 +126,7 @@ class AnthropicCodec(Endpoint[Quirks]):
             return
         self._read(reply)
 
-    # inside
+    # --- private
 
     def _get(self, path: str) -> HttpRequest:
         return get_json(_address(self.base_url, path), _VERSION)
@@ -145,7 +145,7 @@ _NAMES_FORMAT = re.compile(r"output_config|output[_ ]format|json_schema|structur
 _NAMES_TOOL = re.compile(r"\btools?\b|tool_choice|input_schema", re.IGNORECASE)
 
 
-# What the server wants in a header before it offers a tool of its own.
+# Beta headers that the server requires for its own tools.
 _BETAS = {
     "code_execution": "code-execution-2025-08-25",
     "url_context": "web-fetch-2025-09-10",
@@ -159,7 +159,7 @@ def _headers(request: Request) -> dict[str, str]:
 
 
 def _address(base_url: str, path: str) -> str:
-    """A path of the API under a base URL, which may or may not end with the version itself."""
+    """Return the URL of a path of the API; the base URL may end with the version or not."""
     versioned = re.search(r"/v\d\w*/?$", urlsplit(base_url).path)
     return join_url(base_url, path if versioned else f"/v1{path}")
 

@@ -1,10 +1,9 @@
-"""Writing the conversation by this wire's rules.
+"""Encode the conversation by the rules of this wire.
 
-User and assistant take turns, so what one side says in a row becomes one turn. Each call must be
-answered in the very next turn and results come first in it; a call without a result, and a result
-without its call, cannot be sent. Ids of calls are unique. A text is not empty, and the last block of
-an assistant's turn is not thinking. Blocks only their issuer understands go back to it alone, as they
-came.
+User and assistant alternate, so consecutive messages of one side become one turn. The results of calls come
+first in the next turn; a call without a result, and a result without its call, cannot be sent. Call ids are
+unique. A text is not empty, and the last block of an assistant turn is not thinking. Opaque blocks are sent
+back unchanged, and only to their issuer.
 """
 
 from __future__ import annotations
@@ -47,15 +46,17 @@ from .quirks import Quirks
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
-# --- who answers whom -------------------------------------------------------------------------------
+# --- calls and their results
+# -------------------------------------------------------------------------------
 
 
 class _Turns(Pairs):
-    """The pairs of the caller's tools, and the calls that the provider itself runs."""
+    """The pairs of calls and results, and the calls of server-side tools."""
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
         super().__init__(messages, first, rule)
-        self.served: set[str] = set()  # the provider's calls with a result or at work
+        # calls of server-side tools that have a result or are still running
+        self.served: set[str] = set()
         self.serving: set[str] = set()
         for message in messages:
             for block in message.content if type(message) is Assistant else ():
@@ -79,7 +80,7 @@ class _Turns(Pairs):
 def write_turns(
     messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """The conversation without its system prompt; ``first`` is the index of its first message."""
+    """Return the conversation without its system prompt; ``first`` is the index of its first message."""
     writer = _Writer(_Turns(messages, first, quirks.id_rule), home, notes, omit_media=quirks.result_media == "omit")
     for at, message in enumerate(messages, first):
         kind, path = type(message), f"messages[{at}]"
@@ -99,10 +100,10 @@ class _Writer:
         self._pairs = pairs
         self._home = home
         self._notes = notes
-        self._asked: dict[int, int] = {}  # an assistant's message -> the turn it is part of
+        self._asked: dict[int, int] = {}  # the turn of each assistant message
 
     def _turn(self, role: str) -> list[Any]:
-        """The blocks of the turn that is under way, or of a new one."""
+        """Return the blocks of the current turn, or of a new one."""
         if not self.turns or self.turns[-1]["role"] != role:
             self.turns.append({"role": role, "content": []})
         return _as_blocks(self.turns[-1])
@@ -150,7 +151,7 @@ class _Writer:
         self._place(block, self._asked[call.message] + 1, path)
 
     def _place(self, block: dict[str, Any], turn: int, path: str) -> None:
-        """Put a result where the wire wants it: in the turn after its call, before anything else there."""
+        """Insert a result where the wire requires it: at the start of the turn after its call."""
         if turn == len(self.turns):
             self.turns.append({"role": "user", "content": []})
         blocks = _as_blocks(self.turns[turn])
@@ -167,7 +168,7 @@ def _as_blocks(turn: dict[str, Any]) -> list[Any]:
     return blocks
 
 
-# --- what the user and the tools say --------------------------------------------------------------
+# --- messages of users and tools --------------------------------------------------------------
 
 
 def _write_blocks(blocks: Sequence[UserBlock], path: str, notes: Notes) -> list[dict[str, Any]]:
@@ -216,11 +217,12 @@ def _read_text(data: str, path: str) -> str:
         raise UnsupportedContentError(f"{path}: the document is not UTF-8 text in base64") from error
 
 
-# --- what the model said --------------------------------------------------------------------------
+# --- messages of the model
+# --------------------------------------------------------------------------
 
 
 def _extras_of(block: AssistantBlock) -> dict[str, Any]:
-    """The provider's own fields of a block, as the decoder kept them."""
+    """Return the fields of a block that only the provider understands, as the decoder kept them."""
     state = block.continuity
     return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
 
@@ -230,7 +232,7 @@ def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
 
 
 class _AssistantWriter:
-    """Writes one message of the assistant's."""
+    """Encode one assistant message."""
 
     def __init__(self, message: Assistant, at: int, path: str, pairs: _Turns, home: Issuer, notes: Notes) -> None:
         self._message = message
@@ -249,7 +251,7 @@ class _AssistantWriter:
             if made is not None:
                 written.append((path, made))
         while written and written[-1][1]["type"] in ("thinking", "redacted_thinking"):
-            path, _ = written.pop()  # the answer to it was cut off or dropped
+            path, _ = written.pop()  # its result was truncated or dropped
             self._notes.drop(path, "thinking_dropped", "the wire takes no turn that ends with thinking")
         return [made for _, made in written]
 
@@ -315,7 +317,7 @@ class _AssistantWriter:
         return dict(block.data)
 
     def _extras(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """The provider's own fields of a block, for itself alone."""
+        """Return the fields that only the provider understands, if it receives the request."""
         state, extras = block.continuity, _extras_of(block)
         if state is None or not (state.opaque or state.signature):
             return {}

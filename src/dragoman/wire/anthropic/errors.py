@@ -1,6 +1,6 @@
-"""Reading a refusal: by ``error.type``, then by words, as a table.
+"""Classify errors of this wire: by ``error.type``, then by a table of patterns.
 
-Rows without one have no recording; the wording is then the server's own as its users report it.
+A row without a case has no recording; its pattern comes from reports of users.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """An error inside a 200, which has no status of its own: the one its ``error.type`` goes with."""
-    code = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 500  # llama.cpp: the status as the code
+    """Return the error for an error object in a 200 reply, with the status that belongs to its ``error.type``."""
+    # llama.cpp sends the status as the code
+    code = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 500
     return build_error(_STATUSES.get(failure.kind, code), {}, failure, ROWS)
 
 
@@ -45,12 +46,12 @@ _STATUSES = {
 
 
 def _kind(word: str, error: type[ProviderError]) -> Row:
-    """A row for ``error.type``, which stands between the code and the message."""
+    """Return a row that matches ``error.type``."""
     return row("", rf"^\S* {word} ", error)
 
 
 ROWS: tuple[Row, ...] = (
-    # the context window, before the general word for a bad request
+    # context window exceeded, before the general row for invalid requests
     row(
         "",
         r"^\S* exceed_context_size_error |context_length_exceeded",
@@ -58,10 +59,10 @@ ROWS: tuple[Row, ...] = (
     ),
     row("", r"prompt is too long|exceed context limit", ContextOverflowError),
     row("400 413 422 500", r"context (window|length|size)", ContextOverflowError),
-    # credit: no type of its own in the field, only the one of a bad request
+    # no credit: sent with the type of an invalid request
     _kind("billing_error", BillingError),
     row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),
-    # error.type decides
+    # rows by error.type
     _kind("(authentication_error|permission_error)", AuthenticationError),
     _kind("rate_limit_error", RateLimitError),
     _kind("overloaded_error", OverloadedError),
@@ -69,11 +70,11 @@ ROWS: tuple[Row, ...] = (
     row("404", r"^\S* not_found_error file not found", InvalidRequestError),
     _kind("not_found_error", InvalidModelError),
     _kind("(api_error|timeout_error)", UnavailableError),
-    # the model, in the words of imitators
+    # unknown model, as reported by compatible servers
     row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError),
     row("400 404 409 500", r"model.{0,80}not (currently )?loaded|no models? (is )?loaded", ModelNotLoadedError),
     row("400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError),
-    # content: an unknown kind of block, or one the model cannot read; llama.cpp says so with a 500
+    # a content block that is unknown or not accepted by the model; llama.cpp reports it with a 500
     row("400", r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)", UnsupportedContentError),
     row(
         "400 415 422 500 501",
@@ -85,6 +86,6 @@ ROWS: tuple[Row, ...] = (
         r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal|content block)",
         UnsupportedContentError,
     ),
-    # load, also where a proxy wraps its upstream's refusal
+    # overload, even if a proxy wraps the error of its upstream
     row("429 500 503", r"overloaded|at capacity", OverloadedError),
 )

@@ -1,7 +1,7 @@
-"""Reading a reply: events and bodies, with all that servers get wrong in them.
+"""Decode replies of this wire: events and bodies, including the deviations of compatible servers.
 
-A body is read as the events it would have been, so both forms take one path. Blocks are told apart by
-``index`` and closed by their own stop; what closes late, twice or never does no harm.
+A body is decoded as the equivalent events, so both forms share one path. Blocks are identified by ``index``
+and closed by their stop event; a stop that is late, repeated or missing is tolerated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .errors import inband_error
 
 
 class _Delta(Struct):
-    """Of a block, or of the message: what is read of them has different names."""
+    """The delta of a block or of the message; their fields have different names."""
 
     type: Any = None
     text: Any = None
@@ -35,7 +35,7 @@ class _Delta(Struct):
 
 
 class _Event(Struct):
-    """One event of a stream; only what is used is decoded."""
+    """One event of a stream; only the used fields are decoded."""
 
     type: Any = None
     index: Any = None
@@ -74,15 +74,17 @@ _Kind = Literal["text", "thinking", "call", "answer", "opaque"]
 class _Block:
     """A block that is arriving."""
 
-    __slots__ = ("closed", "data", "extras", "key", "kind", "pieces", "spoken")
+    __slots__ = ("closed", "data", "extras", "has_fragments", "key", "kind", "pieces")
 
     def __init__(self, kind: _Kind, key: int, data: dict[str, Any]) -> None:
         self.kind = kind
         self.key = key
-        self.data = data  # as it started
-        self.extras = {} if kind == "opaque" else _extras(data)  # the provider's own fields
-        self.pieces: dict[str, list[str]] = {}  # of a signature, or of the fields of a block we do not know
-        self.spoken = False  # has the assembler heard of it?
+        self.data = data  # the block as it was in its start event
+        # fields that only the provider understands
+        self.extras = {} if kind == "opaque" else _extras(data)
+        # fragments of a signature, or of the fields of an unknown block
+        self.pieces: dict[str, list[str]] = {}
+        self.has_fragments = False  # whether a fragment was passed to the assembler
         self.closed = False
 
     def add(self, name: str, piece: str) -> None:
@@ -96,7 +98,7 @@ FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
-    "compaction": "stop",  # asked for, and continued like a pause (case: anthropic/compaction)
+    "compaction": "stop",  # requested by the client, to be continued like pause_turn (case: anthropic/compaction)
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
@@ -106,15 +108,15 @@ _KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name"
 
 
 class AnthropicDecoder(Decoder):
-    """Reads events and bodies of this wire; ``answer`` names the tool whose input is the answer."""
+    """Decode events and bodies of this wire; ``answer`` is the tool whose input is the answer."""
 
     def __init__(self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._answer = answer
         self._blocks: dict[Any, _Block] = {}
         self._count = 0
-        self._current: _Block | None = None  # the block that is speaking, unless it is a call
-        self._silent: _Block | None = None  # a call that stopped without a word of input
+        self._current: _Block | None = None  # the open block, unless it is a call
+        self._without_input: _Block | None = None  # a call that was closed without input
         self._usage: dict[str, Any] = {}
         self._zeros: dict[str, Any] = {}
         self._stop_reason: Any = None
@@ -122,7 +124,7 @@ class AnthropicDecoder(Decoder):
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        if data == b"[DONE]":  # a proxy's own end mark
+        if data == b"[DONE]":  # the end mark of some proxies
             self.done = True
             self.at_end() if self._stop_reason is None else self._finish()
         elif frame.event == b"error" and data and not data.startswith(b"{"):
@@ -132,7 +134,7 @@ class AnthropicDecoder(Decoder):
             kind = event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
             if kind == "content_block_delta":
                 self._read_delta(event, data)
-            elif kind == "error" or event.error:  # llama.cpp's errors have no type
+            elif kind == "error" or event.error:  # errors of llama.cpp have no type
                 self._fail(event.error, data)
             elif not self._read_rare(kind, event) and is_failure(data):
                 self._fail(None, data)
@@ -151,20 +153,22 @@ class AnthropicDecoder(Decoder):
         for at, block in enumerate(blocks):
             opened = self._open(at, block)
             if opened.kind == "call" and at == len(blocks) - 1 and FINISH.get(str(body.stop_reason)) == "length":
-                opened.data["input"] = None  # cut while it wrote this call: a body, unlike a stream, hides where
+                # max_tokens truncated this call; a body does not show where, so its input is
+                # unknown
+                opened.data["input"] = None
             self._close(opened)
         self._finish()
 
     def at_end(self) -> None:
-        self.interrupted()  # everyone sends message_stop: without it, something is missing
+        self.interrupted()  # every server sends message_stop, so without it the reply is incomplete
 
     def facts(self) -> dict[str, Any]:
         return {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence, "usage": self._usage}
 
-    # the message
+    # --- the message
 
     def _read_rare(self, kind: str, event: _Event) -> bool:
-        """Events that come once a message or once a block; is it one of them?"""
+        """Decode an event that occurs once per message or block; return whether it is one."""
         if kind == "content_block_start":
             self._start()
             self._open(event.index, event.content_block)
@@ -175,8 +179,9 @@ class AnthropicDecoder(Decoder):
             message = event.message if isinstance(event.message, dict) else {}
             self._start(message.get("model"))
             usage = message.get("usage")
-            # Proxies send zeros at the start, because clients want integers, and the counts, or null, at the end.
-            # aimock sends zeros too, and at the end only the output: then they are its counts.
+            # Proxies send zeros at the start, because clients require integers, and the counts or null at the
+            # end: the zeros are placeholders. aimock sends zeros at the start and only the output count at
+            # the end: then the zeros are counts.
             if isinstance(usage, dict) and not any(usage.values()):
                 self._zeros = usage
             else:
@@ -196,14 +201,14 @@ class AnthropicDecoder(Decoder):
         return True
 
     def _start(self, model: Any = None) -> None:
-        if not self.out.started:  # some proxies say it twice
+        if not self.out.started:  # some proxies send it twice
             self.out.start(model if isinstance(model, str) else None)
 
     def _fail(self, error: Any, data: bytes) -> None:
         self.out.fail(inband_error(read_failure({"error": error} if error else data)))
 
     def _note_usage(self, record: Any) -> None:
-        """Counters are running totals: the last one that is reported stands."""
+        """Record usage. Counts are running totals, so the last reported one is used."""
         if isinstance(record, dict):
             self._usage.update({name: value for name, value in record.items() if value is not None})
             self.out.usage(_read_usage(self._usage))
@@ -211,7 +216,7 @@ class AnthropicDecoder(Decoder):
     def _finish(self) -> None:
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
-        if self._current is not None:  # an open call is for the assembler to judge
+        if self._current is not None:  # the assembler decides whether an open call is complete
             self._close(self._current)
         raw = None if self._stop_reason is None else str(self._stop_reason)
         sequence = self._stop_sequence if isinstance(self._stop_sequence, str) else None
@@ -223,14 +228,14 @@ class AnthropicDecoder(Decoder):
             return reason
         return (
             "tool_calls" if self.out.has_calls else "stop"
-        )  # end_turn beside a call (case: anthropic/call-with-end-turn)
+        )  # end_turn with a call (case: anthropic/call-with-end-turn)
 
-    # blocks
+    # --- blocks
 
     def _open(self, index: Any, data: Any) -> _Block:
         if not isinstance(data, dict):
             raise InvalidResponseError("a content block is not an object")
-        if self._current is not None:  # two calls may be spoken at once, other blocks may not
+        if self._current is not None:  # calls may overlap, other blocks may not
             self._close(self._current)
         self._settle()
         self._count += 1
@@ -242,7 +247,7 @@ class AnthropicDecoder(Decoder):
             return block
         self._current = block
         if block.kind in ("text", "thinking"):
-            self._say(block, data.get(block.kind))
+            self._add_fragment(block, data.get(block.kind))
             self._note_signature(block, data.get("signature"))
         return block
 
@@ -262,28 +267,28 @@ class AnthropicDecoder(Decoder):
         if block is not None and block.kind == "opaque" and not block.closed:
             _grow(block, read_json(data)["delta"])
         elif delta.type == "text_delta":
-            self._say(self._fitting(event.index, block, "text", "text"), delta.text)
+            self._add_fragment(self._find_block(event.index, block, "text", "text"), delta.text)
         elif delta.type == "thinking_delta":
-            self._say(self._fitting(event.index, block, "thinking", "thinking"), delta.thinking)
+            self._add_fragment(self._find_block(event.index, block, "thinking", "thinking"), delta.thinking)
         elif delta.type == "input_json_delta":
             kind: _Kind = "answer" if block is not None and block.kind == "answer" else "call"
-            self._say(self._fitting(event.index, block, kind, "tool_use"), _as_input(delta.partial_json))
+            self._add_fragment(self._find_block(event.index, block, kind, "tool_use"), _as_input(delta.partial_json))
         elif block is not None and delta.type == "signature_delta":
             self._note_signature(block, delta.signature)
         elif block is not None and delta.type == "citations_delta":
             _append(block.extras, "citations", delta.citation)
 
-    def _fitting(self, index: Any, block: _Block | None, kind: _Kind, word: str) -> _Block:
-        """The block a delta belongs to; a new one if its start never came or was another's."""
+    def _find_block(self, index: Any, block: _Block | None, kind: _Kind, word: str) -> _Block:
+        """Return the block of a delta; open one if its start event is missing or had another type."""
         if block is not None and block.kind == kind and (kind == "call" or not block.closed):
             return block
         self._start()
         return self._open(index, {"type": word})
 
-    def _say(self, block: _Block, piece: Any) -> None:
+    def _add_fragment(self, block: _Block, piece: Any) -> None:
         if not isinstance(piece, str) or not piece:
             return
-        block.spoken = True
+        block.has_fragments = True
         if block.kind == "call":
             self.out.tool_input(block.key, piece)
         elif block.kind == "thinking":
@@ -307,30 +312,31 @@ class AnthropicDecoder(Decoder):
             self._say_opaque(block)
             return
         if block.kind == "answer":
-            if not block.spoken:
-                self._say(block, _as_input(block.data.get("input")))
+            if not block.has_fragments:
+                self._add_fragment(block, _as_input(block.data.get("input")))
         elif block.extras or block.joined("signature"):
-            block.spoken = True
+            block.has_fragments = True
             kind = Thinking if block.kind == "thinking" else Text
             self.out.attach(kind, block.joined("signature") or None, block.extras or None)
-        if block.spoken:
+        if block.has_fragments:
             self.out.block_end()
 
     def _close_call(self, block: _Block) -> None:
         if block.extras:
             self.out.attach(ToolCall, None, block.extras, key=block.key)
-        if not block.spoken:  # calls made by a program of the model's come whole
-            self._say(block, _as_input(block.data.get("input")))
-        if block.spoken:
+        if not block.has_fragments:  # calls from code execution arrive complete
+            self._add_fragment(block, _as_input(block.data.get("input")))
+        if block.has_fragments:
             self.out.block_end(block.key)
         else:
             self._settle()
-            self._silent = block  # {} if the reply goes on or ends well; unknown if it was cut here
+            # {} if the reply continues or ends regularly; unknown if it was truncated here
+            self._without_input = block
 
     def _settle(self) -> None:
-        if self._silent is not None:
-            self.out.block_end(self._silent.key)
-            self._silent = None
+        if self._without_input is not None:
+            self.out.block_end(self._without_input.key)
+            self._without_input = None
 
     def _say_opaque(self, block: _Block) -> None:
         data, state = block.data, None
@@ -349,7 +355,7 @@ class AnthropicDecoder(Decoder):
 
 
 def _grow(block: _Block, delta: dict[str, Any]) -> None:
-    """Add a delta to a block of a kind we do not know: texts and lists grow, anything else is replaced."""
+    """Add a delta to an unknown block: strings and lists are extended, other values replaced."""
     for name, value in delta.items():
         if name == "citation":
             _append(block.data, "citations", value)
@@ -370,22 +376,22 @@ def _append(record: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _extras(data: dict[str, Any]) -> dict[str, Any]:
-    """The fields that only the provider understands, where they say anything."""
+    """Return the fields that only the provider understands, without empty ones."""
     extras = {name: value for name, value in data.items() if name not in _KNOWN_FIELDS and value not in (None, [], "")}
-    if extras.get("caller") == {"type": "direct"}:  # what every call is, unless it says otherwise
+    if extras.get("caller") == {"type": "direct"}:  # the default of every call
         del extras["caller"]
     return extras
 
 
 def _as_input(value: Any) -> str:
-    """A call's input as text. It comes in fragments, or as an object; an empty one says nothing yet."""
+    """Return the input of a call as text; an object becomes JSON, and an empty object does not count as input yet."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode() if value else ""
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Three disjoint counters make the input; a cache that is not mentioned was not used."""
+    """Read usage. Three disjoint counts make the input; a missing cache count is zero."""
     parts = [record.get("input_tokens"), record.get("cache_read_input_tokens", 0)]
     counts = [read_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
     asked = None if None in counts else sum(count or 0 for count in counts)

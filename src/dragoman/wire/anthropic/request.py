@@ -1,4 +1,4 @@
-"""Writing a request: settings, tools, and what stands around the conversation."""
+"""Encode requests of this wire: settings, tools, system prompt and response schema."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ EFFORTS = ("low", "medium", "high", "xhigh")
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: _Path | None, limit: int | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request: settings first and messages last, so that a longer turn extends the bytes.
+    """Return the body of a request. Messages come last, so that the next turn extends the same bytes.
 
-    ``limit`` is the model's own for a reply, if it is known: the wire requires one.
+    ``limit`` is the output limit of the model, if known: the wire requires ``max_tokens``.
     """
     body: dict[str, Any] = {"model": home.model}
     _write_config(body, request.config, limit)
@@ -53,7 +53,7 @@ def write_request(
 
 
 def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
-    """Return how the response schema is asked for: by the wire's own field, by a forced tool, or in words."""
+    """Return how the response schema is requested: in the field of the wire, by a forced tool, or in the prompt."""
     schema = request.response_schema
     if schema is None:
         return None
@@ -66,7 +66,7 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
 def _write_structure(
     body: dict[str, Any], request: Request, quirks: Quirks, path: _Path | None, notes: Notes
 ) -> str | None:
-    """Write the tools and the response schema; return the directive for the system prompt where words must do."""
+    """Write the tools and the response schema; return the instruction for the system prompt if one is needed."""
     schema = request.response_schema
     if schema is not None and path == "native":
         form = {"type": "json_schema", "schema": ordered_json(project_format(schema, notes))}
@@ -82,7 +82,7 @@ def _write_structure(
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None) -> None:
-    """The settings the caller made; ``limit`` is the model's own for a reply, if it is known."""
+    """Write the settings of the caller; ``limit`` is the output limit of the model, if known."""
     for name in ("seed", "frequency_penalty", "presence_penalty"):
         if getattr(config, name) is not None:
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
@@ -99,7 +99,7 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None
 
 
 def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
-    """A budget in tokens, an effort where the model has it, or no thinking."""
+    """Write the reasoning setting: a budget in tokens, an effort if the model has one, or no thinking."""
     body |= _reasoning_fields(config, home, quirks, notes, body.get("max_tokens"))
 
 
@@ -127,7 +127,7 @@ def _reasoning_fields(
 
 
 def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
-    """Will the model be asked to think? Then no tool can be forced."""
+    """Return whether thinking is requested; then no tool can be forced."""
     asked = config.extras.get("thinking")
     if not isinstance(asked, Mapping):
         asked = _reasoning_fields(config, home, quirks, Notes(), config.max_tokens).get("thinking")
@@ -135,7 +135,7 @@ def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
 
 
 def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:
-    """The tools, and which of them is to be called."""
+    """Write the tools and the tool choice."""
     tools = [_write_tool(tool, notes, f"tools[{at}]") for at, tool in enumerate(request.tools)]
     if tools:
         body["tools"] = tools
@@ -168,14 +168,14 @@ def _write_tool(tool: Tool, notes: Notes, path: str) -> dict[str, Any]:
 
 
 def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
-    """The four modes of choosing a tool."""
+    """Return the tool choice in the form of this wire."""
     if isinstance(choice, ForceTool):
         return {"type": "tool", "name": choice.name}
     return {"type": "any" if choice == "required" else choice}
 
 
 def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], notes: Notes) -> None:
-    """Ask for the answer as the input of a tool that must be called, once."""
+    """Request the answer as the input of a forced tool."""
     name = schema_name(schema)
     tool = {
         "name": name,
@@ -187,7 +187,7 @@ def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], notes: Notes) 
 
 
 def _write_system(body: dict[str, Any], messages: Sequence[Message], system: str | None, directive: str | None) -> None:
-    """The instructions as one text; each message a block of its own where one of them is marked for the cache."""
+    """Return the system prompt as one string, or as blocks if a message is marked for the cache."""
     if any(isinstance(message, System) and message.cache for message in messages):
         blocks = [_write_instructions(message) for message in messages if isinstance(message, System)]
         body["system"] = [*blocks, *([{"type": "text", "text": directive}] if directive else [])]
@@ -200,11 +200,11 @@ def _write_instructions(message: System) -> dict[str, Any]:
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """The caller's extras, beside what this call sets by itself.
+    """Merge the extras of the caller into the fields that the codec sets.
 
-    ``stop_sequences`` and ``tools`` are lists and are joined, ours first (so a tool that the provider runs
-    can stand beside the caller's own). ``stream: false`` is taken as said. Any other field that this call
-    sets must be equal, or the call is refused; fields it does not set pass through.
+    The lists ``stop_sequences`` and ``tools`` are joined, ours first, so extras can add a server-side tool.
+    ``stream: false`` is ignored. Any other field that the codec sets must be equal, or the call is rejected;
+    other fields are sent unchanged.
     """
     extras = dict(request.config.extras)
     if "stream" in extras and not request.stream and extras.pop("stream") is not False:

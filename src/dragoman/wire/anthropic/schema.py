@@ -1,11 +1,11 @@
-"""Fitting a JSON Schema into what this wire takes.
+"""Project JSON Schemas onto the subset that this wire accepts.
 
-``output_config.format`` compiles a schema into a grammar and refuses what it cannot compile. Every object must
-have ``additionalProperties: false``; refused are bounds of numbers and, by the vendor's documentation and its
-users' reports, lengths, counts other than ``minItems`` 0 or 1, most formats, ``oneOf``, free keys and recursion
-(case: anthropic/structured-projected). A tool's ``input_schema`` is guidance only and nearly free: it needs a
-``type`` and no union at its root. What is taken out is told to the model in a description, and checked here all
-the same.
+``output_config.format`` compiles a schema into a grammar and rejects what it cannot compile. Every object
+must have ``additionalProperties: false``. Rejected are bounds of numbers and, by the documentation of the
+vendor and reports of users, lengths, counts other than ``minItems`` 0 or 1, most formats, ``oneOf``, free
+keys and recursion (case: anthropic/structured-projected). The ``input_schema`` of a tool only guides the
+model: it needs a ``type`` and no union at its root. Removed keywords are added to the description for the
+model, and the reply is still checked against the complete schema.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _UNIONS = ("allOf", "anyOf", "oneOf")
 
 
 def fits_format(schema: Mapping[str, Any]) -> bool:
-    """Can a value that the schema allows still be said after ``project_format``?"""
+    """Return whether every value that the schema allows is still valid after ``project_format``."""
     return _fits(schema, schema, {})
 
 
 def _fits(node: Any, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
     if not isinstance(node, Mapping) or not any(word in node for word in _SHAPES):
-        return False  # ``true`` and ``{}`` mean anything, which is no grammar
+        return False  # ``true`` and ``{}`` allow any value, which has no grammar
     if "$ref" in node:
         return _fits_reference(node["$ref"], root, seen)
     if _is_open(node) or any(isinstance(value, dict | list) for value in node.get("enum", ())):
@@ -48,7 +48,7 @@ def _fits(node: Any, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
 
 def _fits_reference(reference: str, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
     if reference not in seen:
-        seen[reference] = False  # met again on the way down: recursion
+        seen[reference] = False  # visited before on this path: a recursive schema
         place, _, name = reference.removeprefix("#/").partition("/")
         known = root.get(place, {}) if place in ("$defs", "definitions") else {}
         seen[reference] = _fits(known.get(name), root, seen)
@@ -61,7 +61,7 @@ def _is_object(node: Mapping[str, Any]) -> bool:
 
 
 def _is_open(node: Mapping[str, Any]) -> bool:
-    """Is it an object with free keys? Closed as the wire wants it, it could not have them."""
+    """Return whether a schema is an object with free keys, which a closed object cannot have."""
     if not _is_object(node):
         return False
     free = node.get("additionalProperties", not node.get("properties"))
@@ -69,7 +69,7 @@ def _is_open(node: Mapping[str, Any]) -> bool:
 
 
 def project_format(schema: Mapping[str, Any], notes: Notes, path: str = "response_schema") -> dict[str, Any]:
-    """The schema for ``output_config.format`` or a strict tool; each keyword taken out is a loss."""
+    """Return the schema for ``output_config.format`` or a strict tool; each removed keyword is a loss."""
     written: dict[str, Any] = _project(schema, notes, path)
     return written
 
@@ -94,7 +94,7 @@ def _project(node: Any, notes: Notes, path: str) -> Any:
             written[word] = _project(value, notes, f"{path}.{word}") if word == "items" else value
     if _is_object(node):
         written["additionalProperties"] = False
-    return _tell(written, removed)
+    return _describe_removed(written, removed)
 
 
 def _project_parts(parts: list[Any], notes: Notes, path: str) -> list[Any]:
@@ -107,17 +107,18 @@ def _is_kept(word: str, value: Any) -> bool:
     return value in (0, 1) if word == "minItems" else word in _KEPT
 
 
-def _tell(written: dict[str, Any], removed: dict[str, Any]) -> dict[str, Any]:
-    """Say in words what the schema no longer says."""
+def _describe_removed(written: dict[str, Any], removed: dict[str, Any]) -> dict[str, Any]:
+    """Add the removed keywords to the description."""
     if removed:
-        told = f"It must also satisfy {json_text(removed)}"
-        written["description"] = f"{written['description']} {told}" if "description" in written else told
+        sentence = f"It must also satisfy {json_text(removed)}"
+        written["description"] = f"{written['description']} {sentence}" if "description" in written else sentence
     return written
 
 
 def project_input(schema: Mapping[str, Any], notes: Notes, path: str) -> dict[str, Any]:
-    """The schema for a tool's input: an object at the root, and no union there."""
+    """Return the schema for the input of a tool: an object at the root, without a union there."""
     removed = {word: schema[word] for word in _UNIONS if word in schema}
     for word in removed:
         notes.drop(f"{path}.{word}", "schema_keyword_dropped", "the wire takes no union at the root of a tool")
-    return _tell({"type": "object", **{word: schema[word] for word in schema if word not in removed}}, removed)
+    written = {"type": "object", **{word: schema[word] for word in schema if word not in removed}}
+    return _describe_removed(written, removed)

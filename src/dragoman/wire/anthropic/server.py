@@ -1,4 +1,4 @@
-"""The Messages wire from the server's side."""
+"""The Messages wire, server side: read requests, write replies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ...events import (
 )
 from ...messages import AssistantBlock, Audio, Image, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
-from ..media import say_audio
+from ..media import transcript_of
 from ..seal import is_from, seal, write_opaque
 from ..server import (
     Asked,
@@ -50,32 +50,33 @@ from .server_request import read_request
 
 
 class AnthropicServer:
-    """The Messages wire, served."""
+    """The server side of the Messages wire."""
 
     wire: ClassVar[str] = "anthropic"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body. Only the token count (``path`` ends with it) needs no ``max_tokens``."""
+        """Decode the body of a request. ``max_tokens`` is required, except for a token count (by ``path``)."""
         return read_request(body, counting=path.endswith("/count_tokens"))
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the reply, whole or streamed."""
+        """Return an encoder for the reply, a body or a stream."""
         return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
-        """A refusal."""
+        """Return an error as status, headers and body."""
         status = find_class(error, _ERRORS)[0] or status_of(error)
         return HttpReply(status, headers_of(error), encode_json(_error_record(error)))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The key in this wire's own header, or a bearer token."""
+        """Return the key from ``x-api-key``, or a bearer token."""
         return headers.get("x-api-key") or bearer_token(headers)
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
-_PING = named_frame({"type": "ping"})  # the vendor's server sends one after the start of every stream
+# the server of the vendor sends a ping after the start of every stream
+_PING = named_frame({"type": "ping"})
 
 
 _WHOLE = (RedactedThinking, Opaque, Audio, Image)  # blocks without deltas
@@ -88,7 +89,7 @@ class _StreamEncoder(ReplyEncoder):
         super().__init__()
         self._issuer = issuer
         self._index = -1
-        self._block = -1  # the event's own number of the block that is open
+        self._block = -1  # the content_block_index of the open block
         self._is_open = False
         self._before_text = self._after_text = b""
 
@@ -112,7 +113,7 @@ class _StreamEncoder(ReplyEncoder):
         return self._end_call(event) if isinstance(event, ToolUseEnd) else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        # Blocks without deltas are known only now.
+        # Blocks without deltas are known only at the end of the message.
         late = [block for block in complete.final_content if isinstance(block, _WHOLE)]
         written = [self._open(-1, _write_block(block)) + self._close() for block in late]
         ending = self._ending(complete, _stop_reason(self, complete))
@@ -129,7 +130,8 @@ class _StreamEncoder(ReplyEncoder):
 
     def _end_call(self, event: ToolUseEnd) -> bytes:
         if event.problem in ("interrupted", "cancelled") or (event.problem and self.calls[-1].is_blank):
-            self._is_open = False  # cut, or without its input: a stop event would make it look complete
+            # truncated, or without input: a stop event would make it look complete
+            self._is_open = False
         return self._close()
 
     def _think(self, event: ThinkingDelta) -> bytes:
@@ -186,9 +188,10 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a body cannot show a call: an input is an object here, whatever the model wrote.
+    """Return whether a body cannot express a call: an input is always an object on this wire.
 
-    A call that the length limit cut at the end has ``{}`` on this wire: clients recognise it by the stop reason.
+    A call that was truncated by the token limit has ``{}`` on this wire; clients recognise it by
+    the stop reason.
     """
     blocks = complete.final_content
     return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)
@@ -212,7 +215,7 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
     if isinstance(block, ToolCall):
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments or {}, **extras}
     if isinstance(block, Audio):
-        return {"type": "text", "text": say_audio(block)}
+        return {"type": "text", "text": transcript_of(block)}
     return write_opaque(block, "anthropic")
 
 
@@ -222,7 +225,7 @@ def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Return the counters: three that do not overlap make the input; two are always there, known or not."""
+    """Return the token counts. Three disjoint counts make the input; two of all are required, even if unknown."""
     cached, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
     fresh = usage.input_tokens
     if fresh is not None:
@@ -238,10 +241,10 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
-# The status where this wire has one of its own, the ``type`` its clients know an error by, and a
-# beginning of its message where they look there.
+# The status if it is specific to this wire, the ``type`` by which clients recognise an error, and a prefix
+# of the message for clients that match it.
 _ERRORS: dict[type[ProviderError], tuple[int | None, str, str]] = {
     AuthenticationError: (None, "authentication_error", ""),
     InvalidModelError: (None, "not_found_error", ""),
@@ -262,6 +265,7 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     if status_of(error) in (403, 413):
         kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
     inner: dict[str, Any] = {"type": kind, "message": message_with(error, opening)}
-    if error.provider_code == "thread_unsupported_request":  # by which the SDK's tool runner does without threads
+    # the tool runner of the SDK detects this and avoids threads
+    if error.provider_code == "thread_unsupported_request":
         inner["details"] = {"error_code": error.provider_code}
     return {"type": "error", "error": inner, "request_id": error.request_id}

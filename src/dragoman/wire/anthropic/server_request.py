@@ -1,7 +1,7 @@
-"""Reading a request of the Messages wire.
+"""Decode requests of the Messages wire.
 
-A turn of the user holds results and words alike; here each result is a message of its own. Blocks that
-only their issuer understands are kept as they came, for an endpoint of this wire.
+A user turn contains tool results and text; in our values each result is a separate message. Opaque blocks
+are kept unchanged, for an endpoint of this wire.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "n
 
 
 def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
-    """The request in a body; one that only counts tokens sets no limit."""
+    """Return the request in a body; a request to count tokens has no limit."""
     fields, losses = read_body(body), _Losses()
     model = fields.need_text("model")
     limit = fields.whole("max_tokens")
@@ -72,7 +72,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
 
 
 class _Losses(Losses):
-    """Also collects how long the client's marks for the prompt cache are to be kept."""
+    """Collect hints, and the retention of the marks for the prompt cache."""
 
     ttl: Literal["1h"] | None = None
 
@@ -88,7 +88,7 @@ class _Losses(Losses):
         return True
 
     def drop_mark(self, record: Fields) -> None:
-        """Note a mark that has no place."""
+        """Note a mark that cannot be kept."""
         self.drop_fields(record, ("cache_control",), _WHY)
 
 
@@ -96,13 +96,13 @@ class _Losses(Losses):
 
 
 def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
-    """A mark at the root asks for what ``auto`` does; the marks of blocks are read before."""
+    """Return the cache setting: a mark at the root means ``auto``; marks of blocks are read elsewhere."""
     auto = losses.mark(fields)
     return PromptCache(auto, losses.ttl) if auto or losses.ttl else None
 
 
 def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | None]:
-    """The schema asked for, and how much to think; what has no place in these stays where it is."""
+    """Read the response schema and the reasoning setting; other fields stay in place."""
     record = fields.take("output_config")
     output = Fields(record or {}, "output_config")
     schema = None
@@ -140,7 +140,7 @@ def _read_thinking(fields: Fields, effort: str | None) -> str | int | None:
 
 
 def _read_tools(fields: Fields, losses: _Losses) -> list[Tool]:
-    """The caller's tools; those that the provider runs by itself stay where they are."""
+    """Return the tools of the client; server-side tools stay in place."""
     tools: list[Tool] = []
     theirs: list[Any] = []
     for record in fields.inners("tools"):
@@ -235,7 +235,7 @@ def _user(blocks: list[UserBlock]) -> User:
 
 
 def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
-    """One text is plain text: so it is said to every other wire."""
+    """Return a single text block as a string, which every other wire accepts."""
     only = blocks[0] if len(blocks) == 1 else None
     return only.text if isinstance(only, Text) else blocks
 
@@ -318,9 +318,9 @@ def _read_said(record: Fields, losses: _Losses) -> AssistantBlock:
 
 
 def _read_state(record: Fields, signature: str | None = None) -> Continuity | None:
-    """What only the issuer understands of a block: its signature, citations, and the like."""
+    """Return the opaque state of a block, such as its signature and citations."""
     extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
-    if extras.get("caller") == {"type": "direct"}:  # what every call is, unless it says otherwise
+    if extras.get("caller") == {"type": "direct"}:  # the default of every call
         del extras["caller"]
     if signature:
         made, issuer = unseal(signature, "anthropic")

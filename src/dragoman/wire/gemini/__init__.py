@@ -1,7 +1,7 @@
-"""Generate Content: Gemini's own wire, as Google's two endpoints and their imitators speak it.
+"""Generate Content, the native wire of Gemini, as used by Google's two endpoints and compatible servers.
 
-This folder knows one wire and nothing else. It never opens a socket, never sleeps, never logs. What
-differs between servers and model generations is data: ``Quirks``, one documented field each.
+This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and does not log.
+Differences between servers and model generations are data: ``Quirks``, one documented field each.
 """
 
 from .codec import GeminiCodec

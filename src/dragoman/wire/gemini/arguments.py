@@ -1,4 +1,4 @@
-"""Putting together the arguments of a call that come piece by piece, each with the path of its place."""
+"""Assemble call arguments that arrive as ``partialArgs``: values with a JSON path each."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
 
 
 class StreamedArguments:
-    """An object under construction. ``value`` is what has come so far."""
+    """An object under construction; ``value`` is the object so far."""
 
     def __init__(self, begun: dict[str, Any]) -> None:
         self._value = dict(begun)
-        self._growing: str | None = None  # path of the text whose next piece is awaited
+        self._growing: str | None = None  # path of the string that continues in the next piece
         self._place: tuple[Any, str | int] = (self._value, "")
-        self._pieces: list[str] = []  # of that text: joined once, or a long one would be copied at every piece
+        # pieces of that string, joined once: joining at every piece would copy a long string each
+        # time
+        self._pieces: list[str] = []
 
     @property
     def value(self) -> dict[str, Any]:
-        """The object, with the text that is still growing as far as it has come."""
+        """The object, including the string that is still growing."""
         self._settle()
         return self._value
 
     def add(self, piece: Any) -> None:
-        """Take one entry of ``partialArgs``; ``MalformedToolCallError`` if it has no place."""
+        """Add one entry of ``partialArgs``; raise ``MalformedToolCallError`` if its path is invalid."""
         path = piece.get("jsonPath") if isinstance(piece, dict) else None
         if not isinstance(path, str):
             raise MalformedToolCallError("a piece of a tool call's arguments has no path")
@@ -38,7 +40,7 @@ class StreamedArguments:
         if self._growing != path or not isinstance(value, str):
             self._settle()
             self._growing = None
-            if name is None:  # a mere end of the text that was growing
+            if name is None:  # only the end of the growing string
                 return
             self._place = self._reach(_read_path(path))
             self._put(value)
@@ -62,7 +64,7 @@ class StreamedArguments:
             holder[last] = value
 
     def _reach(self, steps: list[str | int]) -> tuple[Any, str | int]:
-        """The container of the last step, and that step; containers on the way are made."""
+        """Return the container of the last step, and that step; create containers on the way."""
         node: Any = self._value
         for step, following in pairwise(steps):
             _check_step(node, step)
@@ -78,7 +80,7 @@ class StreamedArguments:
 
 
 def _check_step(node: Any, step: str | int) -> None:
-    """A list grows one by one: an index far out would be memory for nothing."""
+    """Reject an index beyond the next element of a list: it would allocate memory for nothing."""
     fits = isinstance(node, dict) if isinstance(step, str) else isinstance(node, list) and step <= len(node)
     if not fits:
         raise MalformedToolCallError(f"a piece of a tool call's arguments has no place at {quote(step)}")

@@ -1,4 +1,4 @@
-"""The codec: one model at one address."""
+"""The client codec of this wire: one model at one address."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from .reply import GeminiDecoder
 from .request import structured_path, write_request
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
-_UNSIGNED = "skip_thought_signature_validator"  # the documented word for calls of another model
+# the documented signature for calls of another model
+_UNSIGNED = "skip_thought_signature_validator"
 
 
 class GeminiCodec(Endpoint[Quirks]):
     """The Generate Content wire for one model at one base URL.
 
-    A base URL without a version in its path gets ``/v1beta``. The model's name stands in the URL, escaped,
-    and nowhere else; the key stands in a header and never in the URL.
+    A base URL without a version in its path gets ``/v1beta``. The name of the model is only in the
+    URL, escaped; the key is in a header, never in the URL.
     """
 
     wire: ClassVar[str] = "gemini"
@@ -35,14 +36,14 @@ class GeminiCodec(Endpoint[Quirks]):
 
     def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # raises on what is no base URL
+        join_url(base_url, "")  # raises for an invalid URL
         parts = urlsplit(base_url)
         if {"key", "access_token"} & parse_qs(parts.query).keys():
             raise ValueError("base_url must not contain a key; pass api_key instead")
         self._version = "" if _VERSION.search(parts.path) else "/v1beta"
 
     def encode(self, request: Request) -> Encoded:
-        """The request as a ``POST``; settings first and contents last, so that a longer turn extends the bytes."""
+        """Encode a request as a ``POST``. Contents come last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
         home, path = self.home(request), structured_path(request, quirks)
         body = write_request(request, home, quirks, path, notes)
@@ -53,25 +54,25 @@ class GeminiCodec(Endpoint[Quirks]):
         return encode_post(url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> GeminiDecoder:
-        """A decoder for the reply, whole or streamed."""
+        """Return a decoder for the reply, a body or a stream."""
         return GeminiDecoder(request, out, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """What a refusal means."""
+        """Return the error for a reply that is not a success."""
         return build_error(status, headers, read_refusal(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """The key in the wire's own header."""
+        """Return the header ``x-goog-api-key``."""
         return {"x-goog-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> GeminiCodec | None:
-        """Say it another way once an error has named what the server does not take; see ``Quirks``."""
+        """Change the quirk for a field that the error names; see ``Quirks``."""
         if error.status not in (400, 422, 500, 501):
             return None
         said = error.provider_message or ""
         if structured_path(request, self.quirks_for(request)) == "native" and _NAMES_SCHEMA.search(said):
             if request.tools and _NAMES_PAIR.search(said):
-                detail = "the endpoint refused structured output beside tools: structured_with_tools='prompt'"
+                detail = "the endpoint rejected structured output with tools: structured_with_tools='prompt'"
                 return self.taught(detail, structured_with_tools="prompt")
             about_field = bool(_NAMES_FIELD.search(said))
             return self.taught_structure(request, about_field=about_field, structured="prompt")
@@ -82,7 +83,7 @@ class GeminiCodec(Endpoint[Quirks]):
         return self.taught(f"the endpoint refused a field: {name}={value!r}", **changes)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Ask for the model's own record, which costs nothing."""
+        """Check that the model exists, by a free request for its record."""
         reply = yield get_json(self.address(self.model, ""))
         record = read_success(self, reply)
         if not isinstance(record, dict):
@@ -91,7 +92,7 @@ class GeminiCodec(Endpoint[Quirks]):
         if isinstance(methods, list) and methods and "generateContent" not in methods:
             raise InvalidModelError(f"the model {self.model!r} does not generate content", status=reply.status)
 
-    # inside
+    # --- private
 
     def _find_changes(self, said: str, request: Request) -> dict[str, Any] | None:
         quirks = self.quirks
@@ -109,7 +110,8 @@ class GeminiCodec(Endpoint[Quirks]):
 
 
 _NAMES_SCHEMA = re.compile(r"response_?json_?schema|response[_ ]?mime[_ ]?type", re.IGNORECASE)
-# The field itself: "Unknown name \"$ref\" at 'generation_config.response_json_schema'" is about a schema.
+# Match the field itself: "Unknown name \"$ref\" at 'generation_config.response_json_schema'" is
+# about a schema.
 _NAMES_FIELD = re.compile(
     r"unknown name \W*response|response_?json_?schema\W+(?:is )?(?:not supported|unsupported)"
     r"|mime[_ ]?type.{0,60}(?:unsupported|not supported)",
@@ -122,8 +124,8 @@ _NAMES_SIGNATURE = re.compile(r"missing a\W+thought_?signature", re.IGNORECASE)
 
 
 def _segment(model: str) -> str:
-    """A model's name as one segment of a path, whatever is in it; ``models/`` before it is the server's own habit."""
+    """Return the name of a model as one escaped path segment, without the prefix ``models/``."""
     name = model.removeprefix("models/")
-    if not name.strip("."):  # a segment of dots would climb
+    if not name.strip("."):  # a segment of dots would be resolved as a relative path
         raise InvalidRequestError(f"model: {cut(model)!r} is not the name of a model")
     return quote(name, safe="", errors="replace")

@@ -1,8 +1,7 @@
-"""Writing the conversation: turns of ``user`` and ``model``, each a list of parts.
+"""Encode the conversation: turns of ``user`` and ``model``, each a list of parts.
 
-This wire pairs a call with its result by place: the results of a turn follow it at once, as many as it
-has calls and in their order. So results are put there wherever the caller had them, and a call that was
-never answered (a cancelled turn's) is left out.
+This wire pairs calls and results by position: the results follow the turn of their calls, in the same number and order.
+Results are moved there if necessary, and a call without a result (from a cancelled turn) is omitted.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ from ..pairing import Call, Pairs
 from .quirks import Quirks
 from .reply import write_picture
 
-# An id the assembler minted because the reply had none: a word of ours and a ULID. The provider never
-# saw it, so it is not sent back as if it were the provider's; the pairing by order does without.
+# An id that the assembler generated because the reply had none: a prefix and a ULID. The provider does not
+# know it, so it is not sent; calls and results are paired by order.
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def write_contents(
     messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """The conversation without its system prompt; ``first`` is the index of its first message in the request."""
+    """Return the conversation without its system prompt; ``first`` is the index of its first message."""
     return _Writer(messages, first, target, quirks, notes).write()
 
 
@@ -78,7 +77,7 @@ class _Writer:
     def _path(self, at: int) -> str:
         return f"messages[{self._first + at}]"
 
-    # what the user says
+    # --- messages of the user
 
     def _user_parts(self, content: str | Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
         if isinstance(content, str):
@@ -88,7 +87,7 @@ class _Writer:
     def _user_part(self, block: UserBlock, path: str) -> dict[str, Any]:
         return {"text": block.text} if isinstance(block, Text) else _write_media(block, path, self._notes)
 
-    # what the model said, and the results of its calls
+    # --- messages of the model, and the results of its calls
 
     def _write_turn(self, message: Assistant, at: int) -> None:
         path = self._path(at)
@@ -112,7 +111,7 @@ class _Writer:
             self._contents.append({"role": "user", "parts": self._write_results(calls, at + 1)})
 
     def _model_part(self, block: AssistantBlock, where: str) -> list[Any]:
-        """A block as a part, or nothing."""
+        """Return a block as a part, or ``None`` if it is not sent."""
         if isinstance(block, Text):
             signature = self._signature(block.continuity, where)
             return [{"text": block.text, **signature}] if block.text or signature else []
@@ -157,7 +156,7 @@ class _Writer:
                 for at, block in enumerate(result.content)
                 if not isinstance(block, Text)
             ]
-            if media:  # Gemini 3 takes them beside the response; older models answer 400
+            if media:  # Gemini 3 accepts media next to the response; older models answer 400
                 inner["parts"] = media
         return {"functionResponse": inner}
 
@@ -166,10 +165,10 @@ class _Writer:
             return {}
         return {"id": self._ids[call.id]}
 
-    # opaque state
+    # --- opaque state
 
     def _signature(self, state: Continuity | None, where: str) -> dict[str, str]:
-        """The signature a block carries, if it may go back; state without an issuer is this wire's by its kind."""
+        """Return the signature of a block, if it may be sent back; state without an issuer counts as ours."""
         if state is None or (state.signature is None and state.opaque is None):
             return {}
         if state.signature is not None and is_welcome(state, self._target):
@@ -178,7 +177,7 @@ class _Writer:
         return {}
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
-        """Put the placeholder on the first call of a turn that has calls and not one signature on them."""
+        """Put the placeholder signature on the first call of a turn whose calls have no signature."""
         calls = [part for part in parts if isinstance(part, dict) and "functionCall" in part]
         placeholder = self._quirks.placeholder_signature
         if placeholder is None or not calls or any("thoughtSignature" in call for call in calls):

@@ -1,4 +1,4 @@
-"""Reading a refusal: the words servers of this wire use, as a table."""
+"""Classify errors of this wire by a table of patterns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..errors import Failure, Row, build_error, read_failure, read_retry_after, 
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
-    """Read an error body of this wire: an object or an array of one, with the cause among its ``details``."""
+    """Read an error body: an object, or an array of one, with the cause in its ``details``."""
     data: Any = body
     if isinstance(body, bytes):
         try:
@@ -52,7 +52,7 @@ def _items(record: Any, name: str) -> list[Any]:
 
 
 def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
-    """The names of the limits that were reached: they say over what time."""
+    """Return the names of the exceeded quotas, which contain their period."""
     names = []
     for detail in details:
         names += [violation.get("quotaId") for violation in _items(detail, "violations") if isinstance(violation, dict)]
@@ -62,7 +62,7 @@ def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def inband_error(error: Any) -> ProviderError:
-    """An error object inside a 200: by its code if that is a status, else by its word, else a failing server."""
+    """Return the error for an error object in a 200 reply: by code, by status name, else a server error."""
     failure = read_refusal({"error": error})
     code = str(error.get("code")) if isinstance(error, dict) else ""
     if re.fullmatch(r"[45]\d\d", code):
@@ -85,21 +85,23 @@ _STATUSES = (
 
 ROWS: tuple[Row, ...] = (
     row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError),
-    # The key is refused with a 400; only the reason among the details, or the words, tell.
+    # An invalid key is reported with a 400; only the reason in the details, or the message,
+    # identifies it.
     row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError),
-    # Every 429 speaks of quota and billing, also one that is over in seconds; the limit's own name tells the time.
+    # Every 429 mentions quota and billing, even if the limit resets in seconds; the quota name
+    # contains the period.
     row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
-    # A limit of nothing: the plan does not include the model, and no waiting changes that.
+    # A quota of 0: the plan does not include the model, so the error is not transient.
     row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
     row("429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError),
-    # Cancelled, and not by us: we would not be there to read it.
+    # Cancelled by the server: a caller that cancels does not read the reply.
     row("499", r"", UnavailableError),
     row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
-    # The model, and what else may not be found. A page of HTML means the address is wrong.
+    # Unknown model, or another resource that is not found. An HTML page means a wrong base URL.
     row("400", r"unexpected model name format", InvalidModelError),
     row("404", r"cached?[ _]?content|requested URL", InvalidRequestError),
     row("404", r"", InvalidModelError),
-    # Content: of a kind the model cannot read, or behind a URL the server cannot.
+    # Content of a type that the model does not accept, or at a URL that the server cannot fetch.
     row("400", r"cannot fetch content from the provided URL", UnsupportedContentError),
     row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),
     row("400", r"unsupported mime ?type|mime ?type.{0,80}not supported", UnsupportedContentError),

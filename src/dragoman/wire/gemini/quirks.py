@@ -1,4 +1,4 @@
-"""How servers and models that speak this wire differ, as data."""
+"""Quirks: how servers and models of this wire differ, as data."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ from ..ids import IdRule
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How an endpoint of this wire differs from the rest. The defaults suit the current models.
+    """How an endpoint of this wire differs from the others. The defaults suit the current models.
 
     Each field names who needs it and, in brackets, a recorded exchange that shows it. Those marked
-    *learned* set themselves once a server has refused the default with an error that names it.
+    *learned* change automatically after an error of the server that names the field.
     """
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool's result go: into the result, or nowhere, with a text in their place.
-    ``omit`` for models known not to see images."""
+    """Where images and documents of a tool result go: into the result, or nowhere (``omit``), with a text in
+    their place. ``omit`` for models known not to see images."""
 
     structured: Literal["native", "prompt"] = "native"
     """Whether ``responseJsonSchema`` works. Servers older than it answer 400 (or 500) and name it; *learned*."""
 
     structured_with_tools: Literal["native", "prompt"] = "native"
-    """The same for calls that also offer tools. Gemini 2.5 refuses the pair, Gemini 3 takes it; *learned*."""
+    """The same for calls that also offer tools. Gemini 2.5 rejects both together, Gemini 3 accepts them; *learned*."""
 
     tool_schema: Literal["parametersJsonSchema", "parameters"] = "parametersJsonSchema"
-    """``parameters`` takes only a subset of JSON Schema: what is outside it is left out, with a warning each, and
-    references are written out. For servers that do not know the other field; *learned*."""
+    """Use ``parameters``, which accepts only a subset of JSON Schema: other keywords are omitted, with a
+    warning each, and references are inlined. For servers without ``parametersJsonSchema``; *learned*."""
 
     call_ids: bool = True
     """Send a call's id back. Vertex and older models answer 400 to it and pair by name and order; *learned*."""
 
     id_rule: IdRule | None = None
-    """Which tool-call ids are taken. Any text, as far as is known: ids of other wires are taken."""
+    """Which tool-call ids the server accepts. Any string, as far as is known: ids of other wires are accepted."""
 
     placeholder_signature: str | None = None
-    """What stands in for the signature of calls that never had one (another model's). Gemini 3 refuses unsigned
-    calls and documents ``skip_thought_signature_validator`` for this case; *learned*."""
+    """The placeholder for the signature of calls that have none, such as those of another model. Gemini 3
+    rejects unsigned calls and documents ``skip_thought_signature_validator`` for this case; *learned*."""
 
     effort_budgets: dict[str, int] = field(default_factory=dict)
-    """Tokens for each effort of ``config.reasoning``, for models that take a budget and no level (Gemini 2.5)."""
+    """Tokens for each effort of ``config.reasoning``, for models that accept a budget and not a level (Gemini 2.5)."""
 
     body: dict[str, Any] = field(default_factory=dict)
-    """Fields for the root of every request, where ``extras`` do not reach: ``safetySettings``, ``cachedContent``,
-    or ``tools`` of the server's own, which are added to the caller's."""
+    """Fields for the root of every request: ``safetySettings``, ``cachedContent``, or server-side
+    ``tools``, which are added to those of the caller."""
 
     reasoning: ReasoningStyle | None = None
-    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
-    name."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""

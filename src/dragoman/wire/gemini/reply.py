@@ -1,4 +1,4 @@
-"""Reading a reply: chunks, bodies and arrays of chunks, with all that servers get wrong in them."""
+"""Decode replies of this wire: chunks, bodies and arrays of chunks, including the deviations of servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Feedback(Struct, rename="camel"):
 
 
 class _Chunk(Struct, rename="camel"):
-    """A streamed chunk or a whole body; only what is used is decoded."""
+    """A streamed chunk or a complete body; only the used fields are decoded."""
 
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
@@ -62,7 +62,7 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _read_frame(data: bytes) -> list[_Chunk]:
-    """The chunks of one event: one, or several where a server forgot the blank lines between.
+    """Return the chunks of one event: several, if a server omits the blank lines between events.
 
     case: gemini/blank-lines-forgotten
     """
@@ -79,7 +79,7 @@ def _read_frame(data: bytes) -> list[_Chunk]:
 
 
 def _read_array(data: bytes) -> list[_Chunk]:
-    """The chunks of a stream that came as one JSON array; of one that was cut off, those that are whole."""
+    """Return the chunks of a stream that is one JSON array; the complete ones, if it was truncated."""
     try:
         return _arrays.decode(data)
     except msgspec.ValidationError:
@@ -106,7 +106,7 @@ def _says_anything(chunk: _Chunk) -> bool:
     return any(candidate.content is not None and candidate.content.parts for candidate in chunk.candidates or ())
 
 
-# With ``enum-encoding=int`` the words come as numbers; these are the Gemini API's.
+# With ``enum-encoding=int`` enums are sent as numbers; these are those of the Gemini API.
 _REASONS = (
     "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE", "BLOCKLIST",
     "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY", "UNEXPECTED_TOOL_CALL",
@@ -129,7 +129,7 @@ FINISH: dict[str, FinishReason] = {
 
 
 def _word(value: Any, numbered: Sequence[str]) -> str | None:
-    """An enum's word, or ``None`` where it says nothing."""
+    """Return the name of an enum value, or ``None`` if it is unspecified."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = numbered[value] if 0 <= value < len(numbered) else str(value)
     if not isinstance(value, str) or not value or value.endswith("_UNSPECIFIED"):
@@ -157,7 +157,7 @@ def read_medium(part: dict[str, Any], signature: str | None, issuer: Issuer | No
 
 
 def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what a part with a picture has beside it: ``thought`` marks a draft; the issuer wants it back."""
+    """Return the other fields of a part with an image, which its issuer needs back; ``thought`` marks a draft."""
     inner = {name: value for name, value in part["inlineData"].items() if name not in ("mimeType", "data")}
     own = {name: value for name, value in part.items() if name not in ("inlineData", "thoughtSignature")}
     return {**own, **({"inlineData": inner} if inner else {})} or None
@@ -174,7 +174,7 @@ def write_picture(block: Image) -> dict[str, Any]:
 
 
 class _OpenCall:
-    """A call whose arguments come piece by piece."""
+    """A call whose arguments arrive as ``partialArgs``."""
 
     def __init__(self, key: int, begun: Any) -> None:
         self.key = key
@@ -182,7 +182,7 @@ class _OpenCall:
 
 
 class GeminiDecoder(Decoder):
-    """Reads chunks and bodies of this wire."""
+    """Decode chunks and bodies of this wire."""
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
@@ -191,14 +191,15 @@ class GeminiDecoder(Decoder):
         self._blocked: str | None = None
         self._in_thought = False
         self._call: _OpenCall | None = None
-        self._empty: int | None = None  # the call that has no arguments so far
+        self._empty: int | None = None  # a call without arguments so far
         self._cut = False
         self._count = 0
         self._sources: dict[str, Any] = {}
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        if not data or data == b"[DONE]":  # imitators send it; this wire's end mark is a finish reason
+        # compatible servers send [DONE]; the end mark of this wire is a finish reason
+        if not data or data == b"[DONE]":
             return
         if frame.event == b"error" and not data.startswith(b"{"):
             self._fail(data)
@@ -213,7 +214,8 @@ class GeminiDecoder(Decoder):
 
     def body(self, data: bytes) -> None:
         data = data.strip()
-        if data.startswith(b"["):  # what a stream is when ``alt=sse`` was not asked for, or not heard
+        # the form of a stream without ``alt=sse``, or if the server ignores it
+        if data.startswith(b"["):
             for chunk in _read_array(data):
                 self._read(chunk)
                 if self.out.error is not None:
@@ -239,7 +241,7 @@ class GeminiDecoder(Decoder):
     def facts(self) -> dict[str, Any]:
         return {"finish_reason": self._finish_raw or self._blocked, "usage": self._usage}
 
-    # inside
+    # --- private
 
     def _fail(self, error: Any) -> None:
         if isinstance(error, bytes):
@@ -254,7 +256,8 @@ class GeminiDecoder(Decoder):
         if not self.out.started:
             self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
         for place, candidate in enumerate(chunk.candidates or ()):
-            # The index is often left out. Others than the first were asked for through extras: they are in raw.
+            # The index is often omitted. Further candidates (requested through extras) are only in
+            # raw.
             if (place if candidate.index is None else candidate.index) == 0:
                 self._read_candidate(candidate)
         if not chunk.candidates and chunk.prompt_feedback is not None:
@@ -267,20 +270,21 @@ class GeminiDecoder(Decoder):
             for part in candidate.content.parts or ():
                 if isinstance(part, dict):
                     self._read_part(part)
-        if candidate.grounding_metadata:  # it grows from chunk to chunk
+        if candidate.grounding_metadata:  # the metadata grows from chunk to chunk
             self._sources["groundingMetadata"] = candidate.grounding_metadata
         if candidate.citation_metadata:
             self._sources["citationMetadata"] = candidate.citation_metadata
         word = _word(candidate.finish_reason, _REASONS)
-        # Said on several chunks, also in the middle of a reply: the last word stands,
-        # unless it is a mere STOP after a graver one.
+        # Servers send a finish reason on several chunks, even in the middle of a reply. The last one is
+        # used, except that STOP does not replace another reason.
         if word is not None and (self._finish_raw is None or word != "STOP"):
             self._finish_raw = word
 
     def _read_part(self, part: dict[str, Any]) -> None:
         if self._empty is not None:
             self._close_empty()
-        if len(part) == 1 and self._call is None and type(part.get("text")) is str:  # nearly every part there is
+        # nearly every part
+        if len(part) == 1 and self._call is None and type(part.get("text")) is str:
             if part["text"]:
                 self._in_thought = False
                 self.out.text(part["text"])
@@ -298,25 +302,26 @@ class GeminiDecoder(Decoder):
         self._abandon_call()
         if other or not isinstance(text, str):
             self._in_thought = False
-            # Code that ran on their side, and kinds of parts that are not known yet: kept for their issuer.
+            # Server-side code execution and unknown parts: kept as opaque blocks for their issuer.
             self.out.whole(read_medium(part, signature) or Opaque(part))
         elif part.get("thought") is True:
-            self._say_thought(text, signature)
+            self._add_thought(text, signature)
         else:
             self._in_thought = False
-            self._say_text(text, signature)
+            self._add_text(text, signature)
 
-    def _say_text(self, text: str, signature: str | None) -> None:
+    def _add_text(self, text: str, signature: str | None) -> None:
         if signature is None:
             self.out.text(text)
             return
-        # A signature belongs to the part it came on, also to an empty one: that is a block of its own.
+        # A signature belongs to the part that it arrives with. An empty part with a signature
+        # becomes a separate block.
         self.out.block_end()
         self.out.text(text)
         self.out.attach(Text, signature)
         self.out.block_end()
 
-    def _say_thought(self, text: str, signature: str | None) -> None:
+    def _add_thought(self, text: str, signature: str | None) -> None:
         if signature is not None:
             self.out.block_end()
             self.out.thinking(text)
@@ -326,10 +331,10 @@ class GeminiDecoder(Decoder):
         else:
             self.out.thinking(text)
             if not self._in_thought:
-                self.out.attach(Thinking)  # unsigned, and known as ours by its issuer
+                self.out.attach(Thinking)  # unsigned, with the issuer as its only state
             self._in_thought = True
 
-    # calls: whole in one part, or begun with a name and continued in parts without one
+    # --- calls: complete in one part, or begun with a name and continued in parts without one
 
     def _read_call(self, call: dict[str, Any], signature: str | None) -> None:
         name = call.get("name")
@@ -359,7 +364,7 @@ class GeminiDecoder(Decoder):
         self.out.block_end(key)
 
     def _close_empty(self) -> None:
-        """A call without arguments has none if something comes after it, or a good end."""
+        """Close a call without arguments as complete: another part or a regular end followed it."""
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None
@@ -376,19 +381,19 @@ class GeminiDecoder(Decoder):
             self.out.block_end(opened.key)
 
     def _abandon_call(self) -> None:
-        """More of the open call was announced and never came: what there is of it must not pass for the whole."""
+        """Mark the open call as incomplete: further arguments were announced and never arrived."""
         opened, self._call = self._call, None
         if opened is not None:
             self._cut = True
             self.out.tool_input(opened.key, _encode(opened.arguments.value).removesuffix("}"))
             self.out.block_end(opened.key)
 
-    # endings
+    # --- ends of the reply
 
     def _finish(self) -> None:
         self._abandon_call()
         if self._empty is not None and FINISH.get(self._finish_raw or "") == "length":
-            self._cut = True  # the limit came before its arguments
+            self._cut = True  # the token limit was reached before its arguments
         else:
             self._close_empty()
         if self._sources:
@@ -401,11 +406,11 @@ class GeminiDecoder(Decoder):
     def _reason(self) -> FinishReason:
         reason = "stop" if self._finish_raw is None else FINISH.get(self._finish_raw, "error")
         if self.out.has_calls and not (self._cut and reason == "length"):
-            return "tool_calls"  # the wire itself says STOP when the model calls
+            return "tool_calls"  # this wire sends STOP even if the model calls a tool
         return reason
 
     def _note_usage(self, record: dict[str, Any]) -> None:
-        """Every chunk counts anew; of each counter the last one that is there stands."""
+        """Record usage. Every chunk has running totals; the last value of each count is used."""
         if self._usage is not None and (None in record.values() or not record.keys() >= self._usage.keys()):
             record = {**self._usage, **{key: value for key, value in record.items() if value is not None}}
         self._usage = record
@@ -425,13 +430,14 @@ def _read_usage(record: dict[str, Any]) -> Usage:
     )
     output = _add(get("candidatesTokenCount"), get("thoughtsTokenCount"))
     if tools and prompt is not None and total != prompt + (output or 0):
-        prompt = _add(prompt, tools)  # what their own tools put before the model was read as well, and is in the total
+        # prompt tokens of server-side tools are input as well, and are part of the total
+        prompt = _add(prompt, tools)
     cached, thoughts = read_count(get("cachedContentTokenCount")), read_count(get("thoughtsTokenCount"))
     return Usage(prompt, output, cached, None, thoughts, total)
 
 
 def _add(one: Any, other: Any) -> int | None:
-    """The sum of two counters. One that is absent is zero beside one that is not: this wire leaves zeros out."""
+    """Return the sum of two counts; a missing one is zero if the other is present: this wire omits zeros."""
     if one is None or other is None:
         return read_count(one if other is None else other)
     counts = read_count(one), read_count(other)

@@ -1,4 +1,4 @@
-"""Writing a request, apart from the conversation: settings, tools, and the structure asked for."""
+"""Encode requests of this wire: settings, tools and response schema; ``contents`` encodes the conversation."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SETTINGS = frozenset(
 )  # fmt: skip
 """The fields of ``generationConfig``; extras of these names go there, and all others to the root."""
 LEVELS = ("minimal", "low", "medium", "high")
-_DYNAMIC = -1  # the model decides how many tokens to think
+_DYNAMIC = -1  # -1: the model decides how many tokens to think
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
 
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request: settings first and contents last, so that a longer turn extends the bytes."""
+    """Return the body of a request. Contents come last, so that the next turn extends the same bytes."""
     system, rest = join_system(request.messages)
     directive = schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None
     body: dict[str, Any] = {}
@@ -64,9 +64,9 @@ def write_request(
 
 
 def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
-    """Name cached contents by their handle; without one the cache is automatic, and there is nothing to send.
+    """Write the handle of cached contents; without one the cache is automatic, and nothing is sent.
 
-    Cached contents have their own system prompt and tools, and the server refuses others beside them.
+    Cached contents have their own system prompt and tools, and the server rejects others with them.
     """
     cache = read_cache(request)
     note_unplaced(cache, ("handle",), notes)
@@ -79,9 +79,9 @@ def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
 
 
 def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
-    """The caller's extras at the root, and those with a dotted name at their path; tools are added to the others.
+    """Add the extras of the caller to the root, those with a dotted name at their path; tools are appended.
 
-    Those that are known as settings are in ``generationConfig`` already.
+    Extras that are known settings are in ``generationConfig`` already.
     """
     for name in extras:
         if name in SETTINGS:
@@ -101,7 +101,7 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
 
 
 def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
-    """Add the fields of theirs; objects down to ``depth`` stay open for other names with the same beginning."""
+    """Merge fields; objects down to ``depth`` may be extended by other names with the same prefix."""
     if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
         raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
     for part, value in theirs.items():
@@ -112,7 +112,7 @@ def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is asked for: by the wire's own field, or in words."""
+    """Return how the response schema is requested: in the field of the wire, or in the prompt."""
     if request.response_schema is None:
         return None
     in_words = quirks.structured == "prompt" or (request.tools and quirks.structured_with_tools == "prompt")
@@ -122,7 +122,7 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 def _write_config(
     config: RuntimeConfig, home: Issuer, quirks: Quirks, schema: Mapping[str, Any] | None, notes: Notes
 ) -> dict[str, Any]:
-    """``generationConfig``: the settings the caller made, the schema to keep to, and the extras beside them."""
+    """Return ``generationConfig``: the settings of the caller, the response schema, and extras."""
     written: dict[str, Any] = {
         theirs: list(value) if isinstance(value, tuple) else value
         for ours, theirs in _NAMES.items()
@@ -135,7 +135,8 @@ def _write_config(
     extras = {name: value for name, value in config.extras.items() if name in SETTINGS}
     note_raw_only(extras, notes, choices="candidateCount", logprobs="responseLogprobs", loss=False)
     if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
-        # An effort of ours and ``includeThoughts`` of theirs go together; only a contradiction is refused.
+        # ``includeThoughts`` in extras is merged with the effort of the config; only a
+        # contradiction is rejected.
         merge_extras(written["thinkingConfig"], extras.pop("thinkingConfig"))
     merge_extras(written, extras, lists=frozenset({"stopSequences"}))
     return written
@@ -151,10 +152,10 @@ def _write_reasoning(config: RuntimeConfig, home: Issuer, quirks: Quirks, notes:
 
 
 def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    """The tools and how to choose among them, or nothing."""
+    """Write the tools and the tool choice, if there are tools."""
     if not request.tools:
         if request.tool_choice is not None:
-            # The server refuses a mode of calling where there is nothing to call.
+            # The server rejects a calling mode without tools.
             notes.rewrite("tool_choice", "tool_choice_omitted", "without tools there is nothing to choose")
         return {}
     written: dict[str, Any] = {"tools": [{"functionDeclarations": _declare(request.tools, quirks, notes)}]}
@@ -163,7 +164,7 @@ def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, An
     return written
 
 
-# The fields that this wire has for each, and what they hold unless the caller says otherwise.
+# The field of each server-side tool, and its default options.
 _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "web_search": ("googleSearch", {}),
     "code_execution": ("codeExecution", {}),
@@ -187,7 +188,8 @@ def _declare(tools: Sequence[Tool], quirks: Quirks, notes: Notes) -> list[dict[s
             entry["parametersJsonSchema"] = ordered_json(tool.parameters)
         else:
             parameters = project_schema(tool.parameters, f"tools[{at}].parameters", notes)
-            if parameters.get("properties"):  # an object without properties is refused; no object means no arguments
+            # the server rejects an object without properties; a missing schema means no arguments
+            if parameters.get("properties"):
                 entry["parameters"] = ordered_json(parameters)
         declared.append(entry)
     return declared
@@ -200,7 +202,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """The endpoint's own fields at the root of the body; its tools come after the caller's."""
+    """Add the root fields of the quirks; their tools come after those of the caller."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
             body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in fields[name]]]

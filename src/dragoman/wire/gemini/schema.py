@@ -1,8 +1,8 @@
-"""JSON Schema, cut down to the subset that the older ``parameters`` field takes.
+"""Project JSON Schemas onto the subset that the older ``parameters`` field accepts.
 
-The subset is OpenAPI's of years ago: no references, no closed objects, ``nullable`` instead of a type
-``null``, and enums of text only. What is rewritten without loss stays silent; every keyword that is left
-out is noted. The reply is still checked against the caller's whole schema.
+The subset is that of OpenAPI 3.0: no references, no closed objects, ``nullable`` in place of a type
+``null``, and enums of strings only. A keyword that is rewritten without loss is not reported; every omitted
+keyword is. The reply is still checked against the complete schema of the caller.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _KEPT = frozenset(
     }
 )  # fmt: skip
 _BOOKKEEPING = frozenset({"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "$ref"})
-# References that fan out twice at each of twenty levels would be a million schemas.
+# A bound for inlined references: two references at each of twenty levels would be a million
+# schemas.
 _MAX_REFERENCES = 1000
 _FORMATS = {"string": {"date-time", "enum"}, "integer": {"int32", "int64"}, "number": {"float", "double"}}
 
 
 def project_schema(schema: Mapping[str, Any], path: str, notes: Notes) -> dict[str, Any]:
-    """The schema in the subset; ``path`` is where notes say that something is missing."""
+    """Return the schema in the subset; ``path`` is the place that notes name."""
     return _Projector(schema, notes).project(schema, path, ())
 
 
@@ -37,7 +38,7 @@ class _Projector:
         self._left = _MAX_REFERENCES
 
     def project(self, schema: Any, path: str, above: tuple[str, ...]) -> dict[str, Any]:
-        if not isinstance(schema, Mapping):  # true and false are schemas too
+        if not isinstance(schema, Mapping):  # true and false are valid schemas
             if schema is not True:
                 self._lose(path, f"the schema {quote(schema)} has no place in this field")
             return {}

@@ -1,4 +1,4 @@
-"""The Gemini wire from the server's side."""
+"""The Gemini wire, server side: read requests, write replies."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ from .server_request import read_request
 
 
 class GeminiServer:
-    """The Gemini wire, served."""
+    """The server side of the Gemini wire."""
 
     wire: ClassVar[str] = "gemini"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body and path."""
+        """Decode the body and the path of a request."""
         return read_request(body, path)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the reply, whole or streamed."""
+        """Return an encoder for the reply, a body or a stream."""
         return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
-        """A refusal."""
+        """Return an error as status, headers and body."""
         return HttpReply(status_of(error), headers_of(error), encode_json({"error": _error_record(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The key in this wire's own header, or a bearer token. The URL is not looked at: addresses are logged."""
+        """Return the key from ``x-goog-api-key``, or a bearer token. The URL is ignored: proxies log URLs."""
         return headers.get("x-goog-api-key") or bearer_token(headers)
 
 
@@ -77,7 +77,7 @@ class _StreamEncoder(ReplyEncoder):
     def __init__(self, issuer: Issuer | None) -> None:
         super().__init__()
         self._issuer = issuer
-        self._name = ""  # of the call that is open
+        self._name = ""  # fragments of the open call
         self._before_text = self._after_text = b""
 
     def feed(self, event: Event) -> bytes:
@@ -90,12 +90,13 @@ class _StreamEncoder(ReplyEncoder):
         if isinstance(event, ToolUseStart):
             self._name = event.tool_name
         elif isinstance(event, ToolUseEnd):
-            # A call is sent when it has ended: an input is an object here.
+            # A call is sent when it is complete, because its input is an object on this wire.
             is_cut = event.intent is None and event.problem not in ("unknown_tool", "invalid_arguments")
             arguments = None if is_cut else event.final_input
             return data_frame(_chunk(self, [_write_call(event.tool_use_id, self._name, arguments)]))
         elif isinstance(event, MessageStart):
-            # Nothing is sent before the first part: clients make an empty block of an empty chunk.
+            # Nothing is sent before the first part: clients create an empty block for an empty
+            # chunk.
             self._before_text, self._after_text = split_at_text(data_frame(_chunk(self, [{"text": "\0"}])))
         return b""
 
@@ -103,7 +104,7 @@ class _StreamEncoder(ReplyEncoder):
         return _hides_call(complete)
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        # Parts of a kind of their own are known only now.
+        # Media and opaque parts are known only at the end of the message.
         own = [block for block in complete.final_content if isinstance(block, Opaque | Audio | Image)]
         parts = [part for block in own if (part := _write_part(block)) is not None]
         return data_frame(_chunk(self, parts, _finish_reason(self, complete)))
@@ -159,7 +160,8 @@ def _write_thought(text: str, signature: str | None, issuer: Issuer | None) -> d
 def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
     call: dict[str, Any] = {"id": call_id, "name": name}
     if arguments is None:
-        return {"functionCall": {**call, "willContinue": True}}  # and it never does: a client knows it as cut
+        # it never ends, so the client knows that it is truncated
+        return {"functionCall": {**call, "willContinue": True}}
     return {"functionCall": {**call, "args": arguments}}
 
 
@@ -179,12 +181,12 @@ def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether there is a call whose input cannot be shown, in a reply that the length limit did not cut."""
+    """Return whether a call has an input that is not an object, in a reply that the token limit did not truncate."""
     return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Return the counters; thoughts are counted beside the answer here."""
+    """Return the token counts; this wire counts thoughts separately from the answer."""
     thoughts, made = usage.reasoning_tokens, usage.output_tokens
     return known(
         promptTokenCount=usage.input_tokens,
@@ -195,9 +197,10 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     )
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
-# The word this wire's clients know an error by, and a beginning of its message where they look there.
+# The status name by which clients recognise an error, and a prefix of the message for clients that
+# match it.
 _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
     AuthenticationError: ("UNAUTHENTICATED", ""),
     InvalidModelError: ("NOT_FOUND", ""),
@@ -214,7 +217,7 @@ _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
 }
 
 
-_STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}  # whatever the error
+_STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}  # for every error
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Reading a request of the Gemini wire.
+"""Decode requests of the Gemini wire.
 
-The model and the mode are in the path. Calls may have no ids: then a result answers the first call of
-its name that waits, and both get an id here, made of their place.
+The model and the mode are in the path. Calls may have no ids: then a result belongs to the first open call
+of the same name, and both get an id derived from their position.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from .reply import read_medium
 from .request import LEVELS, SETTINGS
 
 _ISSUER = Issuer("gemini")
-_VERBS = {"generateContent": False, "streamGenerateContent": True}  # and whether it streams
+# the model and whether the reply is streamed
+_VERBS = {"generateContent": False, "streamGenerateContent": True}
 _MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
-    """The request in a body and its path."""
+    """Return the request in a body and its path."""
     _, found, name = path.rpartition("/models/")
     model, _, verb = name.rpartition(":")
     if not found or not model or verb not in _VERBS:
@@ -73,7 +74,7 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
         if not isinstance(schema, dict):
             inner.refuse("responseJsonSchema", "must be a JSON Schema")
         if inner.text("responseMimeType") != "application/json":
-            inner.refuse("responseMimeType", "must be application/json beside a schema")
+            inner.refuse("responseMimeType", "must be application/json with a schema")
     config = RuntimeConfig(
         inner.number("temperature"),
         inner.whole("maxOutputTokens"),
@@ -95,7 +96,7 @@ def _read_cache(fields: Fields) -> PromptCache | None:
 
 
 def _read_thinking(inner: Fields) -> str | int | None:
-    """A budget or a level; what else is said about thinking stays where it is."""
+    """Return the reasoning setting: a budget or a level; other thinking fields stay in place."""
     thinking = inner.inner("thinkingConfig")
     if thinking is None:
         return None
@@ -113,7 +114,7 @@ def _read_tools(fields: Fields) -> list[Tool]:
     tools: list[Tool] = []
     for record in fields.inners("tools"):
         tools += [_read_tool(declared) for declared in record.inners("functionDeclarations")]
-        record.done()  # tools that the provider runs by itself are its endpoint's setting
+        record.done()  # server-side tools are kept for an endpoint of this wire
     return tools
 
 
@@ -129,7 +130,7 @@ def _read_tool(record: Fields) -> Tool:
 
 
 def _lower_types(schema: Any) -> Any:
-    """The schema with its types as JSON Schema has them; this wire's own dialect shouts: STRING, OBJECT."""
+    """Return a schema with lower-case types; this wire writes them in upper case, such as STRING."""
     if isinstance(schema, list):
         return [_lower_types(item) for item in schema]
     if not isinstance(schema, dict):
@@ -141,7 +142,7 @@ def _lower_types(schema: Any) -> Any:
 
 
 def _read_choice(fields: Fields) -> tuple[ToolChoice | None, tuple[str, ...]]:
-    """Return how to choose a tool, and the names of the tools that may be called if they are limited."""
+    """Return the tool choice, and the allowed tool names if they are limited."""
     record = fields.inner("toolConfig")
     inner = record.inner("functionCallingConfig") if record is not None else None
     if record is None or inner is None:
@@ -174,10 +175,10 @@ def _read_system(fields: Fields) -> list[System]:
 
 
 class _Reader:
-    """Reads turns; knows which calls wait for their results."""
+    """Read turns, and track the calls without a result."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[str, str]] = []  # ids and names
+        self._waiting: list[tuple[str, str]] = []  # ids and names of calls without a result
         self._count = 0
 
     def read(self, contents: list[Fields]) -> list[Message]:
@@ -228,7 +229,7 @@ class _Reader:
         if not isinstance(arguments, dict | None):
             call.refuse("args", "must be an object")
         self._count += 1
-        # Shaped like an id that was made for want of one, which the client side knows not to send.
+        # In the form of a generated id, which the client side does not send.
         made = call_id or f"call_{self._count:026d}"
         self._waiting.append((made, name))
         return ToolCall(made, name, arguments or {}, state)
@@ -252,7 +253,7 @@ class _Reader:
 
 
 def _response_text(response: Any) -> str:
-    """The one text of a result, or the whole object as JSON: it is an object of any shape on this wire."""
+    """Return the text of a result, or its object as JSON: a result is an object of any shape on this wire."""
     if isinstance(response, dict) and len(response) == 1:
         only = response.get("result", response.get("error", response.get("output")))
         if isinstance(only, str):

@@ -1,4 +1,4 @@
-"""The codec of Ollama's own wire."""
+"""The client codec of Ollama's native wire."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ class OllamaCodec(Endpoint[Quirks]):
 
     def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # raises for what is not an address
+        join_url(base_url, "")  # raises for an invalid URL
         self._root = root_of(base_url).removesuffix("/api")
 
     def encode(self, request: Request) -> Encoded:
-        """The request as a ``POST``; settings first and messages last."""
+        """Encode a request as a ``POST``; messages come last."""
         notes, quirks = Notes(), self.quirks_for(request)
         path = None if request.response_schema is None else quirks.structured
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:
-        """A decoder for the reply, whole or streamed."""
+        """Return a decoder for the reply, a body or a stream."""
         return OllamaDecoder(request, out, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """What a refusal means: this server says it in one sentence."""
+        """Return the error for a reply that is not a success; this server sends one sentence."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """The key as a bearer token; a local server needs none."""
+        """Return the header with the key as a bearer token; a local server needs no key."""
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OllamaCodec | None:
-        """Ask in words once a 400 has named ``format``."""
+        """Put the schema into the prompt after a 400 that names ``format``."""
         said = error.provider_message or ""
         if error.status != 400 or request.response_schema is None or "format" not in said:
             return None
@@ -61,7 +61,7 @@ class OllamaCodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Is the model there, and is it in memory?"""
+        """Check that the server has the model, and that it is in memory."""
         tags = yield get_json(f"{self._root}/api/tags")
         if not _lists(read_success(self, tags), self.model):
             raise InvalidModelError(f"the server does not have the model {self.model!r}", status=tags.status)

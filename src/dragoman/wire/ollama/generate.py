@@ -1,4 +1,4 @@
-"""The older half of Ollama's own wire, served: one prompt in, one text out (``/api/generate``)."""
+"""Ollama's older API, server side: one prompt in, one text out (``/api/generate``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TAKEN = ("prompt", "system", "images")
 
 
 def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a chat that asks the same."""
+    """Return the equivalent body of ``/api/chat``."""
     chat = {name: value for name, value in body.items() if name not in _TAKEN}
     system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     images = {"images": body["images"]} if body.get("images") else {}
@@ -43,10 +43,10 @@ def write_load(model: str, path: str, created: int) -> bytes:
 
 
 class OllamaGenerateServer(OllamaServer):
-    """Reads a chat, which ``to_chat`` made of the request, and writes replies in the older form."""
+    """Decode a request that ``to_chat`` converted, and encode replies in the form of ``/api/generate``."""
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the reply, whole or streamed."""
+        """Return an encoder for the reply, a body or a stream."""
         at = format_time(created)
         if asked.request.stream:
             return _StreamEncoder(at)

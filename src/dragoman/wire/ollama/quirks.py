@@ -1,4 +1,4 @@
-"""What differs between servers of this wire."""
+"""Quirks: how servers of this wire differ, as data."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from ...reasoning import ReasoningStyle
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an endpoint of this wire is told with every call."""
+    """Settings that are sent to an endpoint of this wire with every call."""
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images of a tool's result go: into the result, or nowhere, with a text in their place. ``omit`` for
-    models known not to see images."""
+    """Where images of a tool result go: into the result, or nowhere (``omit``), with a text in their place.
+    ``omit`` for models known not to see images."""
 
     num_ctx: int | None = None
-    """The context length to load the model with; without it the server's default holds, and cuts in silence."""
+    """The context length to load the model with; without it the server uses its default and silently
+    truncates longer prompts."""
 
     keep_alive: str | None = None
     """How long the model stays in memory after a call, such as ``10m``."""
@@ -26,5 +27,4 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether ``format`` with a JSON Schema works."""
 
     reasoning: ReasoningStyle | None = None
-    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
-    name."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""

@@ -1,4 +1,4 @@
-"""Reading a reply of this wire: one JSON object a line."""
+"""Decode replies of this wire: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "
 
 
 class OllamaDecoder(Decoder):
-    """Reads lines; a whole reply is a stream of one."""
+    """Decode lines; a complete reply is a stream of one line."""
 
     framing = LineDecoder
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._calls = 0
-        self._empty: int | None = None  # the call that has no arguments so far
+        self._empty: int | None = None  # a call without arguments so far
 
     def frame(self, frame: Frame) -> None:
         try:
@@ -104,7 +104,7 @@ class OllamaDecoder(Decoder):
             self.out.block_end(key)
 
     def _close_empty(self) -> None:
-        """A call without arguments has none if something comes after it, or a good end."""
+        """Close a call without arguments as complete: another part or a regular end followed it."""
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None
@@ -117,6 +117,6 @@ class OllamaDecoder(Decoder):
         reason: FinishReason = "stop" if word is None else FINISH.get(word, "error")
         if reason != "length":
             self._close_empty()
-        # It says "stop" with calls, too.
+        # This server sends "stop" even if there are calls.
         self.out.finish("tool_calls" if reason == "stop" and self._calls else reason, word)
         self.done = True

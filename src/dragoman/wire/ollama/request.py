@@ -1,4 +1,4 @@
-"""Writing a request of this wire."""
+"""Encode requests of this wire."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OPTIONS = {
 
 
 def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes) -> dict[str, Any]:
-    """Return the body of a request: settings first, messages last. ``path`` is how a schema is asked for."""
+    """Return the body of a request; messages come last. ``path`` is how the response schema is requested."""
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive
@@ -102,7 +102,7 @@ def _write_messages(request: Request, path: str | None, quirks: Quirks, notes: N
 
 
 def _names(messages: Sequence[Message]) -> dict[str, str]:
-    """Calls have no ids here: a result is matched by the tool's name and by its place."""
+    """Return the tool name of each result: calls have no ids on this wire, so name and order identify them."""
     return {call.id: call.name for message in messages if isinstance(message, Assistant) for call in message.tool_calls}
 
 
@@ -122,7 +122,7 @@ def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) 
 
 
 def _check_medium(block: Image | Document | Audio, path: str) -> str:
-    """Return the data of a medium that this wire takes."""
+    """Return the data of a medium; raise if this wire does not accept it."""
     if isinstance(block, Image) and isinstance(block.source, Inline):
         return block.source.base64_data
     raise UnsupportedContentError(f"{path}: this wire takes text and inline images only")

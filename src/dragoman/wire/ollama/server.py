@@ -1,7 +1,7 @@
-"""Ollama's own wire from the server's side: one JSON object a line.
+"""Ollama's native wire, server side: one JSON object per line.
 
-Calls have no ids in a conversation here: a result answers the first call of its name that waits, and both get
-an id made of their place.
+Calls have no ids on this wire: a result belongs to the first open call of the same name, and both get an id
+derived from their position.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ from .reply import FINISH
 
 
 class OllamaServer:
-    """The native wire of JSON lines, served."""
+    """The server side of the native wire."""
 
     wire: ClassVar[str] = "ollama"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body. Without ``stream`` it is one: that is this wire's custom."""
+        """Decode the body of a request. ``stream`` defaults to true on this wire."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream")
         messages = _Reader().read(fields.inners("messages", required=True))
@@ -91,18 +91,18 @@ class OllamaServer:
         return Asked(request, losses.warnings)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the reply, whole or streamed."""
+        """Return an encoder for the reply, a body or a stream."""
         at = format_time(created)
         if asked.request.stream:
             return _StreamEncoder(at)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at), _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
-        """A refusal, in one sentence."""
+        """Return an error as status, headers and a body with one sentence."""
         return HttpReply(status_of(error), headers_of(error), encode_json({"error": _sentence(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The bearer token."""
+        """Return the bearer token of the client."""
         return bearer_token(headers)
 
 
@@ -130,7 +130,7 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_think(fields: Fields) -> Effort | None:
-    """Return the effort; ``think`` is an effort, or a switch for models without efforts."""
+    """Return the reasoning setting; ``think`` is an effort, or a boolean for models without efforts."""
     think = fields.take("think")
     if isinstance(think, bool):
         return "medium" if think else "none"
@@ -149,7 +149,7 @@ def _read_format(fields: Fields) -> dict[str, Any] | None:
 
 
 class _Reader:
-    """Reads a conversation, and gives its calls ids."""
+    """Read a conversation, and assign ids to its calls."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -209,7 +209,7 @@ def _read_content(fields: Fields) -> str | tuple[UserBlock, ...]:
     return (*blocks, *[_read_image(data, f"{fields.at('images')}[{at}]") for at, data in enumerate(images)])
 
 
-# The first bytes of a picture tell its kind; this wire does not.
+# This wire has no media type; the first bytes of an image determine it.
 _KINDS = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"), (b"RIFF", "image/webp"))
 
 
@@ -231,8 +231,8 @@ class _StreamEncoder(ReplyEncoder):
 
     def __init__(self, at: str) -> None:
         super().__init__()
-        self._at = at  # when the reply was made
-        self._name = ""  # of the call that is open
+        self._at = at  # the time of the reply
+        self._name = ""  # fragments of the open call
         self._before_text = self._after_text = b""
 
     def feed(self, event: Event) -> bytes:
@@ -244,7 +244,7 @@ class _StreamEncoder(ReplyEncoder):
         if isinstance(event, ToolUseStart):
             self._name = event.tool_name
         elif isinstance(event, ToolUseEnd):
-            # A call is sent when it has ended: an input is an object here.
+            # A call is sent when it is complete, because its input is an object on this wire.
             if event.intent is not None or event.problem in ("unknown_tool", "invalid_arguments"):
                 call = _write_call(event.tool_use_id, self._name, event.final_input)
                 return _line(self, self._at, {"content": "", "tool_calls": [call]})
@@ -294,7 +294,7 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
 
 
 def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
-    """Return why the reply ended, and its counts. This wire has ``stop`` for calls, too, valid or not."""
+    """Return the finish reason and the token counts. This wire sends ``stop`` for calls as well, valid or not."""
     called = complete.finish_reason == "tool_calls" or isinstance(reply.unsound, MalformedToolCallError)
     is_cut = complete.finish_reason == "length"
     word = "stop" if called and not is_cut else reply.finish_word(complete, FINISH)
@@ -306,9 +306,9 @@ def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
-# How a sentence begins by which this wire's clients know an error: it has no code.
+# Prefixes of the message by which clients recognise an error: this wire has no error code.
 _OPENINGS: dict[type[ProviderError], str] = {
     InvalidModelError: "model not found: ",
     ModelNotLoadedError: "loading model: ",

@@ -1,7 +1,7 @@
-"""Chat Completions, and the quirks of those who imitate it.
+"""Chat Completions, and the quirks of compatible servers.
 
-This folder knows one wire and nothing else. It never opens a socket, never sleeps, never logs. What
-differs between servers that speak this wire is data: ``Quirks``, one documented field each.
+This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and does not log.
+Differences between servers of this wire are data: ``Quirks``, one documented field each.
 """
 
 from .codec import OpenAICodec

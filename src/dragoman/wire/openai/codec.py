@@ -1,4 +1,4 @@
-"""The codec: one model at one address."""
+"""The client codec of this wire: one model at one address."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ class OpenAICodec(Endpoint[Quirks]):
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Send media of tools' results to models known to see images."""
+        """Enable media in tool results for models that are known to accept images."""
         if quirks.result_media is None and capabilities.known("supports_images"):
             quirks = replace(quirks, result_media="after")
         return super().adapt(quirks, capabilities)
 
     def encode(self, request: Request) -> Encoded:
-        """The request as a ``POST``; settings first and messages last, so that a longer turn extends the bytes."""
+        """Encode a request as a ``POST``. Messages come last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
-        """A decoder for the reply, whole or streamed."""
+        """Return a decoder for the reply, a body or a stream."""
         return OpenAIDecoder(request, out, self.quirks, coerced=coerces(request, self.quirks), keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """What a refusal means."""
+        """Return the error for a reply that is not a success."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """The key as a bearer token."""
+        """Return the header with the key as a bearer token."""
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OpenAICodec | None:
-        """Ask without ``stream_options``, strict decoding or ``response_format`` once a 400 has named it."""
+        """Stop sending ``stream_options``, strict decoding or ``response_format`` after a 400 that names it."""
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
         if error.status not in (400, 404, 422, 500, 501):
@@ -76,7 +76,7 @@ class OpenAICodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Ask what this kind of server can answer; see ``Quirks.readiness``."""
+        """Check readiness in the way that this kind of server supports; see ``Quirks.readiness``."""
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
@@ -92,16 +92,17 @@ class OpenAICodec(Endpoint[Quirks]):
         elif kind == "auto":
             yield from self._ask_health()
 
-    # questions of readiness
+    # --- readiness
 
     def _ask_models(self) -> Generator[HttpRequest, HttpReply, Mapping[str, Any]]:
-        """Is the model listed? What the list says of it."""
+        """Check that the model is listed and its state allows calls."""
         reply = yield get_json(join_url(self.base_url, "/models", default="/v1"))
         if reply.status == 404:
             raise InvalidModelError("the server has no model list, so it cannot confirm the model", status=404)
         refuse_failure(self, reply)
         try:
-            data = read_json(reply.body) if reply.body.strip() else []  # mlx-lm, when it is offline
+            # mlx-lm sends this when it is offline
+            data = read_json(reply.body) if reply.body.strip() else []
         except ValueError as error:
             raise InvalidResponseError("the server's model list is not JSON", status=reply.status) from error
         lists = [data.get("data"), data.get("models")] if isinstance(data, dict) else [data]
@@ -117,7 +118,7 @@ class OpenAICodec(Endpoint[Quirks]):
         return mine or {}
 
     def _ask_key(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Is the key known? Asked where the model list is public and answers for any key. It costs nothing."""
+        """Check the key at its own endpoint, free of charge: OpenRouter serves its model list without a key."""
         reply = yield get_json(join_url(self.base_url, "/key", default="/v1"))
         if reply.status != 404:
             refuse_failure(self, reply)
@@ -142,8 +143,8 @@ class OpenAICodec(Endpoint[Quirks]):
             raise ModelNotLoadedError("the server knows the model and has not loaded it", status=200)
 
 
-# Whom a model list names as the owner tells two kinds of server that answer for what is in memory elsewhere:
-# LM Studio and Ollama.
+# LM Studio and Ollama are recognised by ``owned_by`` in the model list; each reports loaded models at an
+# endpoint of its own.
 _TELLING_OWNERS = {"organization_owner": "state", "library": "resident"}
 
 
@@ -158,10 +159,11 @@ def _find(body: bytes, key: str, model: str) -> dict[str, Any] | None:
 
 def _is_named(entry: Mapping[str, Any], model: str) -> bool:
     names = (entry.get("id"), entry.get("name"), entry.get("model"))
-    return model in names or f"{model}:latest" in names  # Ollama lists the tag that a bare name stands for
+    # Ollama lists "name:latest" for a bare name
+    return model in names or f"{model}:latest" in names
 
 
-# Words of model lists for a model that cannot answer now: it is not in memory, or did not load.
+# States in model lists of a model that cannot answer now: it is not in memory, or failed to load.
 _UNREADY = frozenset(
     {
         "crashed", "error", "exited", "failed", "loading", "not loaded", "offline", "sleeping", "starting", "stopped",
@@ -171,10 +173,11 @@ _UNREADY = frozenset(
 
 
 def _unready_state(entry: Mapping[str, Any]) -> str | None:
-    """Return the state that a model's entry in a list names, if the model cannot answer in it."""
+    """Return the state of a model in a list, if the model cannot answer in that state."""
     state: Any = entry.get("state", entry.get("status"))
     if isinstance(state, Mapping):
-        # llama.cpp: {"value": "unloaded", "failed": true} for a model whose process ended while loading
+        # llama.cpp sends {"value": "unloaded", "failed": true} for a model whose process ended
+        # while loading
         state = "failed" if state.get("failed") is True else state.get("value")
     if isinstance(state, str):
         state = state.lower().replace("-", " ").replace("_", " ")

@@ -1,4 +1,4 @@
-"""Reading a refusal: the words servers of this wire use, as a table."""
+"""Classify errors of this wire by a table of patterns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """An error object inside a 200: by the status it names, by its words, else a failing server."""
+    """Return the error for an error object in a 200 reply: by its status, by its message, else a server error."""
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)
     words = f"{failure.code} {failure.kind}"
@@ -43,26 +43,26 @@ _INBAND = (
 
 
 ROWS: tuple[Row, ...] = (
-    # the context window, in each server's words
+    # context window exceeded, one pattern per server
     row("", r"context_length_exceeded|exceed_context_size", ContextOverflowError),
     row("", r"max_prompt_tokens_exceeded|maximum context length", ContextOverflowError),
     row("400 413 422 500", r"prompt (is )?too long|too many (input )?tokens", ContextOverflowError),
     row("400 413 422 500", r"context (window|length|size)|reduce the length of the messages", ContextOverflowError),
     row("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)", ContextOverflowError),
     row("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens", ContextOverflowError),
-    # credit
+    # no credit
     row("", r"\bbilling_error\b|payment[_ ]required", BillingError),
     row("", r"insufficient_(quota|balance)|exceeded your current quota", QuotaExceededError),
     row("", r"billing_(hard_limit|not_active)", QuotaExceededError),
     row("400 403 429", r"insufficient (credits|balance|funds)|out of credits", QuotaExceededError),
     row("400 403 429", r"(credit|quota).{0,30}exhausted", QuotaExceededError),
-    # credentials refused with a 400: xAI, Google's compatible endpoint
+    # invalid credentials reported with a 400: xAI, Google's compatible endpoint
     row(
         "400",
         r"(incorrect|invalid)[_ ]api[_ ]?key|api[_ ]?key.{0,20}not valid",
         AuthenticationError,
     ),
-    # the model
+    # unknown model
     row("503", r"loading (the )?model|model.{0,40}loading|model_not_loaded", ModelNotLoadedError),
     row("400 404 409 500", r"model.{0,80}not (currently )?loaded|model_not_loaded", ModelNotLoadedError),
     row("400 404 409 500", r"no models? (is )?loaded", ModelNotLoadedError),
@@ -77,11 +77,11 @@ ROWS: tuple[Row, ...] = (
     row("400 404", r"period for this model has ended", InvalidModelError),
     row("400", r"supported API model names", InvalidModelError),
     row("400 404", r"cached snapshot folder|server is pinned to", InvalidModelError),
-    # a router that has the model, though not with what was asked for; and one that does not have it
+    # OpenRouter: no endpoint of the model supports the request; or no endpoint has the model
     row("404", r"no endpoints found that support (image|audio|video|file)", UnsupportedContentError),
     row("404", r"no endpoints found that support", UnsupportedFeatureError),
     row("404", r"no endpoints found", InvalidModelError),
-    # content the model cannot read; llama.cpp says so with a 500
+    # content that the model does not accept; llama.cpp reports it with a 500
     row(
         "400 404 415 422 500 501",
         r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed|not enabled)",
@@ -95,12 +95,13 @@ ROWS: tuple[Row, ...] = (
     ),
     row("400 415 422", r"(invalid|unknown|unsupported).{0,30}content (type|part|block)", UnsupportedContentError),
     row("400 404 415 422 500", r"content part type|mmproj|image_url.{0,40}only", UnsupportedContentError),
-    # blocks where only text is taken: Groq, DeepSeek, mlx-lm, and llama-cpp-python by its own accident
+    # content blocks where only text is accepted: Groq, DeepSeek, mlx-lm; llama-cpp-python fails
+    # with a Python error
     row("400", r"content must be a string", UnsupportedContentError),
     row("400", r"unknown variant .(\w+_url|input_audio|file)", UnsupportedContentError),
     row("404", r"only 'text' content", UnsupportedContentError),
     row("500", r"can only concatenate str", UnsupportedContentError),
-    # settings and tools the model does not have
+    # settings and tools that the model does not support
     row("400 422", r"unsupported_(parameter|value)", UnsupportedFeatureError),
     row(
         "400 404 422",
@@ -109,9 +110,9 @@ ROWS: tuple[Row, ...] = (
     ),
     row("400", r"model features .{0,40}not support", UnsupportedFeatureError),
     row("500", r"requires --jinja", UnsupportedFeatureError),
-    # llama-cpp-python refuses a bad request with a 500, which would be tried again and again
+    # llama-cpp-python reports an invalid request with a 500, which would be retried for nothing
     row("500", r"\d validation errors?:", InvalidRequestError),
-    # load, also where a router wraps its upstream's refusal
+    # overload, even if a router wraps the error of its upstream
     row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", OverloadedError),
     row("400 500 503", r"\bthrottl|rate[_ ]?limit", RateLimitError),
 )

@@ -1,6 +1,6 @@
-"""Marks for a prompt cache that is not automatic: ``cache_control`` on parts of messages.
+"""Prompt cache marks: ``cache_control`` on parts of messages.
 
-Routers pass them on to a model whose own wire has them; four are taken there.
+Routers forward them to models whose own wire has such marks; that wire accepts four.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MARK = {"type": "ephemeral"}
 
 
 def mark_message(written: dict[str, Any], message: Message) -> None:
-    """Mark the end of a message that its caller marked; a text that was one marked block counts as one."""
+    """Mark the end of a message that the caller marked, or whose only text block is marked."""
     if isinstance(message, Assistant):
         return
     blocks = () if isinstance(message.content, str) else message.content
@@ -39,7 +39,7 @@ def mark_end(message: dict[str, Any]) -> None:
 
 
 def place_marks(written: list[Any], notes: Notes, *, auto: bool) -> None:
-    """Add the marks of a growing conversation to a caller's own: the system prompt and the last two turns."""
+    """Add the automatic marks to those of the caller: the system prompt and the last two turns."""
     if auto:
         asked = [at for at, message in enumerate(written) if _role_of(message) in ("user", "tool")]
         system = [0] if _role_of(written[0]) not in ("user", "tool") else []

@@ -1,4 +1,4 @@
-"""Reading a reply: chunks and bodies, with all that servers get wrong in them."""
+"""Decode replies of this wire: chunks and bodies, including the deviations of compatible servers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..json import json_text, sorted_json
-from .beside import Beside
 from .errors import inband_error
+from .other_parts import OtherParts
 from .quirks import Quirks
 
 
@@ -33,7 +33,7 @@ class _Call(Struct):
 
 
 class _Part(Struct):
-    """A ``delta`` or a ``message``: what is read of them is the same."""
+    """A ``delta`` of a stream or the ``message`` of a body; the same fields are read of both."""
 
     content: Any = None
     reasoning_content: Any = None
@@ -58,7 +58,7 @@ class _Choice(Struct):
 
 
 class _Chunk(Struct):
-    """A streamed chunk or a whole body; only what is used is decoded."""
+    """A streamed chunk or a complete body; only the used fields are decoded."""
 
     model: Any = None
     choices: list[_Choice] | None = None
@@ -85,9 +85,9 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _mend_calls(record: Any) -> bool:
-    """Remove what is not a call from choices that ended in an error; return whether something was removed.
+    """Remove invalid entries of ``tool_calls`` from choices that ended in an error; return whether there were any.
 
-    A degraded reply is surfaced with what can be read of it, and ``raw`` keeps the rest.
+    A failed reply is returned with the parts that can be read; ``raw`` keeps the rest.
     """
     mended = False
     choices = record.get("choices") if isinstance(record, dict) else None
@@ -109,14 +109,15 @@ def _mend_calls(record: Any) -> bool:
 class _OpenCall:
     """A call whose fragments are arriving."""
 
-    __slots__ = ("fragments", "id", "key", "name", "said")
+    __slots__ = ("fragments", "id", "key", "name", "started")
 
     def __init__(self, key: int, call_id: str) -> None:
         self.key = key
         self.id = call_id
         self.name = ""
-        self.said = False
-        self.fragments: list[tuple[int, str]] = []  # that came before the name, and where
+        self.started = False
+        # fragments that arrived before the name, with their offsets
+        self.fragments: list[tuple[int, str]] = []
 
 
 FINISH: dict[str, FinishReason] = {
@@ -126,16 +127,16 @@ FINISH: dict[str, FinishReason] = {
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
-"""Finish reasons of this wire; the one that a server sends for each of ours comes first."""
+"""Finish reasons of this wire; the first of each is the one that our server side sends."""
 
-# Words of imitators, which are read and never sent.
-# ``tool_call``: Azure's DeepSeek (case: openai/finish-word-in-the-singular).
+# Finish reasons of compatible servers, which are read and never sent.
+# ``tool_call``: DeepSeek on Azure (case: openai/finish-word-in-the-singular).
 _READ: dict[str, FinishReason] = {**FINISH, "error": "error", "tool_call": "tool_calls"}
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 
 class OpenAIDecoder(Decoder):
-    """Reads chunks and bodies of this wire."""
+    """Decode chunks and bodies of this wire."""
 
     def __init__(
         self, request: Request, out: Assembler, quirks: Quirks, *, coerced: bool = False, keep_raw: bool = True
@@ -149,18 +150,20 @@ class OpenAIDecoder(Decoder):
         self._finish_raw: str | None = None
         self._native: str | None = None
         self._refused = False
-        self._whole = False  # one body, not a stream
+        self._whole = False  # whether the reply is one body, not a stream
         self._streamed = False
         self._calls: list[_OpenCall] = []
         self._by_index: dict[int | str, _OpenCall] = {}
         self._by_id: dict[str, _OpenCall] = {}
         self._last: _OpenCall | None = None
-        self._details: list[Any] | None = [] if quirks.reasoning_details else None  # those no block has yet
-        self._answering = False  # did something else than thinking come last?
-        # The choice that is read. Some servers number their only one from 1; with several, it is the first.
+        # reasoning details that are not attached to a block yet
+        self._details: list[Any] | None = [] if quirks.reasoning_details else None
+        self._answering = False  # whether the last part was something other than thinking
+        # The index of the choice that is read: the first one. Some servers number their only choice
+        # from 1.
         self._chosen: int | None = 0 if "n" in request.config.extras else None
         self._request = request
-        self._beside: Beside | None = None  # most replies are text alone
+        self._other_parts: OtherParts | None = None  # created on first use: most replies are only text
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -196,7 +199,8 @@ class OpenAIDecoder(Decoder):
             self._finish()
 
     def at_end(self) -> None:
-        # Perplexity, Cerebras and others never send [DONE]; a finish reason is enough.
+        # Perplexity, Cerebras and others end the stream without [DONE]. A finish reason is accepted as the end mark;
+        # without one the reply counts as interrupted.
         if self._finish_raw is not None:
             self._finish()
         else:
@@ -205,7 +209,7 @@ class OpenAIDecoder(Decoder):
     def facts(self) -> dict[str, Any]:
         return {"finish_reason": self._finish_raw, "usage": self._usage_raw}
 
-    # inside
+    # --- private
 
     def _fail(self, error: Any) -> None:
         self.out.fail(inband_error(read_failure({"error": error} if not isinstance(error, bytes) else error)))
@@ -219,7 +223,7 @@ class OpenAIDecoder(Decoder):
             place = _place_of(choice, at)
             if self._chosen is None:
                 self._chosen = place
-            if place != self._chosen:  # n > 1, asked for through extras: they are in raw
+            if place != self._chosen:  # further choices (n > 1 in extras) are only in raw
                 continue
             part = choice.delta
             if part is None or self._whole:
@@ -243,17 +247,20 @@ class OpenAIDecoder(Decoder):
 
     def _note_sources(self, citations: Any, results: Any) -> None:
         if citations or results:
-            self._beside = self._beside or Beside(self._request)
-            self._beside.note(citations, results)
+            self._other_parts = self._other_parts or OtherParts(self._request)
+            self._other_parts.note(citations, results)
 
     def _message_of(self, choice: _Choice) -> _Part | None:
-        # Perplexity repeats the whole message beside each delta, and puts an empty delta beside a body's message.
+        # Perplexity sends the complete message so far next to each delta, and an empty delta next to the message of a
+        # body. Only the delta of a stream and only the message of a body are read.
         if self._whole:
             return choice.delta if choice.message is None else choice.message
         return None if self._streamed else choice.message
 
     def _read_part(self, part: _Part) -> None:
-        thought = part.reasoning_content or part.reasoning  # baseten and vLLM send both, with the same text
+        # Baseten and vLLM send reasoning and reasoning_content with the same text; one of them is
+        # read
+        thought = part.reasoning_content or part.reasoning
         if thought and isinstance(thought, str):
             self.out.thinking(thought)
         if self._details is not None:
@@ -275,18 +282,18 @@ class OpenAIDecoder(Decoder):
         elif part.function_call is not None:
             self._read_call(_Call("function_call", None, part.function_call))
         if part.annotations or part.images or part.audio:
-            self._beside = self._beside or Beside(self._request)
-            self._beside.read(part.annotations, part.images, part.audio)
+            self._other_parts = self._other_parts or OtherParts(self._request)
+            self._other_parts.read(part.annotations, part.images, part.audio)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
-        """Keep what belongs to the thinking, and hang it on the block before anything else begins."""
+        """Collect reasoning details, and attach them to the thinking block before the next block begins."""
         if part.reasoning_content or part.reasoning:
             self._answering = False
         if isinstance(part.reasoning_details, list):
             details += part.reasoning_details
         if part.content or part.refusal or part.tool_calls or part.function_call:
-            # Gemini's come after the text or the call that they sign: those wait for the end
-            # (case: openai/reasoning-details-after-the-text).
+            # Details of Gemini models (through OpenRouter) arrive after the text or call that they sign.
+            # They are attached at the end of the message (case: openai/reasoning-details-after-the-text).
             if not self._answering:
                 self._attach_details()
             self._answering = True
@@ -303,10 +310,10 @@ class OpenAIDecoder(Decoder):
             self._coerced.append(piece)
 
     def _read_content(self, content: Any) -> None:
-        if isinstance(content, list):  # Mistral: parts of text and thinking
+        if isinstance(content, list):  # Mistral sends a list of text and thinking parts
             for part in content:
                 self._read_content_part(part)
-        else:  # Cloudflare answers JSON mode with the object itself
+        else:  # Cloudflare sends an object, not a string, in JSON mode
             self._text(bytes(sorted_json(content)).decode())
 
     def _read_content_part(self, part: Any) -> None:
@@ -321,10 +328,10 @@ class OpenAIDecoder(Decoder):
             elif isinstance(part.get("text"), str):
                 self._text(part["text"])
             elif part.get("type") == "image_url":
-                self._beside = self._beside or Beside(self._request)
-                self._beside.read(None, [part], None)
+                self._other_parts = self._other_parts or OtherParts(self._request)
+                self._other_parts.read(None, [part], None)
 
-    # calls: a new one begins at a new index, at a new id, or with a new name; in a body, with each entry
+    # --- tool calls: a new index, id or name begins a new call; in a body, each entry does
 
     def _read_call(self, call: _Call) -> None:
         function = call.function or _Function()
@@ -335,31 +342,32 @@ class OpenAIDecoder(Decoder):
         brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)
         held = None if self._whole else self._find_call(index, call_id, name, brings)
         if held is None:
-            if not (call_id or name or arguments):  # Snowflake sends an empty function_call beside plain text
+            # Snowflake sends an empty function_call next to plain text
+            if not (call_id or name or arguments):
                 return
             held = self._open_call(index, call_id)
         self._last = held
-        if name and not held.said:
+        if name and not held.started:
             held.name = name
-            self._say_call(held)
+            self._start_call(held)
         if arguments is not None and arguments != "":
             fragment = arguments if type(arguments) is str else json_text(arguments)
-            if held.said:
+            if held.started:
                 self.out.tool_input(held.key, fragment)
             else:
                 held.fragments.append((self.out.offset, fragment))
 
     def _find_call(self, index: int | str | None, call_id: str, name: str, brings: bool) -> _OpenCall | None:
-        """The call that a fragment continues, or ``None`` when it begins one."""
+        """Return the call that a fragment continues, or ``None`` if it begins a new call."""
         held = self._last if index is None else self._by_index.get(index)
         if held is None:
             return None
         if call_id and held.id:
             held = held if call_id == held.id else self._by_id.get(call_id)
-            # One id for all calls is seen, too: then it is the name that tells.
-            return None if held is not None and name and held.said and name != held.name else held
-        # No ids to go by: another name, or the same and more arguments when they were complete, is another call.
-        if name and held.said and (name != held.name or (brings and self.out.calls_are_complete(held.key))):
+            # Some servers reuse one id for every call; then a new name means a new call.
+            return None if held is not None and name and held.started and name != held.name else held
+        # Without ids, a new call begins with another name, or with arguments after complete ones.
+        if name and held.started and (name != held.name or (brings and self.out.calls_are_complete(held.key))):
             return None
         return held
 
@@ -372,8 +380,8 @@ class OpenAIDecoder(Decoder):
             self._by_id[call_id] = opened
         return opened
 
-    def _say_call(self, call: _OpenCall) -> None:
-        call.said = True
+    def _start_call(self, call: _OpenCall) -> None:
+        call.started = True
         now = self.out.offset
         if call.fragments:
             self.out.offset = call.fragments[0][0]
@@ -382,10 +390,10 @@ class OpenAIDecoder(Decoder):
             self.out.tool_input(call.key, fragment)
         self.out.offset = now
 
-    # endings
+    # --- ends of the reply
 
     def _note_finish(self, choice: _Choice) -> None:
-        # Said twice and differently (OpenRouter): the first word that says more than "stop" is the truer one.
+        # OpenRouter may send two different finish reasons; keep the first one that is not "stop".
         if _READ.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
         if isinstance(choice.native_finish_reason, str):
@@ -395,7 +403,7 @@ class OpenAIDecoder(Decoder):
         usage = _read_usage(record)
         if usage is None:
             return
-        # Cloudflare sends a second record of zeros.
+        # Cloudflare sends a second usage record with only zeros, which is ignored.
         if self._usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
             self._usage, self._usage_raw = usage, record
             self.out.usage(usage)
@@ -404,22 +412,22 @@ class OpenAIDecoder(Decoder):
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
         for call in self._calls:
-            if not call.said:  # never named, and surfaced all the same
-                self._say_call(call)
+            if not call.started:  # a call without a name is emitted as well, and fails validation
+                self._start_call(call)
         if self._coerced:
-            self._say_coerced("".join(self._coerced))
+            self._emit_coerced("".join(self._coerced))
         self._attach_details()
-        if self._beside is not None:
-            self._beside.say(self.out)
+        if self._other_parts is not None:
+            self._other_parts.emit(self.out)
         self.out.finish(self._reason(), self._finish_raw)
 
     def _reason(self) -> FinishReason:
         if self._refused:
             return "content_filter"
-        said = self._finish_raw
+        started = self._finish_raw
         reason: FinishReason = "stop"
-        if said is not None:
-            reason = self._quirks.finish_words.get(said) or _READ.get(said, "error")
+        if started is not None:
+            reason = self._quirks.finish_words.get(started) or _READ.get(started, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
         if not self.out.has_calls:
@@ -428,8 +436,8 @@ class OpenAIDecoder(Decoder):
             return "length"
         return "tool_calls"
 
-    def _say_coerced(self, text: str) -> None:
-        """A reply under ``tools="schema"``: a call, an answer, or text that is neither."""
+    def _emit_coerced(self, text: str) -> None:
+        """Emit a reply under ``tools="schema"``: a call, an answer, or plain text if it is neither."""
         value = read_object(text)
         if value is not None and isinstance(value.get("tool"), str) and isinstance(value.get("arguments"), dict):
             self.out.tool_start("coerced", None, value["tool"])
@@ -441,16 +449,16 @@ class OpenAIDecoder(Decoder):
 
 
 def _join_details(fragments: list[Any]) -> list[Any]:
-    """Return streamed details put together: those of one kind and index are one, whose text grew.
+    """Join streamed reasoning details: fragments of one type and index are one detail.
 
-    case: openai/reasoning-details-beside-reasoning
+    Case: ``openai/reasoning-details-beside-reasoning``.
     """
     joined: list[Any] = []
     grown: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
     for fragment in fragments:
         kind = fragment.get("type") if isinstance(fragment, dict) else None
         field = _GROWING.get(kind) if isinstance(kind, str) else None
-        if field is None:  # encrypted ones come whole
+        if field is None:  # encrypted details arrive complete
             joined.append(fragment)
             continue
         key = f"{kind} {fragment.get('index')}"
@@ -460,7 +468,7 @@ def _join_details(fragments: list[Any]) -> list[Any]:
         _, entry, pieces = grown[key]
         if isinstance(piece := fragment.get(field), str):
             pieces.append(piece)
-        # A signature is empty at first and comes with the last fragment.
+        # The signature is empty in the first fragments and arrives with the last one.
         entry.update({name: value for name, value in fragment.items() if value or name not in entry})
     for field, entry, pieces in grown.values():
         if pieces:
@@ -472,12 +480,12 @@ _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
 def _place_of(choice: _Choice, at: int) -> int:
-    """Return the index that a choice has, or its place if it has none."""
+    """Return the index of a choice, or its position if it has none."""
     return choice.index if type(choice.index) is int else at
 
 
 def _is_answer(choice: _Choice) -> bool:
-    """Return whether a choice of a body holds a message, or says that a filter has removed it (Azure)."""
+    """Return whether a choice of a body has a message, or a content filter removed it (Azure)."""
     has_part = choice.message is not None or choice.delta is not None
     return has_part or _READ.get(str(choice.finish_reason)) == "content_filter"
 
@@ -489,7 +497,7 @@ def _dig(value: Any, path: str) -> Any:
 
 
 def _counts(record: Any) -> dict[str, int]:
-    """What is a count in a record, whatever else it has."""
+    """Return the entries of a usage record that are counts."""
     if not record or type(record) is not dict:
         return _NONE
     return {name: value for name, value in record.items() if type(value) is int and value >= 0}
@@ -505,9 +513,10 @@ def _read_usage(record: Any) -> Usage | None:
     total = counts.get("total_tokens")
     reasoning = made.get("reasoning_tokens", counts.get("reasoning_tokens"))
     if reasoning and prompt is not None and completion is not None and total == prompt + completion + reasoning:
-        completion += reasoning  # xAI counts reasoning beside the completion, not in it
+        # xAI counts reasoning tokens in addition to completion tokens, not within them
+        completion += reasoning
     cached = asked.get("cached_tokens")
-    if cached is None and len(counts) > 3:  # more than the three that everybody sends
+    if cached is None and len(counts) > 3:  # usage with more than the three standard counts
         cached = next((counts[name] for name in _CACHED if name in counts), None)
     written = asked.get("cache_write_tokens", counts.get("cache_creation_input_tokens"))
     return Usage(prompt, completion, cached, written, reasoning, total, stated_cost_usd=_read_cost(record))

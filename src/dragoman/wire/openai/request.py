@@ -1,4 +1,4 @@
-"""Writing a request: messages, tools, settings, and the ways around what a server lacks."""
+"""Encode requests of this wire: messages, tools, settings, and workarounds for what a server lacks."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
 from ..strict import choose_strict, strict_form
 from ..urls import media_url
-from .beside import write_pictures
 from .marks import mark_end, mark_message, mark_part, place_marks
+from .other_parts import write_pictures
 from .quirks import Quirks
 
 
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request: settings first and messages last, so that a longer turn extends the bytes.
+    """Return the body of a request. Messages come last, so that the next turn extends the same bytes.
 
-    State made by ``home`` goes back to it; ``path`` is how the response schema is asked for.
+    Opaque state of ``home`` is sent back; ``path`` is how the response schema is requested.
     """
     body: dict[str, Any] = {"model": home.model}
     messages = request.messages
@@ -63,7 +63,7 @@ def write_request(
     _write_config(body, request.config, home, quirks, notes)
     if request.server_tools:
         for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
-            body["web_search_options"] = tool  # of the models that search
+            body["web_search_options"] = tool  # options of models with web search
     cache = None
     if request.config.cache is not None or quirks.cache_control:
         cache = read_cache(request)
@@ -78,7 +78,8 @@ def write_request(
     if cache is not None and quirks.cache_control:
         place_marks(written, notes, auto=cache.auto)
     if request.config.extras:
-        body["messages"] = written  # compared with the caller's own, if the extras hold any
+        # merge_extras compares them with the caller's extras["messages"]
+        body["messages"] = written
         note_raw_only(request.config.extras, notes, choices="n", logprobs="logprobs")
         _add_extras(body, request)
         del body["messages"]
@@ -87,15 +88,15 @@ def write_request(
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is asked for: by the wire's own field, or in words."""
+    """Return how the response schema is requested: in the field of the wire, or in the prompt."""
     if request.response_schema is None:
         return None
-    # A schema for calls takes the place of a schema for the text.
+    # The schema for calls is sent in place of the response schema.
     return "prompt" if quirks.structured == "prompt" or coerces(request, quirks) else "native"
 
 
 def coerces(request: Request, quirks: Quirks) -> bool:
-    """Return whether calls are asked for through a JSON Schema."""
+    """Return whether calls are requested through a JSON Schema."""
     return quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
 
 
@@ -115,7 +116,7 @@ def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, pat
 
 
 def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
-    """Return the messages, with directives added to a copy where the wire's own fields cannot be used."""
+    """Return the messages, with instructions added to a copy if the fields of the wire cannot be used."""
     directives = []
     if coerces(request, quirks):
         directives.append(_calls_directive(request.tools))
@@ -128,7 +129,7 @@ def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Seque
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
-    """The settings the caller made, under this wire's names."""
+    """Return the settings of the caller, under the names of this wire."""
     if config is NO_CONFIG:
         return
     for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
@@ -149,12 +150,12 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, qui
         )
 
 
-# Objects that an amount of reasoning may write into, and extras too.
+# Objects that both the reasoning setting and extras may write to.
 _JOINED = frozenset({"chat_template_kwargs", "reasoning"})
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """The caller's extras, beside what this call sets by itself."""
+    """Merge the extras of the caller into the fields that the codec sets."""
     extras = request.config.extras
     if "stream" in extras and not request.stream:
         if extras["stream"] is not False:
@@ -164,7 +165,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
 
 
 def _write_tool(tool: Tool, at: int, notes: Notes) -> dict[str, Any]:
-    """A tool as this wire describes it; ``strict`` is sent if the caller has set it."""
+    """Return a tool in the form of this wire; ``strict`` is sent only if the caller has set it."""
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes)
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     function["parameters"] = ordered_json(parameters)
@@ -174,12 +175,12 @@ def _write_tool(tool: Tool, at: int, notes: Notes) -> dict[str, Any]:
 
 
 def _write_tool_choice(choice: Any) -> Any:
-    """The four modes of choosing a tool."""
+    """Return the tool choice in the form of this wire."""
     return {"type": "function", "function": {"name": choice.name}} if isinstance(choice, ForceTool) else choice
 
 
 def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """A schema as this wire asks for it; strict, if that is wanted and the schema has a strict form."""
+    """Return the field that requests a schema; strict, if that is enabled and the schema has a strict form."""
     form = strict_form(schema) if strict else None
     written = ordered_json(schema if form is None else form)
     inner = {"name": schema_name(schema), "schema": written, "strict": form is not None}
@@ -187,7 +188,7 @@ def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, An
 
 
 def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None) -> list[Any]:
-    """Return the conversation in this wire's form; state made by ``home`` goes back to it."""
+    """Return the messages in the form of this wire; opaque state of ``home`` is sent back."""
     system, rest = join_system(messages)
     first = len(messages) - len(rest)
     written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
@@ -199,9 +200,10 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
             written.append(links.take_media())
         content = message.content
         if type(message) is User and type(content) is str and not message.cache:
-            written.append(message)  # as JSON, it is already what this wire wants
+            written.append(message)  # its JSON is already the form of this wire
             continue
-        if type(message) is Assistant and len(content) == 1:  # nearly every turn of a long history
+        # the most frequent case in a long history
+        if type(message) is Assistant and len(content) == 1:
             block = content[0]
             if type(block) is Text and block.continuity is None:
                 written.append(_Answer(block.text))
@@ -217,15 +219,15 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
 
 
 class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
-    """A message of the model that is text alone; a struct, since a dictionary takes twice as long to make."""
+    """An assistant message with only text. A struct, because a dictionary takes twice as long to build."""
 
     content: str
 
 
 class _Links:
-    """The ids that calls and results are sent under, which calls have a result, and to whom all this goes.
+    """The ids of calls and results, which calls have a result, and the issuer that receives the request.
 
-    Also the media of tools' results that wait for the end of the results.
+    It also holds media of tool results, which are sent after the results.
     """
 
     def __init__(self, messages: Sequence[Message], quirks: Quirks, home: Issuer | None) -> None:
@@ -235,7 +237,7 @@ class _Links:
         self.media: list[dict[str, Any]] = []
 
     def take_media(self) -> dict[str, Any]:
-        """Return the message of the user that holds the media of the results just written."""
+        """Return the user message with the media of the preceding tool results."""
         media, self.media = self.media, []
         return {"role": "user", "content": media}
 
@@ -278,7 +280,7 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
 
 
-# The formats that the wire takes, by the media types that files have.
+# Audio formats of the wire by media type.
 AUDIO_FORMATS = {
     "audio/wav": "wav",
     "audio/x-wav": "wav",
@@ -322,7 +324,7 @@ _Sorted: TypeAlias = tuple[list[str], list[str], list[dict[str, Any]], list[Any]
 
 
 def _sort_blocks(message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes) -> _Sorted:
-    """Texts, thoughts, calls, details and pictures apart, as this wire wants them, with notes on what that loses."""
+    """Return the texts, thoughts, calls, details and images of a message; note what this wire cannot express."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -339,7 +341,8 @@ def _sort_blocks(message: Assistant, path: str, quirks: Quirks, links: _Links, n
                 notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
             calls.append(_write_call(block, links.ids))
         elif type(block) is ToolCall:
-            # A cancelled turn's. Hosted servers refuse the whole conversation for it, for good.
+            # A call without a result, from a cancelled turn. Hosted servers reject any conversation that
+            # contains one, so it is not sent.
             notes.drop(where, "dangling_call_dropped", "no result answers it, and the wire demands one")
         elif type(block) is Thinking and (kept := _details_of(block, links.home)):
             details += kept
@@ -357,7 +360,7 @@ def _sort_blocks(message: Assistant, path: str, quirks: Quirks, links: _Links, n
 
 
 def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
-    """What came beside this thinking, if it goes back to where it came from."""
+    """Return the reasoning details of a thinking block, if it is sent back to its issuer."""
     state = block.continuity
     if state is None or home is None or not is_ours(state, home) or not isinstance(state.opaque, list):
         return []
@@ -365,7 +368,7 @@ def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
 
 
 def _may_return(block: Thinking) -> bool:
-    """Is this thinking whole, and not signed by somebody else?"""
+    """Return whether thinking is complete and not signed by another issuer."""
     state = block.continuity
     return state is None or (state.replayable and state.issuer is not None and state.issuer.wire == "openai")
 
@@ -394,7 +397,7 @@ def _write_result(message: ToolResult, path: str, quirks: Quirks, links: _Links,
 
 
 def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
-    """Return a block of a result as text; a medium goes into the message after the results, under a number."""
+    """Return a block of a tool result as text; a medium is numbered and sent in the message after the results."""
     if isinstance(block, Text):
         return block.text
     name = f"{block.__struct_config__.tag} {len(links.media) // 2 + 1}"
@@ -407,7 +410,7 @@ def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
 
 
 def _calls_schema(request: Request) -> dict[str, Any]:
-    """A schema whose every instance is a call of one of the tools, or a plain answer where one is allowed."""
+    """Return a schema whose instances are calls of the tools, or a plain answer if that is allowed."""
     chosen = request.tool_choice
     tools = [tool for tool in request.tools if not isinstance(chosen, ForceTool) or tool.name == chosen.name]
     options: list[dict[str, Any]] = [
@@ -426,7 +429,7 @@ def _calls_schema(request: Request) -> dict[str, Any]:
 
 
 def _calls_directive(tools: Sequence[Tool]) -> str:
-    """How to ask for a call in words, where the chat template ignores tools."""
+    """Return the instruction that requests a call in the prompt, for chat templates that ignore tools."""
     listed = "\n".join([f"- {tool.name}: {tool.description} Arguments: {json_text(tool.parameters)}" for tool in tools])
     return (
         f"You can use these tools:\n{listed}\n"

@@ -1,4 +1,4 @@
-"""Chat Completions from the server's side."""
+"""Chat Completions, server side: read requests, write replies."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ from ..server import (
     total_tokens,
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
-from .beside import write_beside
+from .other_parts import write_other_parts
 from .reply import FINISH
 
 
 class OpenAIServer:
-    """The Chat Completions wire, served."""
+    """The server side of the Chat Completions wire."""
 
     wire: ClassVar[str] = "openai"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body."""
+        """Decode the body of a request."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream") or False
         records = fields.items("messages", required=True) or ()
@@ -76,17 +76,17 @@ class OpenAIServer:
         return Asked(request, losses.warnings, usage)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the reply, whole or streamed."""
+        """Return an encoder for the reply, a body or a stream."""
         if asked.request.stream:
             return _StreamEncoder(asked, created)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, created))
 
     def error(self, error: ProviderError) -> HttpReply:
-        """A refusal."""
+        """Return an error as status, headers and body."""
         return HttpReply(status_of(error), headers_of(error), encode_json({"error": error_record(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The bearer token."""
+        """Return the bearer token of the client."""
         return bearer_token(headers)
 
 
@@ -94,7 +94,7 @@ class OpenAIServer:
 
 
 def _join_system_parts(record: Any, at: int) -> Any:
-    """Return a message with the text parts of its instructions joined: many clients send those as a list."""
+    """Return a system message with its text parts joined: many clients send a list."""
     if not isinstance(record, dict) or record.get("role") not in ("system", "developer"):
         return record
     if not isinstance(record.get("content"), list):
@@ -107,7 +107,7 @@ def _join_system_parts(record: Any, at: int) -> Any:
 
 
 def _drop_name(record: Any, at: int, losses: Losses) -> Any:
-    """Return a message without the name of its participant or tool, which our values have no place for."""
+    """Return a message without ``name``, which our values do not have."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):
         return record
     losses.drop(f"messages[{at}].name", "name_dropped", "a participant has no name here")
@@ -115,7 +115,7 @@ def _drop_name(record: Any, at: int, losses: Losses) -> Any:
 
 
 def _inline_media(message: Message) -> Message:
-    """The message with its ``data:`` URLs read: other wires want the media and its type apart."""
+    """Return a message with its ``data:`` URLs decoded: other wires need the data and the media type separately."""
     if not isinstance(message, User) or isinstance(message.content, str):
         return message
     return User([_inline_image(block) if isinstance(block, Image) else block for block in message.content])
@@ -135,7 +135,8 @@ def _read_stream_options(fields: Fields, stream: bool) -> bool:
     if not stream:
         fields.refuse("stream_options", "is for streams only")
     wanted = options.flag("include_usage") or False
-    options.flag("include_obfuscation")  # padding against eavesdroppers, which we never send
+    # obfuscation padding against side channels, which we never send
+    options.flag("include_obfuscation")
     options.done()
     return wanted
 
@@ -148,13 +149,13 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     if kind == "text":
         inner.done()
         return None
-    if kind != "json_schema":  # JSON mode has no schema and no place in our values
+    if kind != "json_schema":  # JSON mode has no schema, so it is kept as an extra
         fields.put("response_format", inner.data)
         return None
     asked = inner.need_inner("json_schema")
     inner.done()
-    asked.flag("strict")  # asked for by ourselves wherever the schema meets its rules
-    losses.drop_fields(asked, ["description"], "a schema's own description is sent, one beside it is not")
+    asked.flag("strict")  # our codecs set strict themselves if the schema allows it
+    losses.drop_fields(asked, ["description"], "the description inside the schema is sent, this one is not")
     name = asked.need_text("name")
     schema = read_schema(asked.take("schema") or {}, name, asked.at("schema"), losses)
     asked.done()
@@ -180,9 +181,9 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_reasoning(fields: Fields) -> Effort | int | None:
-    """Return the effort, or what a router's clients put into an object: an effort, a budget or a switch.
+    """Return the reasoning setting: an effort, or the object of routers with an effort, a budget or a switch.
 
-    An object with anything else in it stays where it is, for an endpoint that understands it.
+    An object with other fields is left in place, for an endpoint that understands it.
     """
     effort, record = fields.choice("reasoning_effort", EFFORTS), fields.take("reasoning")
     if record is None:
@@ -213,7 +214,7 @@ class _StreamEncoder(ReplyEncoder):
         self._with_usage = asked.stream_usage
         self._head: dict[str, Any] = {}
         self._before_text = self._after_text = b""
-        self._index = -1  # of the call that is open
+        self._index = -1  # fragments of the open call
 
     def feed(self, event: Event) -> bytes:
         if type(event) is TextDelta:
@@ -233,8 +234,8 @@ class _StreamEncoder(ReplyEncoder):
         return self._begin(event) if isinstance(event, MessageStart) else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        beside = write_beside(complete.final_content)
-        late = self._chunk(beside) if beside else b""
+        other = write_other_parts(complete.final_content)
+        late = self._chunk(other) if other else b""
         return late + self._chunk({}, self.finish_word(complete, FINISH)) + self._usage() + _DONE
 
     def write_error(self, error: ProviderError) -> bytes:
@@ -275,7 +276,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> 
         message["reasoning_content"] = thoughts
     if calls:
         message["tool_calls"] = calls
-    message |= write_beside(blocks)
+    message |= write_other_parts(blocks)
     finish = reply.finish_word(complete, FINISH)
     usage = _write_usage(complete.usage)
     body = {
@@ -305,10 +306,11 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     )
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 _INVALID = "invalid_request_error"
-# The ``type`` and ``code`` this wire's clients know an error by, and a beginning of its message where they look there.
+# The ``type`` and ``code`` by which clients recognise an error, and a prefix of the message for
+# clients that match it.
 _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
     AuthenticationError: ("authentication_error", "invalid_api_key", ""),
     InvalidModelError: (_INVALID, "model_not_found", ""),
@@ -317,7 +319,7 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
     QuotaExceededError: ("insufficient_quota", "insufficient_quota", ""),
     RateLimitError: ("rate_limit_error", "rate_limit_exceeded", ""),
     OverloadedError: ("server_error", "overloaded", ""),
-    # Proxies and agents know this one by the vendor's sentence, not by the code.
+    # Proxies and agents recognise this error by the sentence of the vendor, not by the code.
     ContextOverflowError: (_INVALID, "context_length_exceeded", "This model's maximum context length is exceeded: "),
     UnsupportedFeatureError: (_INVALID, "unsupported_parameter", ""),
     UnsupportedContentError: (_INVALID, "unsupported_content", "unsupported content block: "),
@@ -327,6 +329,6 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
 
 
 def error_record(error: ProviderError) -> dict[str, Any]:
-    """An error as this wire describes it, inside a stream or as a body."""
+    """Return an error in the form of this wire, for a stream or a body."""
     kind, code, opening = find_class(error, _ERRORS)
     return {"message": message_with(error, opening), "type": kind, "param": None, "code": code}

@@ -1,7 +1,7 @@
-"""The Responses wire, used without state: each call carries the whole conversation and nothing is stored.
+"""The Responses wire, used statelessly: each call sends the complete conversation, and the server stores nothing.
 
-This folder knows one wire and nothing else. It never opens a socket, never sleeps, never logs. What
-differs between servers and models that speak this wire is data: ``Quirks``, one documented field each.
+This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and does not log.
+Differences between servers and models of this wire are data: ``Quirks``, one documented field each.
 """
 
 from .codec import ResponsesCodec

@@ -1,4 +1,4 @@
-"""The codec: one model at one address."""
+"""The client codec of this wire: one model at one address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .request import structured_path, write_request
 
 
 class ResponsesCodec(Endpoint[Quirks]):
-    """The Responses wire for one model at one base URL. Every call says ``store: false``."""
+    """The Responses wire for one model at one base URL. Every call sends ``store: false``."""
 
     wire: ClassVar[str] = "responses"
     quirks_type = Quirks
@@ -37,33 +37,33 @@ class ResponsesCodec(Endpoint[Quirks]):
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Ask for encrypted reasoning only where there may be reasoning."""
+        """Request encrypted reasoning only from models that may reason."""
         if capabilities.known("supports_thinking") is False:
             quirks = replace(quirks, encrypted_reasoning=False)
         return super().adapt(quirks, capabilities)
 
     def encode(self, request: Request) -> Encoded:
-        """The request as a ``POST``; settings first and input last, so that a longer turn extends the bytes."""
+        """Encode a request as a ``POST``. The input comes last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> ResponsesDecoder:
-        """A decoder for the reply, whole or streamed."""
+        """Return a decoder for the reply, a body or a stream."""
         limit = request.config.max_tokens if self.quirks.silent_cut else None
         return ResponsesDecoder(request, out, limit=limit, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """What a refusal means."""
+        """Return the error for a reply that is not a success."""
         return build_error(status, headers, read_error_body(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """The key as a bearer token."""
+        """Return the header with the key as a bearer token."""
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> ResponsesCodec | None:
-        """Ask without encrypted reasoning, strict decoding or ``text.format`` once a 400 has named it."""
+        """Stop requesting encrypted reasoning, strict decoding or ``text.format`` after a 400 that names it."""
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
         if error.status not in (400, 404, 422, 500, 501):
@@ -82,17 +82,18 @@ class ResponsesCodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """The servers are those of the openai wire, and so are the questions; see ``Quirks.readiness``."""
+        """Check readiness as on the openai wire, which the same servers have; see ``Quirks.readiness``."""
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
         yield from OpenAICodec(self.model, self.base_url, quirks).ready()
 
-    # inside
+    # --- private
 
     def _has_strict_tools(self, request: Request) -> bool:
         return self.quirks.strict_tools and any(strict_form(tool.parameters) for tool in request.tools)
 
 
-# "could not be verified" also speaks of encrypted content, and is about an item of the conversation.
+# The error "could not be verified" mentions encrypted content as well, but is about an item of the
+# conversation.
 _REFUSED = r"(?:un(?:supported|known|recogni[sz]ed)|not (?:supported|permitted|allowed)|invalid|extra)"
 _NAMES_INCLUDE = re.compile(
     rf"encrypted[_ ]content\W{{0,3}} is not supported|{_REFUSED}.{{0,60}}\binclude\b|\binclude\b.{{0,60}}{_REFUSED}",

@@ -1,4 +1,4 @@
-"""Reading a refusal: the words of the openai wire, and those only this one has."""
+"""Classify errors: the table of the openai wire, and patterns that only this wire has."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..openai.errors import ROWS as OPENAI_ROWS
 from ..openai.errors import inband_error
 
 ROWS: tuple[Row, ...] = (
-    # content: files are refused by their type
+    # files of a type that is not accepted
     row("400", r"^unsupported_file\b", UnsupportedContentError),
     row("400", r"'input_file' is not supported", UnsupportedContentError),  # llama.cpp
     *OPENAI_ROWS,
 )
 
-# Pictures that are broken, too large or not to be found: OpenAI says so in a reply that failed.
+# Images that are invalid, too large or not found: OpenAI reports them in a failed reply.
 _ABOUT_THE_REQUEST = re.compile(r"image|unsupported_file", re.IGNORECASE)
 
 
 def reply_error(error: Any) -> ProviderError:
-    """What an ``error`` inside a 200 means: by the status it names, by its words, else a failing server."""
+    """Return the error for an ``error`` in a 200 reply: by its status, by its message, else a server error."""
     failure = read_failure({"error": error})
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)
@@ -32,7 +32,7 @@ def reply_error(error: Any) -> ProviderError:
 
 
 def read_error_body(body: bytes) -> Failure:
-    """An error body; LiteLLM sends it as an event stream when a stream was asked for."""
+    """Read an error body; LiteLLM sends it as an event stream if a stream was requested."""
     head = body.lstrip()
     if head.startswith(b"data:"):
         return read_failure(head[5:].split(b"\n", 1)[0])

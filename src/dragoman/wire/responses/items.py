@@ -1,8 +1,8 @@
-"""Writing the conversation as this wire's input items.
+"""Encode the conversation as input items of this wire.
 
-Nothing is stored on the server, so an item is sent whole or not at all. A call without its output is
-refused, and so is an output without its call, or reasoning that leads to nothing. Items only their
-issuer understands go back to it alone, as they came.
+The server stores nothing, so an item is sent completely or not at all. The server rejects a call without
+its output, an output without its call, and reasoning without the item that follows it. Opaque items are
+sent back unchanged, and only to their issuer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from ..pairing import Call, Pairs
 from ..urls import media_url
 from .quirks import Quirks
 
-# Calls that run on the caller's side, under names of their own; the server wants an output for each.
+# Calls that run on the caller's side, under their own item types; the server requires an output for
+# each.
 _CALLS = frozenset(
     {
         "apply_patch_call",
@@ -53,7 +54,7 @@ _CALLS = frozenset(
 def write_input(
     messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """The conversation without its system prompt; ``first`` is the index of its first message."""
+    """Return the conversation without its system prompt; ``first`` is the index of its first message."""
     writer = _Writer(_Items(messages, first, home, quirks.id_rule), home, quirks, notes)
     for at, message in enumerate(messages, first):
         if isinstance(message, User):
@@ -67,15 +68,17 @@ def write_input(
     return writer.items
 
 
-# --- who answers whom -------------------------------------------------------------------------------
+# --- calls and their outputs
+# -------------------------------------------------------------------------------
 
 
 class _Items(Pairs):
-    """The pairs of the caller's tools, and those of the issuer's own kinds of call."""
+    """The pairs of function calls, and those of the issuer's other call types."""
 
     def __init__(self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None) -> None:
         super().__init__(messages, first, rule)
-        self.own: set[tuple[str, bool]] = set()  # (call_id, is it an output?)
+        # pairs of call_id and whether the item is an output
+        self.own: set[tuple[str, bool]] = set()
         for message in messages:
             for block in message.content if isinstance(message, Assistant) else ():
                 if isinstance(block, Opaque) and isinstance(block.data, dict) and is_ours(block.continuity, home):
@@ -117,7 +120,7 @@ class _Writer:
             self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
         note_state(message, path, self._notes)
         content = message.content
-        # Text alone goes as text: llama.cpp and vLLM take nothing else.
+        # Only text is sent as a string, not as parts: llama.cpp and vLLM reject parts.
         plain = isinstance(content, str) or all(isinstance(block, Text) for block in content)
         output = message.text if plain else _write_parts(content, path, self._notes)
         self.items.append({"type": "function_call_output", "call_id": call_id, "output": output})
@@ -129,7 +132,7 @@ class _Writer:
             item = self._block(block, Call(at, index), where)
             if item is not None:
                 written.append((where, item))
-        # The server answers 400 to reasoning without the item it led to.
+        # The server answers 400 to reasoning without the item that follows it.
         while written and written[-1][1]["type"] == "reasoning":
             where, _ = written.pop()
             self._notes.drop(where, "thinking_dropped", "what it led to was cut off or cannot be sent")
@@ -219,7 +222,7 @@ class _Writer:
         return {**own, "result": block.source.base64_data}
 
     def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """The issuer's own fields of a block, for itself alone."""
+        """Return the fields of a block that only its issuer understands, if it receives the request."""
         state = block.continuity
         if state is None or (state.signature is None and state.opaque is None):
             return {}
@@ -229,7 +232,7 @@ class _Writer:
         return {}
 
 
-# --- what the user and the tools say --------------------------------------------------------------
+# --- messages of users and tools --------------------------------------------------------------
 
 
 def _write_parts(content: Any, path: str, notes: Notes) -> list[dict[str, Any]]:
@@ -248,7 +251,7 @@ def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     if url.startswith("data:"):
         return {"type": "input_file", "filename": block.name or _name_of(block), "file_data": url}
     if block.name is not None:
-        notes.drop(f"{path}.name", "name_dropped", "this wire takes no name beside a URL")
+        notes.drop(f"{path}.name", "name_dropped", "this wire has no name for a URL")
     return {"type": "input_file", "file_url": url}
 
 

@@ -1,4 +1,4 @@
-"""The output of a reply while it is read: its items, and what was emitted of each.
+"""The output items of a reply while it is decoded, and what was emitted of each.
 
 A stream adds items one by one, sends their fragments, and repeats each item complete once it is done; a
 body is the list of those that are done. One method serves both: ``end`` emits what the fragments of an
@@ -14,7 +14,7 @@ from ...events import Assembler, read_object
 from ...messages import Continuity, Image, Inline, Issuer, Opaque, Text, Thinking, ToolCall
 from ..json import json_text
 
-_BETWEEN = "\n\n"  # between the parts of one reasoning item
+_BETWEEN = "\n\n"  # separator between the parts of one reasoning item
 _OWN_FIELDS = frozenset({"type", "id", "call_id", "name", "arguments", "status", "item_id", "output_index"})
 
 
@@ -32,10 +32,10 @@ class Item:
         self.id = item_id
         self.done = False
         self.received: list[str] = []  # every fragment, in the order of arrival
-        self.parts: dict[Any, list[str]] = {}  # those of a message by the number their part was given
-        self.part: tuple[str, int] | None = None  # of reasoning: the part of the last fragment
+        self.parts: dict[Any, list[str]] = {}  # the fragments of a message by part number
+        self.part: tuple[str, int] | None = None  # for reasoning, the part of the last fragment
         self.phase: Any = None
-        self.digest = ""  # its call id or its text, once it is done
+        self.digest = ""  # the call id or the text, once the item is done
         self.name = ""
         self.call_id = ""
         self.given: Any = None  # arguments that came in one piece
@@ -54,7 +54,7 @@ class Output:
 
     def __init__(self, out: Assembler) -> None:
         self.refused = False  # whether the model refused to answer
-        self.cut = False  # whether the server reports that a call was cut
+        self.cut = False  # whether the server reported a truncated call
         self._out = out
         self._items: dict[int, Item] = {}
         self._by_id: dict[str, Item] = {}
@@ -67,7 +67,7 @@ class Output:
         if not self._out.started:
             self._out.start(model if isinstance(model, str) else None)
 
-    # the item of an event
+    # --- finding the item of an event
 
     def find(self, index: Any, item_id: Any, kind: str) -> Item | None:
         """Return the open item of an event: by its id, by its index, or the last one.
@@ -111,7 +111,7 @@ class Output:
         self.start()
         return self.find(index, item_id, kind) or self.open(index, item_id, kind)
 
-    # fragments
+    # --- fragments
 
     def _switch_to(self, place: tuple[int, Any] | None) -> None:
         """Close the text or thinking that is open, unless it is at ``place``."""
@@ -133,7 +133,7 @@ class Output:
         return self._place[1] if self._place is not None and self._place[0] == item.key else None
 
     def close_text(self, item: Item, part: Any) -> None:
-        """Close the open text with what only its issuer understands: its citations and its phase."""
+        """Close the open text, with its citations and its phase as opaque state."""
         own = {"annotations": part.get("annotations") if isinstance(part, dict) else None, "phase": item.phase}
         state = {name: value for name, value in own.items() if value}
         if state:
@@ -168,7 +168,7 @@ class Output:
         if item.started:
             self._out.tool_input(item.key, piece)
 
-    # the end of an item: emit what its fragments did not contain
+    # --- the end of an item: emit what its fragments did not contain
 
     def end(self, item: Item, record: dict[str, Any]) -> None:
         """Emit the rest of an item that is done; ``record`` is the complete item."""
@@ -188,7 +188,8 @@ class Output:
         item.phase = record.get("phase") or item.phase
         parts = _parts_of(record)
         received, whole = "".join(item.received), "".join([text_of(part) or "" for part in parts])
-        left = len(received) if whole.startswith(received) else len(whole)  # what was emitted stays
+        # emitted text cannot be changed
+        left = len(received) if whole.startswith(received) else len(whole)
         for at, part in enumerate(parts):
             text = text_of(part)
             if text is None:
@@ -206,7 +207,8 @@ class Output:
         whole = _BETWEEN.join([text for part in parts if (text := text_of(part))])
         rest = rest_of(item.received, whole)
         if item.received or whole or record.get("encrypted_content"):
-            # Anything else is an empty shell that means something only to a server that stored it.
+            # Without encrypted content the item only refers to state on the server, which is not
+            # stored.
             self._switch_to((item.key, "thinking"))
             if rest:
                 self._out.thinking(rest)
@@ -223,7 +225,8 @@ class Output:
         if own:
             self._out.attach(ToolCall, opaque=own, key=item.key)
         if record.get("status") == "incomplete":
-            self.cut = True  # left open: without arguments it must not pass for a call that needs none
+            # left open: without arguments it must not count as a call that needs no arguments
+            self.cut = True
         else:
             self._out.block_end(item.key)
 
@@ -237,7 +240,8 @@ class Output:
             if text != received:
                 self.add_arguments(item, text[len(received) :])
         elif text and (read_object(received) is None or read_object(received) != read_object(text)):
-            # Two different sets of arguments: with both emitted, neither parses as those of the call.
+            # The final arguments differ from the fragments. Both are emitted, so that they do not
+            # parse and the call fails.
             self.add_arguments(item, text)
 
     def unfinished(self, output: list[Any]) -> Iterator[tuple[Item, dict[str, Any]]]:
@@ -265,7 +269,8 @@ class Output:
         """Emit what was received of calls that were never done."""
         for item in self._items.values():
             if item.kind == "function_call" and not item.done:
-                if not item.started:  # never named, and emitted all the same
+                # a call without a name is emitted as well, and fails validation
+                if not item.started:
                     self._begin_call(item)
                 if not item.received:
                     self.end_arguments(item, item.given)

@@ -1,4 +1,4 @@
-"""How servers and models that speak this wire differ, as data."""
+"""Quirks: how servers and models of this wire differ, as data."""
 
 from __future__ import annotations
 
@@ -11,62 +11,63 @@ from ..ids import IdRule
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server or model that speaks this wire differs from the rest. The defaults suit hosted OpenAI.
+    """How a server or model of this wire differs from the others. The defaults suit hosted OpenAI.
 
     Each field names who needs it and, in brackets, a recorded exchange that shows it.
     """
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool's result go: into the result, or nowhere, with a text in their place.
-    ``omit`` for models known not to see images."""
+    """Where images and documents of a tool result go: into the result, or nowhere (``omit``), with a text
+    in their place. ``omit`` for models known not to see images."""
 
     structured: Literal["native", "prompt"] = "native"
-    """Whether ``text.format`` with a JSON Schema works. llama.cpp ignores it and says nothing, so it needs ``prompt``
-    [llamaserver_qwen25coder_fence__resp_json_schema]; one that answers 400 is learned."""
+    """Whether ``text.format`` with a JSON Schema works. llama.cpp silently ignores it, so it needs
+    ``prompt`` [llamaserver_qwen25coder_fence__resp_json_schema]; a 400 switches to ``prompt``
+    automatically."""
 
     strict_schemas: bool = True
     """Mark a response schema as strict where it meets the rules of strict decoding. A 400 about a schema turns it off
     for that schema."""
 
     encrypted_reasoning: bool = True
-    """Ask for reasoning in a form that can be sent back (``include: reasoning.encrypted_content``): without it a
-    stateless conversation loses its reasoning. OpenAI's models that do not reason answer 400 to it;
-    then this is learned."""
+    """Request reasoning in a form that can be sent back (``include: reasoning.encrypted_content``): without it a
+    stateless conversation loses its reasoning. OpenAI models that do not reason answer 400 to it;
+    then it is no longer sent."""
 
     send_reasoning: Literal["encrypted", "all"] = "encrypted"
-    """Which reasoning goes back to its issuer. Hosted OpenAI takes only the encrypted kind when nothing is stored;
-    servers of open models (DeepSeek, LM Studio, bedrock-mantle) show theirs in clear and take it back as it is:
-    ``all``."""
+    """Which reasoning is sent back to its issuer. Hosted OpenAI accepts only encrypted reasoning when
+    nothing is stored. Servers of open models (DeepSeek, LM Studio, bedrock-mantle) send plain reasoning and
+    accept it back: ``all``."""
 
     reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
-    """Ask for a summary of the reasoning, which hosted OpenAI shows only then. Models that do not reason answer 400."""
+    """Request a summary of the reasoning, which hosted OpenAI sends only on request. Models that do not
+    reason answer 400."""
 
     strict_tools: bool = True
     """Mark tools whose schema meets strict mode's rules as strict; all others are marked as not strict, because OpenAI
-    otherwise rewrites their schema and makes optional arguments required. A 400 about a tool's schema turns it off
-   ."""
+    otherwise rewrites their schema and makes optional arguments required. A 400 about the schema of
+    a tool turns it off."""
 
     assistant_text: Literal["parts", "plain"] = "parts"
-    """How the model's own text is sent back: as a part of ``output_text``, or as plain text. vLLM holds parts against
-    the type of an output item, which wants an id and a status, and answers 400 without them."""
+    """How text of the model is sent back: as a part of ``output_text``, or as a string. vLLM validates
+    parts as an output item, which requires an id and a status, and answers 400 without them."""
 
     silent_cut: bool = False
-    """A reply of as many tokens as ``max_tokens`` allows was cut off, although the server calls it completed
+    """A reply with ``max_tokens`` tokens counts as truncated, although the server reports it as completed
     (llama.cpp) [llamaserver_random__resp_basic]."""
 
     id_rule: IdRule | None = IdRule(64, also="_-.:|/+= ")
-    """Which tool-call ids are taken. OpenAI: at most 64 characters, also of the ids it made itself."""
+    """Which tool-call ids the server accepts. OpenAI: at most 64 characters, even for ids that it generated."""
 
     readiness: Literal["auto", "models", "health", "state", "resident"] = "auto"
-    """Which question tells that the model is served. ``health``: llama.cpp, vLLM, SGLang; ``state``: LM Studio's own
+    """How readiness is checked. ``health``: llama.cpp, vLLM, SGLang; ``state``: LM Studio's own
     model list; ``resident``: Ollama's list of models in memory; ``models``: hosted; ``auto``: models, then health."""
 
     any_model: bool = False
     """The server has one model and serves it under every name (llama.cpp)."""
 
     reasoning: ReasoningStyle | None = None
-    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
-    name."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
 
     cache_key: bool = True
     """``cache="auto"`` sends the id of the session as ``prompt_cache_key``, which routes its calls to one cache."""

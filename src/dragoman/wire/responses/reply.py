@@ -1,4 +1,4 @@
-"""Reading a reply: events and bodies, with all that servers get wrong in them.
+"""Decode replies of this wire: events and bodies, including the deviations of compatible servers.
 
 The decoder reads events, bodies, usage and the finish reason; ``output`` keeps the items.
 """
@@ -23,7 +23,7 @@ from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of
 
 
 class _Response(Struct):
-    """A response object: a whole body, or what some events carry. Only what is used is decoded."""
+    """A response object: a complete body, or a field of some events. Only the used fields are decoded."""
 
     object: Any = None
     model: Any = None
@@ -35,7 +35,7 @@ class _Response(Struct):
 
 
 class _Event(Struct):
-    """Any event of a stream. llama.cpp leaves the indices out, OpenRouter the event names."""
+    """Any event of a stream. llama.cpp omits the indices, OpenRouter the event names."""
 
     type: Any = None
     response: _Response | None = None
@@ -71,9 +71,9 @@ FINISH: dict[str, FinishReason] = {
     "max_output_tokens": "length",
     "content_filter": "content_filter",
 }
-"""Ends of this wire: the status of a reply, or the reason why it is incomplete."""
+"""Finish reasons of this wire: the status of a reply, or the reason why it is incomplete."""
 
-# Words of imitators, which are read and never sent. ``complete``: mistral.rs.
+# Finish reasons of compatible servers, which are read and never sent. ``complete``: mistral.rs.
 _READ: dict[str, FinishReason] = {**FINISH, "complete": "stop", "max_tokens": "length"}
 _TERMINAL = {
     "response.completed": "completed",
@@ -87,7 +87,7 @@ _UNFINISHED = ("queued", "in_progress")
 
 
 class ResponsesDecoder(Decoder):
-    """Reads events and bodies of this wire. A reply of ``limit`` tokens was cut, whatever the server says."""
+    """Decode events and bodies of this wire. A reply of ``limit`` tokens counts as truncated."""
 
     def __init__(self, request: Request, out: Assembler, *, limit: int | None = None, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
@@ -101,7 +101,8 @@ class ResponsesDecoder(Decoder):
         data = frame.data.strip()
         if not data:
             return
-        if data == b"[DONE]":  # OpenRouter, after the end; alone it is no end mark of this wire
+        # OpenRouter sends [DONE] after the end; without a final event it does not end the reply
+        if data == b"[DONE]":
             self.done = True
             self.interrupted()
             return
@@ -130,7 +131,8 @@ class ResponsesDecoder(Decoder):
         if not isinstance(output, list) and response.status != "failed":
             raise InvalidResponseError("the reply has no output")
         if response.status in _UNFINISHED:
-            # Background mode answers so. Asking again would only queue it again: not an outage.
+            # The reply of background mode. A retry would only queue the call again, so the error is
+            # not transient.
             raise InvalidResponseError(
                 f"the server answered before the reply was finished ({cut(str(response.status))})"
             )
@@ -143,7 +145,7 @@ class ResponsesDecoder(Decoder):
     def facts(self) -> dict[str, Any]:
         return {"finish_reason": self._finish_raw, "usage": self._usage_raw}
 
-    # events
+    # --- events
 
     def _fail(self, error: Any) -> None:
         self.out.fail(reply_error(error))
@@ -174,7 +176,7 @@ class ResponsesDecoder(Decoder):
         kind, item_id = kind_of(record), string_of(record.get("id"))
         item = self._output.find(event.output_index, item_id, kind)
         if item is None:
-            if self._output.knows(item_id, kind):  # sent twice
+            if self._output.knows(item_id, kind):  # a repeated event
                 return
             item = self._output.open(event.output_index, item_id, kind)
         self._output.end(item, record)
@@ -206,7 +208,8 @@ class ResponsesDecoder(Decoder):
     def _part_done(self, event: _Event) -> None:
         item = self._output.find(event.output_index, event.item_id, "message")
         text = text_of(event.part)
-        if item is not None and text is not None:  # of a message; the rest waits for its item
+        # only text of a message; other parts are read when their item is done
+        if item is not None and text is not None:
             number = index_of(event.content_index)
             self._output.add_text(item, number, rest_of(item.parts.get(number, ()), text))
             if self._output.open_part(item) == number:
@@ -222,11 +225,12 @@ class ResponsesDecoder(Decoder):
     def _end(self, event: _Event) -> None:
         response = event.response or _Response()
         self._output.start(response.model)
-        # The event's own name is truer than a status that says "in_progress" at the end.
+        # The name of the event has precedence: some servers send the status "in_progress" in the
+        # final event.
         status = response.status if response.status in ("incomplete", "failed", "cancelled") else _TERMINAL[event.type]
         self._settle(response, status)
 
-    # ending the reply
+    # --- ends of the reply
 
     def _settle(self, response: _Response, status: str) -> None:
         for item, record in self._output.unfinished(list_of(response.output)):
@@ -238,7 +242,7 @@ class ResponsesDecoder(Decoder):
         if response.error or status == "failed":
             self._fail(response.error)
         elif status == "cancelled":
-            # Not by us: the server stopped it before its end, as a broken connection would.
+            # The server cancelled the reply, not the caller: treated like a broken connection.
             self.out.fail(StreamInterruptedError("the server cancelled the reply before it was finished"))
         else:
             details = response.incomplete_details
@@ -276,7 +280,8 @@ _READERS: dict[str, Callable[[ResponsesDecoder, _Event], None]] = {
     "response.function_call_arguments.done": ResponsesDecoder._arguments_done,
     **dict.fromkeys(_TERMINAL, ResponsesDecoder._end),
 }
-"""What is read of a stream, by ``type``. The rest either repeats it or is about items kept whole."""
+"""The handlers of events, by ``type``. Other events repeat these, or belong to items that are read when
+they are done."""
 
 
 def _read_usage(record: Any) -> Usage | None:

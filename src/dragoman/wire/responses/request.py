@@ -1,4 +1,4 @@
-"""Writing a request: settings, tools, structure and extras; the conversation is in ``items``."""
+"""Encode requests of this wire: settings, tools, response schema and extras; ``items`` encodes the conversation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATE = ("previous_response_id", "conversation", "background")
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request: settings first and input last, so that a longer turn extends the bytes."""
+    """Return the body of a request. The input comes last, so that the next turn extends the same bytes."""
     system, rest = join_system(request.messages)
     body: dict[str, Any] = {"model": home.model, "store": False}
     _write_structure(body, request, quirks, path, system, notes)
@@ -46,7 +46,7 @@ def write_request(
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is asked for: by the wire's own field, or in words."""
+    """Return how the response schema is requested: in the field of the wire, or in the prompt."""
     return None if request.response_schema is None else quirks.structured
 
 
@@ -73,7 +73,7 @@ def _write_structure(
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
-    """The settings the caller made, under this wire's names."""
+    """Return the settings of the caller, under the names of this wire."""
     for name in _NO_PLACE:
         if getattr(config, name) not in (None, ()):
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
@@ -101,7 +101,7 @@ def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, 
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """The caller's extras, beside what this call sets by itself; ``include`` merges."""
+    """Merge the extras of the caller into the fields that the codec sets; lists of ``include`` are joined."""
     extras = request.config.extras
     for name in _STATE:
         if extras.get(name):
@@ -114,7 +114,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
 
 
 def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    """A tool as this wire describes it. ``strict`` is always sent: hosted OpenAI takes its absence for true."""
+    """Return a tool in the form of this wire. ``strict`` is always sent: hosted OpenAI defaults to true."""
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes, default=quirks.strict_tools)
     return {
         "type": "function",
@@ -126,12 +126,12 @@ def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, 
 
 
 def _write_tool_choice(choice: Any) -> Any:
-    """The four modes of choosing a tool."""
+    """Return the tool choice in the form of this wire."""
     return {"type": "function", "name": choice.name} if isinstance(choice, ForceTool) else choice
 
 
 def _text_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """A schema as this wire asks for it; strict, if that is wanted and the schema has a strict form."""
+    """Return the field that requests a schema; strict, if that is enabled and the schema has a strict form."""
     found = strict_form(schema) if strict else None
     form = {
         "type": "json_schema",

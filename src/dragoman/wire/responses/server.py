@@ -1,4 +1,4 @@
-"""The Responses wire from the server's side. Nothing is stored: every request says all."""
+"""The Responses wire, server side. Stateless: every request contains the complete conversation."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ from .server_request import read_request
 
 
 class ResponsesServer:
-    """The Responses wire, served."""
+    """The server side of the Responses wire."""
 
     wire: ClassVar[str] = "responses"
     _refuser = OpenAIServer()
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body."""
+        """Decode the body of a request."""
         return read_request(body)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the reply, whole or streamed."""
+        """Return an encoder for the reply, a body or a stream."""
         if asked.request.stream:
             return _StreamEncoder(asked, created)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, asked, created))
 
     def error(self, error: ProviderError) -> HttpReply:
-        """A refusal, in the form of the vendor's other wire."""
+        """Return an error in the form of the openai wire."""
         return self._refuser.error(error)
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The bearer token."""
+        """Return the bearer token of the client."""
         return self._refuser.key(headers)
 
 
@@ -73,11 +73,11 @@ class _StreamEncoder(ReplyEncoder):
         self._asked = asked
         self._created = created
         self._items: list[dict[str, Any]] = []
-        self._text: list[str] = []  # of the item that is open
-        self._texts: dict[int, int] = {}  # where the item of a text is, by the number of its block
-        self._annotations: list[Any] = []  # of the text that is open
+        self._text: list[str] = []  # fragments of the open item
+        self._texts: dict[int, int] = {}  # the position of the item of each text block
+        self._annotations: list[Any] = []  # annotations of the open text
         self._number = 0
-        self._block = -1  # the event's own number of the block that is open
+        self._block = -1  # the content_block_index of the open block
         self._open: dict[str, Any] | None = None
         self._before_text = b""
 
@@ -94,7 +94,7 @@ class _StreamEncoder(ReplyEncoder):
             return self._begin(event.content_block_index, "function_call", **call, arguments="")
         if isinstance(event, ToolUseInputDelta):
             if self._open is not None and self._open["type"] == "custom_tool_call":
-                return b""  # the text is inside the JSON, and known when that is complete
+                return b""  # the text is inside the JSON, and is complete only with it
             return self._about_item("response.function_call_arguments.delta", delta=event.partial_json)
         if isinstance(event, ToolUseEnd):
             return self._end_call(event)
@@ -105,7 +105,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         written = self._cite(complete) + self._close()
-        # Items of a kind of their own are known only now.
+        # Opaque items and media are known only at the end of the message.
         for block in complete.final_content:
             if isinstance(block, Opaque):
                 self._items.append(write_opaque(block, "responses"))
@@ -119,7 +119,7 @@ class _StreamEncoder(ReplyEncoder):
         return written + self._event(f"response.{status}", response=self._response(status, **facts))
 
     def _cite(self, complete: MessageComplete) -> bytes:
-        """Add the sources of each text, which are known only now, to the item that its client has received."""
+        """Add the citations of each text, which are known only at the end, to the item that the client has received."""
         written = b""
         for number, block in enumerate(complete.final_content):
             at = self._texts.get(number)
@@ -141,21 +141,21 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_error(self, error: ProviderError) -> bytes:
         record = error_record(error)
-        # Without its items: one that was cut would look complete. After this the vendor's server sends nothing,
-        # and its SDK raises nothing; an error event with an object inside makes it raise.
-        # The document allows few codes; the one by which clients of ours know the error goes beside it.
+        # Without its items: a truncated item would look complete. The SDK of the vendor does not raise for
+        # response.failed, but does for an error event that contains an object, so both are sent. The
+        # specification allows few codes; our own code is sent in an extra field.
         code = record["code"] if record["code"] in _CODES else "server_error"
         why = {"code": code, "message": record["message"], "type": record["code"] or record["type"]}
         failed = self._event("response.failed", response=self._response("failed", error=why, output=[]))
         return failed + self._event("error", code=record["code"], message=record["message"], param=None, error=record)
 
-    # inside
+    # --- private
 
     def _response(self, status: str, **facts: Any) -> dict[str, Any]:
         return {**_response(self, status, self._items, self._asked, self._created), **facts}
 
     def _begin(self, block: int, kind: str, **fields: Any) -> bytes:
-        """Close the item that is open and begin another."""
+        """Close the open item and begin another."""
         closing = self._close()
         self._open, self._block = _item(self, len(self._items), kind, **fields), block
         self._items.append(self._open)
@@ -171,7 +171,7 @@ class _StreamEncoder(ReplyEncoder):
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         opening += self._about_item("response.content_part.added", content_index=0, part=part)
         frame = self._about_item("response.output_text.delta", content_index=0, logprobs=[], delta="\0")
-        self._number -= 1  # the frame was made to be split, and is not sent
+        self._number -= 1  # a template frame for split_at_text, which is not sent
         self._before_text, _ = split_at_text(frame)
         return opening + self._add_text(block, text)
 
@@ -192,7 +192,7 @@ class _StreamEncoder(ReplyEncoder):
             return self._end_custom(item, call)
         item["arguments"], item["status"] = call.arguments, "incomplete"
         if event.intent is None and (event.problem in ("interrupted", "cancelled") or call.is_blank):
-            return b""  # cut, or without its input: a done event would make it look complete
+            return b""  # truncated, or without input: a done event would make it look complete
         item["status"] = "completed"
         facts = {"arguments": item["arguments"], "name": item["name"]}
         return self._about_item("response.function_call_arguments.done", **facts) + self._done()
@@ -274,7 +274,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, cre
 
 
 def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]:
-    """Return the item of a picture: as it came on this wire; another wire's also has its state, for the way back."""
+    """Return the item of a generated image: unchanged on this wire, else with its opaque state."""
     own, data = _own_fields(block), block.source.base64_data if isinstance(block.source, Inline) else ""
     if own:
         return {**own, "result": data}
@@ -296,7 +296,7 @@ def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[s
     return "incomplete", {"incomplete_details": {"reason": word}}
 
 
-_SPOKEN = 1_000_000  # the number of a block that no text has: speech is written as a text of its own
+_SPOKEN = 1_000_000  # an index that no text block has: a transcript is a separate text
 _PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
@@ -304,12 +304,12 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "image_generation_call": "ig",
 }
-# The codes that the vendor's document allows in a response that failed.
+# The codes that the specification of the vendor allows in a failed response.
 _CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
 
 
 def _input_of(arguments: str) -> str:
-    """Return the free text in the arguments of the function that stands in for a custom tool."""
+    """Return the free text from the arguments of a function that replaces a custom tool."""
     found = read_object(arguments)
     text = arguments if found is None else found.get("input", "")
     return text if isinstance(text, str) else json_text(text)
@@ -352,7 +352,7 @@ def _response(
 
 
 def _own_fields(block: AssistantBlock) -> dict[str, Any]:
-    """Return what only the issuer understands of a block, if the issuer is of this wire."""
+    """Return the opaque fields of a block, if its issuer is of this wire."""
     state = block.continuity
     if state is None or not is_from(block, "responses"):
         return {}
@@ -363,7 +363,7 @@ _COUNTERS = [name for name in Usage.__struct_fields__ if name.endswith("_tokens"
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Return the counters. The vendor's document requires the details, so one that is not known is zero."""
+    """Return the token counts. The specification requires the details, so an unknown count is sent as zero."""
     if all(getattr(usage, name) is None for name in _COUNTERS):
         return {}
     return {

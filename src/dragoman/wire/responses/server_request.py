@@ -1,7 +1,7 @@
-"""Reading a request of the Responses wire: its settings, and its items as messages.
+"""Decode requests of the Responses wire: settings, and items as messages.
 
-Items that the model made stand one beside the other; here those of one turn are one message. Items
-that only their issuer understands are kept as they came, for an endpoint of this wire.
+Consecutive items of the model become one assistant message. Opaque items are kept unchanged, for an
+endpoint of this wire.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 
 def read_request(body: bytes | dict[str, Any]) -> Asked:
-    """The request in a body."""
+    """Return the request in a body."""
     fields, losses = read_body(body), Losses()
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     for name in _STATE:
@@ -86,7 +86,7 @@ def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
 
 
 def _ignore_defaults(fields: Fields) -> None:
-    """Fields that ask for what is done anyway."""
+    """Ignore fields that request the default behaviour."""
     include = [wanted for wanted in fields.items("include") or () if wanted != _ENCRYPTED]
     if include:
         fields.put("include", include)
@@ -138,7 +138,7 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     kind = inner.text("type")
     if kind == "json_schema":
         inner.flag("strict")
-        losses.drop_fields(inner, ["description"], "a schema's own description is sent, one beside it is not")
+        losses.drop_fields(inner, ["description"], "the description inside the schema is sent, this one is not")
         name = inner.need_text("name")
         schema = read_schema(inner.take("schema"), name, "text.format.schema", losses)
         inner.done()
@@ -178,7 +178,7 @@ def _read_input(fields: Fields) -> list[Message]:
 
 
 def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[AssistantBlock]:
-    """A message, or blocks of the turn that is under way."""
+    """Read an item: a message, or blocks of the current assistant turn."""
     kind = record.text("type") or "message"
     if kind == "message":
         return _read_message(record)

@@ -1,4 +1,4 @@
-"""What comes beside the text of a reply: sources, pictures and speech, whole or in fragments."""
+"""Parts of a reply other than text: citations, images and audio, complete or in fragments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...validate.data_url import read_data_url
 from ..media import write_annotations
 from ..urls import media_url
 
-# Media types by the names of formats, where the two differ.
+# Media types of formats whose name differs.
 _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 
-class Beside:
-    """Collects what belongs to the message as a whole, and adds it at its end."""
+class OtherParts:
+    """Collect citations, images and audio, and add them at the end of the message."""
 
     def __init__(self, request: Request) -> None:
         asked = request.config.extras.get("audio")
@@ -28,12 +28,12 @@ class Beside:
         self._id: str | None = None
 
     def note(self, citations: Any, results: Any) -> None:
-        """Take the sources of the reply as a whole, which some servers repeat with every chunk."""
+        """Record the citations of the reply, which some servers repeat with every chunk."""
         found = {"citations": citations, "search_results": results}
         self._sources = {name: value for name, value in found.items() if value}
 
     def read(self, annotations: Any, images: Any, audio: Any) -> None:
-        """Take what a delta or a message brings; fragments of audio are joined."""
+        """Collect the parts of a delta or a message; join fragments of audio."""
         self._annotations += annotations if isinstance(annotations, list) else []
         self._images += images if isinstance(images, list) else []
         if isinstance(audio, dict):
@@ -42,8 +42,8 @@ class Beside:
                 if isinstance(piece := audio.get(name), str):
                     self._speech.setdefault(name, []).append(piece)
 
-    def say(self, out: Assembler) -> None:
-        """Add it to the message: citations to its text, pictures and speech as blocks."""
+    def emit(self, out: Assembler) -> None:
+        """Add the parts to the message: citations to its text, images and audio as blocks."""
         if sources := {"annotations": self._annotations} if self._annotations else self._sources:
             out.attach(Text, opaque=sources, key=LAST)
         for image in self._images:
@@ -58,7 +58,7 @@ class Beside:
 
 
 def _read_picture(record: Any) -> Image | Opaque:
-    """Return a picture as an image; what is not one is kept as it came."""
+    """Return a generated image; any other record is kept as an opaque block."""
     inner = record.get("image_url") if isinstance(record, dict) else None
     url = inner.get("url") if isinstance(inner, dict) else inner
     if not isinstance(url, str) or not url:
@@ -72,14 +72,14 @@ def _read_picture(record: Any) -> Image | Opaque:
 
 
 def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
-    """Return the pictures that a model made, in the form of this wire."""
+    """Return the generated images in the form of this wire."""
     return [
         {"type": "image_url", "image_url": {"url": media_url(block)}} for block in blocks if isinstance(block, Image)
     ]
 
 
-def write_beside(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
-    """Return what a client receives beside the text: sources, pictures and speech."""
+def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
+    """Return the fields for a client other than text: citations, images and audio."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
     spoken = [block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)]
     fields: dict[str, Any] = {"annotations": annotations} if annotations else {}
