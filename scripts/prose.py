@@ -110,7 +110,8 @@ RULES = (
         "archaism",
         ALL,
         r"\b(anew|seldom|dear(er|est|ly)?|beside(?! the point)|whence|thereof|therein|thereby|hereby|hither|belies?"
-        r"|heeds?|heeded|afore\w+|for want of|as like as not|in vain|taken up|takes up(?! to)|hold good|nought|naught|lest)\b",
+        r"|heeds?|heeded|afore\w+|for want of|as like as not|in vain|taken up|takes up(?! to)"
+        r"|hold good|nought|naught|lest)\b",
         "use today's word: again, rarely, expensive, next to, because",
     ),
     _rule("also-when", PROSE, r"\balso (when|if|where|after|before|without)\b", '"even when", "even if"'),
@@ -138,7 +139,8 @@ RULES = (
     _rule(
         "word",
         PROSE,
-        r"\b(words? (of(?! (a|the|its) command)|about|for it)\b|(own|its|their|his|whose|last|server's|model's|provider's) words?\b|in words\b"
+        r"\b(words? (of(?! (a|the|its) command)|about|for it)\b"
+        r"|(own|its|their|his|whose|last|server's|model's|provider's) words?\b|in words\b"
         r"|word that|a word on\b|take \w+ at \w+ word)",
         "the term, the reason, the category, the text, the report",
     ),
